@@ -1,0 +1,151 @@
+"""The graph contract between a compiled program and whatever drives it: names, versions and the manifest.
+
+This module is the public format. It imports neither torch nor executorch, so that every tool can read it.
+`docs/contract.md` is the prose version; letters are those of the project: q queries, B examples a step,
+N = 2qB rows, T tokens, K label positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from prgec.errors import ProgramError
+
+CONTRACT_VERSION = 1
+
+FORWARD_METHOD = "forward"
+APPLY_METHOD = "apply"
+VERSION_METHOD = "prgec_contract_version"
+MANIFEST_METHOD = "prgec_manifest"
+TOKENIZER_METHOD = "prgec_tokenizer"
+
+FORWARD_INPUTS = ("tokens", "label_pos", "targets", "g", "lr", "eps", "seed", "step")
+APPLY_INPUTS = ("g", "lr", "seed", "step")
+
+IGNORE_TARGET = -100
+STATE_SUFFIX = ".lora_B"
+FROZEN_SUFFIX = ".lora_A"
+# Dual state recovers z as (B+ - B-) / (2 eps), so the eps that made B+ and B- is part of the state.
+DUAL_EPS_STATE = "prge_dual_eps"
+
+STATE_MODES = ("seeded", "dual")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One Linear layer that carries a LoRA-FA branch.
+
+    Attributes:
+        name: Module path in the Hugging Face model, e.g. `model.layers.0.self_attn.q_proj`.
+        index: Position in the noise counter; unique and stable within a program.
+        in_features: Width of the layer's input.
+        out_features: Width of the layer's output.
+    """
+
+    name: str
+    index: int
+    in_features: int
+    out_features: int
+
+    @property
+    def state_name(self) -> str:
+        """Fully qualified name of the trainable buffer."""
+        return self.name + STATE_SUFFIX
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a program says of itself; stored as JSON in the constant method `prgec_manifest`.
+
+    Attributes:
+        model: Checkpoint the program came from (folder name or hub id; never an absolute path).
+        architecture: Hugging Face architecture class name.
+        backend: Row of the backend table that lowered it.
+        q: Queries a step.
+        batch_size: B, examples a step.
+        seq_len: T, the compiled maximum number of tokens.
+        dynamic_seq_len: Whether any T from 2 to `seq_len` is accepted.
+        num_labels: K, label positions a row.
+        vocab_size: V.
+        rank: r of every site.
+        alpha: LoRA alpha; the branch is scaled by alpha / rank.
+        a_seed: Seed the frozen A matrices were drawn from (`prgec.runtime_ops.lora_a`).
+        state: `seeded` (one master per site) or `dual` (2q copies per site, the paper's Algorithm 2).
+        quantize: Scheme of the frozen weights, `none` for f32.
+        sites: Trained layers in the order of their noise index.
+        pipeline: Text of the pass pipeline that built the graph.
+        base_sha256: Hash over the names and bytes of the checkpoint's weights.
+        versions: Versions of prgec, torch, executorch, torchao and transformers at compile time.
+        pad_token_id: Token used to right-pad rows.
+    """
+
+    model: str
+    architecture: str
+    backend: str
+    q: int
+    batch_size: int
+    seq_len: int
+    dynamic_seq_len: bool
+    num_labels: int
+    vocab_size: int
+    rank: int
+    alpha: float
+    a_seed: int
+    state: str
+    quantize: str
+    sites: tuple[Site, ...]
+    pipeline: str
+    base_sha256: str
+    versions: dict[str, str] = field(default_factory=dict)
+    pad_token_id: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """N = 2qB, the rows of one forward call."""
+        return 2 * self.q * self.batch_size
+
+    def to_json(self) -> str:
+        """Serialise with sorted keys, so that equal manifests are equal bytes."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Parse and check a manifest.
+
+        Raises:
+            ProgramError: If the text is not a manifest of this contract version.
+        """
+        try:
+            raw = json.loads(text)
+        except ValueError as error:
+            raise ProgramError("the program's manifest is not valid JSON", hint="compile the program again") from error
+        return cls._from_dict(raw)
+
+    @classmethod
+    def _from_dict(cls, raw: Any) -> Manifest:
+        known = {f.name for f in fields(cls)}
+        try:
+            sites = tuple(Site(**site) for site in raw["sites"])
+            manifest = cls(**{**{k: v for k, v in raw.items() if k in known}, "sites": sites})
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ProgramError(f"the program's manifest lacks a field: {error}", hint="compile it again") from error
+        manifest._check()
+        return manifest
+
+    def _check(self) -> None:
+        sizes = {"q": self.q, "batch_size": self.batch_size, "seq_len": self.seq_len, "num_labels": self.num_labels,
+                 "vocab_size": self.vocab_size, "rank": self.rank}  # fmt: skip
+        for name, value in sizes.items():
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ProgramError(f"the program's manifest has {name} = {value!r}; expected a positive integer")
+        if self.state not in STATE_MODES:
+            raise ProgramError(f"the program's manifest has state {self.state!r}; expected one of {STATE_MODES}")
+        if len({site.name for site in self.sites}) != len(self.sites):
+            raise ProgramError("the program's manifest names a site twice")
+
+
+def row_index(query: int, sign: int, example: int, batch_size: int) -> int:
+    """Return the row of `example` under `query` and `sign` (0: +eps, 1: -eps): `(i * 2 + s) * B + b`."""
+    return (query * 2 + sign) * batch_size + example
