@@ -1,0 +1,108 @@
+"""Eager meaning of the `prge` operators: the oracle the compiled kernels equal bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from prgec.runtime_ops import noise
+
+
+def randn(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int]) -> Tensor:
+    """Return standard normals f32[q, *shape] keyed by (seed, step, site, query, element).
+
+    Args:
+        seed: i64[].
+        step: i64[].
+        site: Number of the LoRA site, in [0, 2^32).
+        q: Number of queries, at least 1.
+        shape: Shape of one query's noise.
+
+    Raises:
+        ValueError: If an argument has the wrong dtype, rank or range.
+    """
+    check_randn(seed, step, site, q, shape)
+    return noise.randn(seed, step, site, q, shape)
+
+
+def dual_update(master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor, step: Tensor, site: int) -> Tensor:
+    """Apply the update of the step before to `master`, then return its 2q perturbed copies.
+
+    With z_i(t) the noise of query i at step t, in f32 and in this order: `acc = 0`; `acc = acc + g[i] * z_i(step - 1)`
+    for every i; `master = master - (lr / q) * acc`; then `master + eps * z_i(step)` and `master - eps * z_i(step)`.
+    All-zero g leaves master untouched and zero eps makes every copy equal to master; neither draws noise.
+
+    Args:
+        master: f32[r, out], updated in place.
+        g: f32[q], projected gradients of step - 1.
+        lr: f32[].
+        eps: f32[].
+        seed: i64[].
+        step: i64[], the current step.
+        site: Number of the LoRA site, in [0, 2^32).
+
+    Returns:
+        f32[2q, r, out]; copy 2i + s belongs to query i and sign s (0: +eps, 1: -eps).
+
+    Raises:
+        ValueError: If an argument has the wrong dtype, rank or range.
+    """
+    check_dual_update(master, g, lr, eps, seed, step, site)
+    q = g.shape[0]
+    if bool((g != 0).any()):
+        z = noise.randn(seed, step - 1, site, q, master.shape)
+        acc = torch.zeros_like(master)
+        for i in range(q):
+            acc = acc + g[i] * z[i]
+        master.copy_(master - (lr / q) * acc)
+    if not bool(eps != 0):
+        return master.repeat(2 * q, 1, 1)
+    move = eps * noise.randn(seed, step, site, q, master.shape)
+    return torch.stack((master + move, master - move), dim=1).flatten(0, 1)
+
+
+def check_randn(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int]) -> None:
+    """Refuse arguments `randn` has no meaning for.
+
+    Raises:
+        ValueError: Naming the first argument at fault.
+    """
+    _check_key("randn", seed, step, site)
+    if q < 1:
+        raise ValueError(f"prge::randn: q is {q}; expected at least 1")
+    if any(extent < 0 for extent in shape):
+        raise ValueError(f"prge::randn: shape is {list(shape)}; expected no negative extent")
+
+
+def check_dual_update(
+    master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor, step: Tensor, site: int
+) -> None:
+    """Refuse arguments `dual_update` has no meaning for; looks at dtypes and shapes only, never at values.
+
+    Raises:
+        ValueError: Naming the first argument at fault.
+    """
+    op = "dual_update"
+    _check_tensor(op, "master", master, torch.float32, 2)
+    _check_tensor(op, "g", g, torch.float32, 1)
+    _check_tensor(op, "lr", lr, torch.float32, 0)
+    _check_tensor(op, "eps", eps, torch.float32, 0)
+    _check_key(op, seed, step, site)
+    if g.shape[0] < 1:
+        raise ValueError(f"prge::{op}: g is empty; expected one value per query")
+
+
+def _check_key(op: str, seed: Tensor, step: Tensor, site: int) -> None:
+    _check_tensor(op, "seed", seed, torch.int64, 0)
+    _check_tensor(op, "step", step, torch.int64, 0)
+    if not 0 <= site < 2**32:
+        raise ValueError(f"prge::{op}: site is {site}; expected 0 <= site < 2^32")
+
+
+def _check_tensor(op: str, name: str, value: Tensor, dtype: torch.dtype, rank: int) -> None:
+    if value.dtype != dtype or value.dim() != rank:
+        found = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        expected = f"{str(dtype).removeprefix('torch.')} of rank {rank}"
+        raise ValueError(f"prge::{op}: {name} is {found}; expected {expected}")
