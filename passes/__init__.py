@@ -1,0 +1,35 @@
+"""Graph passes: one explicit table in the order passes run, resolved lazily.
+
+Modes leave entries out; they never reorder.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prgec.passes.infra import Pass
+
+PASSES: dict[str, str] = {
+    "canonicalize": "prgec.passes.canonicalize:Canonicalize",
+    "fold-constants": "prgec.passes.fold_constants:FoldConstants",
+    "select-label-tokens": "prgec.passes.select_label_tokens:SelectLabelTokens",
+    "inject-lora-fa": "prgec.passes.inject_lora_fa:InjectLoraFa",
+    "dualize": "prgec.passes.dualize:Dualize",
+    "insert-self-update": "prgec.passes.insert_self_update:InsertSelfUpdate",
+    "hoist-updates": "prgec.passes.hoist_updates:HoistUpdates",
+    "fuse-update": "prgec.passes.fuse_update:FuseUpdate",
+}
+
+
+def load_pass(name: str) -> type[Pass]:
+    """Import the class of one pass."""
+    module, _, attribute = PASSES[name].partition(":")
+    loaded: type[Pass] = getattr(importlib.import_module(module), attribute)
+    return loaded
+
+
+def pass_table() -> dict[str, type[Pass]]:
+    """All pass classes by name, in the order of the table."""
+    return {name: load_pass(name) for name in PASSES}

@@ -1,0 +1,92 @@
+"""Remove what computes nothing: checks, no-op casts and views, and sizes a view can infer.
+
+Before:
+    %0: size = aten.sym_size.int(tokens, 1)
+    %1: f32[8, T, 64] = aten.to.dtype(%h, f32)
+    %2: f32[8, T, 64] = aten.alias(%1)
+    %3: f32[8, T, 4, 16] = aten.view(%2, [8, %0, -1, 16])
+After:
+    %0: f32[8, T, 4, 16] = aten.view(%h, [8, -1, 4, 16])
+
+Requires: nothing. Ensures: no check ops, no casts to the same dtype.
+Numerics: EXACT.
+Why: a leftover `alias` or full slice stays outside a delegate and splits it in two, and a view that reads a
+size drags size arithmetic along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.program import GraphProgram, is_check
+from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.shapes import dtype_of, is_same_shape, is_tensor, shape_of, view_sizes
+
+aten = torch.ops.aten
+
+# Ops that return their first argument unchanged whenever shape and dtype stay the same.
+_IDENTITY_OPS: frozenset[Callable[..., Any]] = frozenset(
+    {aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default,
+     aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten._to_copy.default, aten.type_as.default,
+     aten.contiguous.default, aten.clone.default, aten.expand.default, aten.slice.Tensor, aten.view.default,
+     aten.reshape.default}
+)  # fmt: skip
+_VIEW_OPS = (aten.view.default, aten.reshape.default)
+
+
+@dataclass(frozen=True)
+class Canonicalize(Pass):
+    """Drop checks, no-op casts and views; let views infer their dynamic size."""
+
+    name: ClassVar[str] = "canonicalize"
+    tier: ClassVar[Tier] = EXACT
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Rewrite every place found."""
+        rewriter = Rewriter(program, self.name)
+        hits = 0
+        for node in list(program.graph.nodes):
+            if is_check(node):
+                rewriter.erase(node)
+                hits += 1
+            elif is_identity(node):
+                rewriter.replace(node, node.args[0])
+                hits += 1
+            elif has_explicit_dynamic_size(node):
+                rewriter.set_arg(node, 1, view_sizes(shape_of(node)))
+                hits += 1
+        hits += erase_dead(program)
+        return PassResult(program, hits > 0, hits)
+
+    def ensures(self, program: GraphProgram) -> list[str]:
+        """No check and no identity is left."""
+        return [f"%{node.name} {node.target} is left" for node in program.graph.nodes if is_check(node) or is_identity(node)]
+
+
+def is_identity(node: Node) -> bool:
+    """Whether a node returns its first argument unchanged."""
+    if node.op != "call_function" or not node.args or not is_tensor(node) or not is_tensor(node.args[0]):
+        return False
+    source = node.args[0]
+    assert isinstance(source, Node)
+    if node.target is aten.dropout.default:
+        return node.args[1] == 0.0 or node.args[2] is False
+    same = dtype_of(node) == dtype_of(source) and is_same_shape(shape_of(node), shape_of(source))
+    if node.target is aten.slice.Tensor:
+        return same and (len(node.args) < 5 or node.args[4] == 1)
+    return same and node.target in _IDENTITY_OPS
+
+
+def has_explicit_dynamic_size(node: Node) -> bool:
+    """Whether a view spells out a size that depends on T although it could infer it."""
+    if node.op != "call_function" or node.target not in _VIEW_OPS:
+        return False
+    sizes = node.args[1]
+    wanted = view_sizes(shape_of(node))
+    return wanted is not None and -1 in wanted and list(sizes) != wanted  # type: ignore[arg-type]

@@ -1,0 +1,85 @@
+"""Let every query and sign have its own B: the branch becomes one bmm over 2q copies.
+
+Before:
+    %1: f32[N, T, r] = aten.linear(%x, @site.lora_A)
+    %2: f32[N, T, O] = aten.matmul(%1, @site.lora_B)
+After:
+    %1: f32[N, T, r] = aten.linear(%x, @site.lora_A)
+    %2: f32[1, r, O] = aten.unsqueeze(@site.lora_B, 0)
+    %3: f32[2q, r, O] = aten.expand(%2, [2q, -1, -1])
+    %4: f32[2q, B*T, r] = aten.reshape(%1, [2q, -1, r])
+    %5: f32[2q, B*T, O] = aten.bmm(%4, %3)
+    %6: f32[N, T, O] = aten.view(%5, [N, -1, O])
+
+Rows come as ((i*2 + s)*B + b), so the B rows of one copy are neighbours and the reshape moves nothing.
+
+Requires: sites from inject-lora-fa, N a multiple of 2q. Ensures: one bmm a site.
+Numerics: ROUNDING (the same products, blocked differently).
+Why: papers/003 sections 3.1 and 3.2: outer- and inner-loop parallelisation read W and A once for all 2q replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.contract import STATE_SUFFIX
+from prgec.passes.infra import Pass, PassResult, Tier, rounding
+from prgec.passes.program import TOKENS, GraphProgram
+from prgec.passes.rewrite import Rewriter
+from prgec.passes.shapes import shape_of, view_sizes
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Dualize(Pass):
+    """Turn each site's matmul into a bmm over 2q copies of B.
+
+    Attributes:
+        q: Queries a step.
+    """
+
+    name: ClassVar[str] = "dualize"
+    tier: ClassVar[Tier] = rounding(1e-5)
+    after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa"})
+
+    q: int = 1
+
+    def requires(self, program: GraphProgram) -> list[str]:
+        """N rows must be 2q groups of B."""
+        tokens = program.placeholder(TOKENS)
+        num_rows = int(tokens.meta["val"].shape[0]) if tokens is not None else 0
+        if self.q < 1 or num_rows % (2 * self.q):
+            return [f"{num_rows} rows are not a multiple of 2q = {2 * self.q}"]
+        return []
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Rewrite every site."""
+        rewriter = Rewriter(program, self.name)
+        hits = 0
+        for branch in program.calls(aten.matmul.default):
+            if is_site_matmul(branch):
+                self._dualize(rewriter, branch)
+                hits += 1
+        return PassResult(program, hits > 0, hits)
+
+    def _dualize(self, rewriter: Rewriter, branch: Node) -> None:
+        low_rank, b_RO = branch.args
+        assert isinstance(low_rank, Node) and isinstance(b_RO, Node)
+        rank = shape_of(b_RO)[0]
+        with rewriter.before(branch):
+            copies = rewriter.call(aten.expand.default, rewriter.call(aten.unsqueeze.default, b_RO, 0), [2 * self.q, -1, -1])
+            grouped = rewriter.call(aten.reshape.default, low_rank, [2 * self.q, -1, rank])
+            product = rewriter.call(aten.bmm.default, grouped, copies)
+            rows = rewriter.call(aten.view.default, product, view_sizes(shape_of(branch)))
+        rewriter.replace(branch, rows)
+
+
+def is_site_matmul(node: Node) -> bool:
+    """Whether a node multiplies by a site's B as inject-lora-fa left it."""
+    state = node.args[1]
+    return isinstance(state, Node) and state.op == "get_attr" and str(state.target).endswith(STATE_SUFFIX)

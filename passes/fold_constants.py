@@ -1,0 +1,190 @@
+"""Compute once what no input row can change: RoPE tables, causal masks, positions.
+
+Before:
+    %0: size = aten.sym_size.int(tokens, 1)
+    %1: i64[T] = aten.arange(%0)
+    %2: f32[T, 8] = ...(%1, @model.rotary_emb.inv_freq)
+    %3: f32[T, 8] = aten.cos(%2)
+After:
+    %0: size = aten.sym_size.int(tokens, 1)
+    %1: f32[T, 8] = aten.slice(@folded.c0, 0, 0, %0)
+
+A value that depends on T but on no row is evaluated at the largest T. It may be a slice of that table at every
+smaller T only if row t of it never depends on T, and that is checked by evaluating it at other lengths.
+
+Requires: nothing. Ensures: nothing (what cannot be folded is reported).
+Numerics: EXACT (the same ops ran, earlier).
+Why: index arithmetic in int64 breaks delegates, and runs again at every step for the same result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier, describe
+from prgec.passes.program import TOKENS, GraphProgram, is_mutation
+from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.shapes import dynamic_dims, is_tensor, shape_of
+
+aten = torch.ops.aten
+_RANDOM_TAGS = frozenset({torch.Tag.nondeterministic_seeded})
+
+
+@dataclass(frozen=True)
+class FoldConstants(Pass):
+    """Evaluate row-independent values at compile time.
+
+    Attributes:
+        max_elements: Largest constant to create; bounds what a T x T mask may cost in the file.
+    """
+
+    name: ClassVar[str] = "fold-constants"
+    tier: ClassVar[Tier] = EXACT
+    after: ClassVar[frozenset[str]] = frozenset({"canonicalize"})
+
+    max_elements: int = 1 << 26
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Fold the largest row-independent values."""
+        rewriter = Rewriter(program, self.name)
+        evaluator = _Evaluator(program)
+        hits, refusals = 0, []
+        for node in evaluator.frontier():
+            table, reason = self._table(node, evaluator)
+            if table is None:
+                refusals.append(Refusal(describe(node), reason))
+                continue
+            _replace_by_slice(program, rewriter, node, table)
+            hits += 1
+        if hits:
+            erase_dead(program)
+        return PassResult(program, hits > 0, hits, tuple(refusals))
+
+    def _table(self, node: Node, evaluator: _Evaluator) -> tuple[torch.Tensor | None, str]:
+        dims = dynamic_dims(node)
+        symbol = evaluator.symbol
+        if any(shape_of(node)[d].node.expr != symbol for d in dims):  # type: ignore[union-attr]
+            return None, "its size is not T itself"
+        longest = evaluator.max_seq_len
+        table = evaluator.value(node, longest)
+        if table.numel() > self.max_elements:
+            return None, f"{table.numel()} elements are more than max-elements={self.max_elements}"
+        for length in sorted({2, longest // 2 + 1, longest - 1} - {1, longest}):
+            expected = evaluator.value(node, length)
+            if not torch.equal(_cut(table, dims, length), expected):
+                return None, f"row t depends on T itself (checked at T = {length})"
+        return table, ""
+
+
+class _Evaluator:
+    """Values of row-independent nodes at a given T."""
+
+    def __init__(self, program: GraphProgram) -> None:
+        self.program = program
+        self.max_seq_len = program.max_seq_len()
+        tokens = program.placeholder(TOKENS)
+        size = tokens.meta["val"].shape[1] if tokens is not None else 0
+        self.symbol = None if isinstance(size, int) else size.node.expr
+        self.state = set(program.state_names())
+        self.constant = self._constant_nodes()
+        self._memo: dict[int, dict[Node, Any]] = {}
+
+    def frontier(self) -> list[Node]:
+        """Row-independent computed tensors that something row-dependent reads."""
+        return [
+            node
+            for node in self.program.graph.nodes
+            if node in self.constant
+            and node.op == "call_function"
+            and is_tensor(node)
+            and not _is_table_slice(node)
+            and any(user not in self.constant for user in node.users)
+        ]
+
+    def value(self, node: Node, length: int) -> Any:
+        """The value of `node` when T is `length`."""
+        memo = self._memo.setdefault(length, {})
+        if node not in memo:
+            memo[node] = self._compute(node, length)
+        return memo[node]
+
+    def _compute(self, node: Node, length: int) -> Any:
+        if node.op == "get_attr":
+            return self.program.attribute(node)
+        if _is_seq_len(node):
+            return length
+        args = map_arg(node.args, lambda n: self.value(n, length))
+        kwargs = map_arg(node.kwargs, lambda n: self.value(n, length))
+        with torch.no_grad():
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def _constant_nodes(self) -> set[Node]:
+        constant: set[Node] = set()
+        for node in self.program.graph.nodes:
+            if node.op == "get_attr":
+                if str(node.target) not in self.state and not str(node.target).endswith((".lora_A", ".lora_B")):
+                    constant.add(node)
+            elif _is_seq_len(node) or (node.op == "call_function" and _is_foldable(node, constant)):
+                constant.add(node)
+        return constant
+
+
+def _is_seq_len(node: Node) -> bool:
+    if node.op != "call_function" or node.target is not aten.sym_size.int:
+        return False
+    source = node.args[0]
+    return isinstance(source, Node) and source.op == "placeholder" and source.target == TOKENS
+
+
+def _is_foldable(node: Node, constant: set[Node]) -> bool:
+    if is_mutation(node) or not all(source in constant for source in node.all_input_nodes):
+        return False
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace == "aten" and not _RANDOM_TAGS.intersection(target.tags)
+    return True
+
+
+def _is_table_slice(node: Node) -> bool:
+    """Whether a node is already what folding produces: a constant, cut to T or expanded."""
+    while node.op == "call_function" and node.target in (aten.slice.Tensor, aten.expand.default):
+        source = node.args[0]
+        if not isinstance(source, Node):
+            return False
+        node = source
+    return node.op == "get_attr"
+
+
+def _cut(table: torch.Tensor, dims: list[int], length: int) -> torch.Tensor:
+    for d in dims:
+        table = table.narrow(d, 0, length)
+    return table
+
+
+def _replace_by_slice(program: GraphProgram, rewriter: Rewriter, node: Node, table: torch.Tensor) -> None:
+    dims, shape = dynamic_dims(node), shape_of(node)
+    with rewriter.before(node):
+        compact = _without_repeats(table, dims)
+        new = rewriter.folded(compact.contiguous().clone())
+        if dims:
+            tokens = program.placeholder(TOKENS)
+            length = rewriter.call(aten.sym_size.int, tokens, 1)
+            for d in dims:
+                new = rewriter.call(aten.slice.Tensor, new, d, 0, length)
+        if compact.shape != table.shape:
+            sizes = [size if isinstance(size, int) and d not in dims else -1 for d, size in enumerate(shape)]
+            new = rewriter.call(aten.expand.default, new, sizes)
+    rewriter.replace(node, new)
+
+
+def _without_repeats(table: torch.Tensor, dynamic: list[int]) -> torch.Tensor:
+    """Keep one slice of every fixed dimension along which all slices are equal."""
+    for d in range(table.dim()):
+        if d not in dynamic and table.shape[d] > 1 and torch.equal(table, table.narrow(d, 0, 1).expand_as(table)):
+            table = table.narrow(d, 0, 1)
+    return table

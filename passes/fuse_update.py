@@ -1,0 +1,143 @@
+"""Replace the update arithmetic of a site by one `prge::dual_update`.
+
+Before:
+    %0: i64[] = aten.sub(step, 1)
+    %1: f32[q, r, O] = prge.randn(seed, %0, 0, q, [r, O])
+    %2: f32[] = aten.div(lr, q)
+    %3: f32[q, 1, 1] = aten.view(g, [q, 1, 1])
+    %4: f32[q, r, O] = aten.mul(%1, %3)
+    %5: f32[r, O] = aten.sum.dim_IntList(%4, [0])
+    %6: f32[r, O] = aten.mul(%5, %2)
+    %7: f32[r, O] = aten.sub(@site.lora_B, %6)
+    %8: f32[r, O] = aten.copy_(@site.lora_B, %7)
+    %9: f32[q, r, O] = prge.randn(seed, step, 0, q, [r, O])
+    %10: f32[q, r, O] = aten.mul(%9, eps)
+    %11: f32[q, r, O] = aten.add(%7, %10)
+    %12: f32[q, r, O] = aten.sub(%7, %10)
+    %13: f32[q, 2, r, O] = aten.stack([%11, %12], 1)
+    %14: f32[2q, r, O] = aten.view(%13, [2q, r, O])
+After:
+    %0: f32[2q, r, O] = prge.dual_update(@site.lora_B, g, lr, eps, seed, step, 0)
+
+Requires: updates from insert-self-update with state=seeded; dual state keeps its arithmetic (it must run on
+runtimes without our kernels, and its noise may come from another source).
+Ensures: nothing. Numerics: ROUNDING (the kernel sums queries in order; `sum` may not).
+Why: the chain streams q noise tensors through memory four times; the kernel makes them in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.contract import STATE_SUFFIX
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, rounding
+from prgec.passes.program import GraphProgram
+from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.shapes import shape_of
+from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - torch.ops.prge exists only after it
+
+aten = torch.ops.aten
+prge = torch.ops.prge
+
+
+@dataclass(frozen=True)
+class Match:
+    """The chain of one site: its state, the write to it, the copies it ends in, and the step inputs."""
+
+    state: Node
+    write: Node
+    copies: Node
+    inputs: tuple[Node, ...]
+    site: int
+
+
+class _Mismatch(Exception):
+    """The chain is not the one this pass replaces; the message says where."""
+
+
+@dataclass(frozen=True)
+class FuseUpdate(Pass):
+    """Fuse each seeded update chain into the kernel."""
+
+    name: ClassVar[str] = "fuse-update"
+    tier: ClassVar[Tier] = rounding(1e-5)
+    after: ClassVar[frozenset[str]] = frozenset({"insert-self-update", "hoist-updates"})
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Fuse every chain that matches; say why others do not."""
+        rewriter = Rewriter(program, self.name)
+        hits, refusals = 0, []
+        for write in program.calls(aten.copy_.default):
+            state = write.args[0]
+            if not isinstance(state, Node) or not str(state.target).endswith(STATE_SUFFIX):
+                continue
+            try:
+                found = match(write)
+            except _Mismatch as reason:
+                refusals.append(Refusal(str(state.target), str(reason)))
+                continue
+            _fuse(rewriter, found)
+            hits += 1
+        if hits:
+            erase_dead(program)
+        return PassResult(program, hits > 0, hits, tuple(refusals))
+
+
+def match(write: Node) -> Match:
+    """Return the chain around one `copy_`.
+
+    Raises:
+        _Mismatch: If the chain has another form.
+    """
+    state, updated = write.args
+    assert isinstance(state, Node) and isinstance(updated, Node)
+    if len(shape_of(state)) != 2:
+        raise _Mismatch("keeps 2q copies (dual state); only a single master is fused")
+    old, change = _arguments(updated, aten.sub.Tensor, "the update")
+    if old is not state:
+        raise _Mismatch("the update does not start from the stored master")
+    direction, rate = _arguments(change, aten.mul.Tensor, "the change")
+    lr, _q = _arguments(rate, aten.div.Tensor, "the rate")
+    weighted = _arguments(direction, aten.sum.dim_IntList, "the direction")[0]
+    z_before, g_view = _arguments(weighted, aten.mul.Tensor, "the weighted noise")
+    g = _arguments(g_view, aten.view.default, "the weights")[0]
+    seed, step_before, site = _arguments(z_before, prge.randn.default, "the noise of the step before")[:3]
+    step = _arguments(step_before, aten.sub.Tensor, "the step before")[0]
+    copies, eps = _perturbation(updated, (seed, step, site))
+    return Match(state, write, copies, (g, lr, eps, seed, step), site)
+
+
+def _perturbation(updated: Node, noise_key: tuple[Any, ...]) -> tuple[Node, Node]:
+    plus = _only_user(updated, aten.add.Tensor, "M + eps z")
+    stacked = _only_user(plus, aten.stack.default, "the pair")
+    copies = _only_user(stacked, aten.view.default, "the copies")
+    scaled = _arguments(plus, aten.add.Tensor, "M + eps z")[1]
+    z_now, eps = _arguments(scaled, aten.mul.Tensor, "the scaled noise")
+    if tuple(_arguments(z_now, prge.randn.default, "the noise of this step")[:3]) != noise_key:
+        raise _Mismatch("the noise of this step has another key than the update's")
+    return copies, eps
+
+
+def _arguments(node: Any, op: Callable[..., Any], what: str) -> tuple[Any, ...]:
+    if not isinstance(node, Node) or node.target is not op:
+        raise _Mismatch(f"{what} is {node.target if isinstance(node, Node) else node}; expected {op}")
+    return node.args
+
+
+def _only_user(node: Node, op: Callable[..., Any], what: str) -> Node:
+    users = [user for user in node.users if user.target is op]
+    if len(users) != 1:
+        raise _Mismatch(f"{what} appears {len(users)} times; expected once")
+    return users[0]
+
+
+def _fuse(rewriter: Rewriter, found: Match) -> None:
+    with rewriter.before(found.write):
+        fused = rewriter.call(prge.dual_update.default, found.state, *found.inputs, found.site)
+    rewriter.erase(found.write)
+    rewriter.replace(found.copies, fused)

@@ -1,0 +1,142 @@
+"""What a pass is: a frozen dataclass with a name, a numerics tier and one `run`.
+
+The contract is enforced here and not by authors of passes: requires -> run -> ensures -> verify, and a pass
+that says it changed nothing must have changed nothing. Failures name the pass and chain the cause.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch.fx import Node
+
+from prgec.errors import PassError, PrgecError
+from prgec.passes.printer import print_program
+from prgec.passes.program import GraphProgram
+from prgec.passes.verify import verify
+
+
+@dataclass(frozen=True)
+class Tier:
+    """How far a pass may move the numbers.
+
+    Attributes:
+        name: `EXACT` (same bits), `ROUNDING` (within `tol`, relative) or `CHANGES` (another function).
+        tol: Largest relative difference of the losses; 0 for `EXACT`.
+    """
+
+    name: str
+    tol: float = 0.0
+
+
+EXACT = Tier("EXACT")
+CHANGES = Tier("CHANGES", float("inf"))
+
+
+def rounding(tol: float) -> Tier:
+    """Tier of a pass that reorders floating-point arithmetic."""
+    return Tier("ROUNDING", tol)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A place where a pass could have applied and did not.
+
+    Attributes:
+        where: Module path or node text.
+        reason: Why, in one clause.
+    """
+
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """Outcome of one pass.
+
+    Attributes:
+        program: The rewritten program (edited in place).
+        changed: Whether anything changed.
+        hits: Number of places rewritten.
+        refusals: Places left alone, each with its reason.
+    """
+
+    program: GraphProgram
+    changed: bool
+    hits: int = 0
+    refusals: tuple[Refusal, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Pass(ABC):
+    """Base of all passes; options are dataclass fields.
+
+    Attributes:
+        name: Spelling in pipeline text; the file is the same with underscores, the class in camel case.
+        tier: How far the pass may move the numbers.
+        after: Names of passes that must come earlier when both are in a pipeline.
+        is_legality: Whether a backend needs the pass to accept the graph (as opposed to an optimisation).
+    """
+
+    name: ClassVar[str]
+    tier: ClassVar[Tier] = EXACT
+    after: ClassVar[frozenset[str]] = frozenset()
+    is_legality: ClassVar[bool] = False
+
+    @abstractmethod
+    def run(self, program: GraphProgram) -> PassResult:
+        """Rewrite `program` in place."""
+
+    def requires(self, program: GraphProgram) -> Sequence[str]:
+        """Reasons why the pass cannot run on `program`; empty if it can."""
+        del program
+        return ()
+
+    def ensures(self, program: GraphProgram) -> Sequence[str]:
+        """Promises of the pass that do not hold on its result; empty if all do."""
+        del program
+        return ()
+
+    def __call__(self, program: GraphProgram) -> PassResult:
+        """Run the pass under its contract.
+
+        Raises:
+            PassError: If a precondition, a promise or the verifier fails, or the pass itself does.
+        """
+        self._raise_first("cannot run", self.requires(program))
+        before = print_program(program)
+        try:
+            result = self.run(program)
+            program.finish()
+        except PrgecError:
+            raise
+        except Exception as error:
+            raise PassError(f"{self.name}: failed: {error}", hint="please report this, with the model's config.json") from error
+        changed = print_program(program) != before
+        if changed != result.changed:
+            raise PassError(f"{self.name}: reported changed={result.changed}, but the graph says {changed}")
+        self._raise_first("broke a promise", self.ensures(program))
+        self._raise_first("produced an invalid graph", verify(program))
+        return result
+
+    def _raise_first(self, what: str, reasons: Sequence[str]) -> None:
+        if reasons:
+            raise PassError(f"{self.name}: {what}: {'; '.join(reasons)}")
+
+
+def describe(node: Node) -> str:
+    """One line that finds a node again: `aten.mm.default (model.py:41)`."""
+    target = str(node.target)
+    lines = [line.strip() for line in str(node.meta.get("stack_trace", "")).splitlines() if line.strip().startswith("File ")]
+    if not lines:
+        return f"%{node.name} {target}"
+    path, line_number = lines[-1].split(",")[:2]
+    file_name = path.removeprefix("File ").strip('"').rpartition("/")[2]
+    return f"%{node.name} {target} ({file_name}:{line_number.removeprefix(' line ')})"

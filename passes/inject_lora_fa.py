@@ -1,0 +1,140 @@
+"""Give chosen Linear layers a LoRA-FA branch: frozen random A, trainable B that starts at zero.
+
+Before:
+    %0: f32[N, T, O] = aten.linear(%x, @site.weight)
+After:
+    %0: f32[N, T, O] = aten.linear(%x, @site.weight)
+    %1: f32[N, T, r] = aten.linear(%x, @site.lora_A)
+    %2: f32[N, T, O] = aten.matmul(%1, @site.lora_B)
+    %3: f32[N, T, O] = aten.add(%0, %2)
+
+`lora_A` f32[r, D] holds alpha/r times the matrix `prgec.runtime_ops.lora.lora_a` draws; `lora_B` is f32[r, O].
+Any shape is a site: O != D (GQA k and v, MLP), with and without bias.
+
+Requires: no site yet. Ensures: every target matched something.
+Numerics: EXACT while B is zero.
+Why: papers/003 Appendix B (Table 7): LoRA-FA is the parameterisation zeroth order learns best with; only B changes,
+so 2q perturbed copies cost 2q * r * O floats a site and W and A are read once for all rows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.contract import FROZEN_SUFFIX, STATE_SUFFIX
+from prgec.errors import UsageError
+from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier
+from prgec.passes.program import GraphProgram
+from prgec.passes.rewrite import Rewriter
+from prgec.passes.shapes import dtype_of, shape_of
+from prgec.runtime_ops.lora import lora_a
+
+aten = torch.ops.aten
+
+ALL_LINEAR = "all-linear"
+# Output layers are not "all linear" anywhere in the field (PEFT leaves them out too); name them to train them.
+_HEAD_NAMES = frozenset({"lm_head", "embed_out", "embed_tokens", "wte", "embed_in"})
+_WEIGHT = ".weight"
+
+
+@dataclass(frozen=True)
+class InjectLoraFa(Pass):
+    """Add the LoRA-FA branch to every Linear that a target names.
+
+    Attributes:
+        targets: Last component of module paths (`q_proj`), regular expressions over whole paths, or `all-linear`.
+        rank: r.
+        alpha: The branch is scaled by alpha / r.
+        seed: Seed of the frozen A matrices.
+    """
+
+    name: ClassVar[str] = "inject-lora-fa"
+    tier: ClassVar[Tier] = EXACT
+    after: ClassVar[frozenset[str]] = frozenset({"canonicalize", "select-label-tokens"})
+
+    targets: tuple[str, ...] = (ALL_LINEAR,)
+    rank: int = 16
+    alpha: float = 32.0
+    seed: int = 0
+
+    def requires(self, program: GraphProgram) -> list[str]:
+        """The options are sane and the graph has no sites yet."""
+        reasons = []
+        if self.rank < 1:
+            reasons.append(f"rank is {self.rank}; expected at least 1")
+        if any(str(node.target).endswith(FROZEN_SUFFIX) for node in program.graph.find_nodes(op="get_attr")):
+            reasons.append("the graph has LoRA-FA sites already")
+        return reasons
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Inject every site, in graph order; that order is the site index of the noise."""
+        rewriter = Rewriter(program, self.name)
+        linears = {site_name(node): node for node in program.calls(aten.linear.default) if site_name(node)}
+        _check_targets(self.targets, list(linears))
+        hits, refusals = 0, []
+        for name, node in linears.items():
+            if not is_target(name, self.targets):
+                continue
+            reason = why_not(node)
+            if reason:
+                refusals.append(Refusal(name, reason))
+                continue
+            self._inject(rewriter, name, node, site=hits)
+            hits += 1
+        if not hits:
+            raise UsageError("no layer could be made trainable", where="; ".join(map(str, refusals)) or None)
+        return PassResult(program, True, hits, tuple(refusals))
+
+    def _inject(self, rewriter: Rewriter, name: str, node: Node, site: int) -> None:
+        source = node.args[0]
+        assert isinstance(source, Node)
+        in_features, out_features = int(shape_of(source)[-1]), int(shape_of(node)[-1])
+        a_RD = lora_a(self.seed, site, self.rank, in_features) * (self.alpha / self.rank)
+        successor = node.next
+        with rewriter.before(successor):
+            low_rank = rewriter.call(aten.linear.default, source, rewriter.constant(name + FROZEN_SUFFIX, a_RD))
+            b_RO = rewriter.state(name + STATE_SUFFIX, torch.zeros(self.rank, out_features))
+            branch = rewriter.call(aten.matmul.default, low_rank, b_RO)
+            total = rewriter.call(aten.add.Tensor, node, branch)
+        node.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)
+
+
+def site_name(node: Node) -> str:
+    """Module path of a linear whose weight is an attribute `<path>.weight`; empty for any other."""
+    weight = node.args[1] if len(node.args) > 1 else None
+    if not isinstance(weight, Node) or weight.op != "get_attr" or not str(weight.target).endswith(_WEIGHT):
+        return ""
+    return str(weight.target).removesuffix(_WEIGHT)
+
+
+def is_target(name: str, targets: tuple[str, ...]) -> bool:
+    """Whether one of `targets` names the module path `name`."""
+    leaf = name.rpartition(".")[2]
+    return any(leaf not in _HEAD_NAMES if t == ALL_LINEAR else leaf == t or re.fullmatch(t, name) for t in targets)
+
+
+def why_not(node: Node) -> str:
+    """Why a linear cannot be a site; empty if it can."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    if dtype_of(node) != torch.float32 or dtype_of(source) != torch.float32:
+        return f"computes in {dtype_of(node)}; expected f32"
+    if len(shape_of(source)) < 2:
+        return f"its input has rank {len(shape_of(source))}; expected rows first"
+    return ""
+
+
+def _check_targets(targets: tuple[str, ...], names: list[str]) -> None:
+    leaves = sorted({name.rpartition(".")[2] for name in names})
+    for target in targets:
+        try:
+            matched = any(is_target(name, (target,)) for name in names)
+        except re.error as error:
+            raise UsageError(f"--targets {target!r} is not a regular expression: {error}") from error
+        if not matched:
+            raise UsageError(f"no Linear layer is called {target!r}", hint=f"this model has: {', '.join(leaves)}")

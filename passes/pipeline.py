@@ -1,0 +1,108 @@
+"""Runs passes in order, with all instrumentation in one callback."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prgec.errors import UsageError
+from prgec.passes.infra import Pass, PassResult, Refusal
+from prgec.passes.printer import op_counts, print_program
+from prgec.passes.program import GraphProgram
+from prgec.passes.spec import print_pass
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """What one pass did.
+
+    Attributes:
+        text: The pass with its options.
+        changed: Whether it changed the graph.
+        hits: Places rewritten.
+        op_diff: Op name -> (calls before, calls after), only where they differ.
+        refusals: Places it left alone, with reasons.
+        seconds: Wall-clock time.
+    """
+
+    text: str
+    changed: bool
+    hits: int
+    op_diff: dict[str, tuple[int, int]] = field(default_factory=dict)
+    refusals: tuple[Refusal, ...] = ()
+    seconds: float = 0.0
+
+    def summary(self) -> str:
+        """One line: `dualize{q=4}: 4 hits, aten.bmm: 0 -> 4 (+4)`."""
+        ops = ", ".join(f"{op}: {a} -> {b} ({b - a:+d})" for op, (a, b) in sorted(self.op_diff.items()))
+        return f"{self.text}: {self.hits} hits" + (f", {ops}" if ops else "" if self.changed else ", no change")
+
+
+Callback = Callable[[int, Pass, GraphProgram, PassRecord], None]
+
+
+def run_pipeline(program: GraphProgram, passes: Sequence[Pass], callback: Callback | None = None) -> list[PassRecord]:
+    """Run `passes` over `program` in place.
+
+    Args:
+        program: Graph to rewrite.
+        passes: Passes in order.
+        callback: Called after every pass with its number, the pass, the program and the record.
+
+    Raises:
+        UsageError: If the order breaks a constraint; all violations are listed at once.
+        PassError: If a pass fails.
+    """
+    check_order(passes)
+    records: list[PassRecord] = []
+    for number, each in enumerate(passes, start=1):
+        counts_before, started = op_counts(program), time.perf_counter()
+        result = each(program)
+        record = _record(each, result, counts_before, time.perf_counter() - started)
+        logger.info("pass %d/%d %s", number, len(passes), record.summary())
+        records.append(record)
+        if callback is not None:
+            callback(number, each, program, record)
+    return records
+
+
+def check_order(passes: Sequence[Pass]) -> None:
+    """Check every `after` constraint.
+
+    Raises:
+        UsageError: With all violations in one message.
+    """
+    names = [each.name for each in passes]
+    last = {name: index for index, name in enumerate(names)}
+    broken = [
+        f"{each.name} must come after {earlier}"
+        for index, each in enumerate(passes)
+        for earlier in sorted(each.after)
+        if last.get(earlier, -1) > index
+    ]
+    if broken:
+        raise UsageError("the passes are in the wrong order: " + "; ".join(dict.fromkeys(broken)))
+
+
+def dump_to(folder: Path) -> Callback:
+    """Return a callback that writes the graph after each pass to `folder/NN-pass-name.txt`."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def callback(number: int, each: Pass, program: GraphProgram, record: PassRecord) -> None:
+        header = f"// {print_pass(each)}\n// {record.summary()}\n"
+        refused = "".join(f"// refused {refusal}\n" for refusal in record.refusals)
+        (folder / f"{number:02d}-{each.name}.txt").write_text(header + refused + print_program(program))
+
+    return callback
+
+
+def _record(each: Pass, result: PassResult, before: dict[str, int], seconds: float) -> PassRecord:
+    after = op_counts(result.program)
+    diff = {op: (before.get(op, 0), after.get(op, 0)) for op in sorted(before.keys() | after.keys())
+            if before.get(op, 0) != after.get(op, 0)}  # fmt: skip
+    return PassRecord(print_pass(each), result.changed, result.hits, diff, result.refusals, seconds)

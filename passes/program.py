@@ -1,0 +1,162 @@
+"""The graph every pass works on: an unlifted `GraphModule` whose weights are attributes.
+
+`torch.export` lifts parameters and state into the signature, which makes adding a weight a signature change.
+A `GraphProgram` holds the unlifted form instead: parameters, constants and mutable state are `get_attr` nodes,
+so a pass adds a weight by adding an attribute. One final `to_exported` restores signature, mutation and shapes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule, Node
+
+from prgec.errors import InternalError
+
+TOKENS = "tokens"
+# Inputs whose values differ from row to row; whatever does not depend on them is the same for every batch.
+ROW_INPUTS = frozenset({TOKENS, "label_pos", "targets"})
+
+_CHECK_OPS = frozenset(
+    {
+        torch.ops.aten._assert_tensor_metadata.default,
+        torch.ops.aten._assert_async.msg,
+        torch.ops.aten._assert_scalar.default,
+        torch.ops.aten.sym_constrain_range_for_size.default,
+        torch.ops.aten.sym_constrain_range.default,
+    }
+)
+
+
+class GraphProgram:
+    """An unlifted graph with its attributes.
+
+    Args:
+        module: Graph whose nodes all carry `meta["val"]`.
+    """
+
+    def __init__(self, module: GraphModule) -> None:
+        self.module = module
+
+    @classmethod
+    def from_exported(cls, exported: ExportedProgram) -> GraphProgram:
+        """Unlift an exported program.
+
+        `ExportedProgram.module()` carries a pre-hook and a `_guards_fn` call that check the *old* inputs, and a
+        code generator that repacks them; passes add inputs, so all three are dropped here.
+        """
+        source = exported.module()
+        if not isinstance(source, GraphModule):
+            raise InternalError(f"expected a GraphModule, got {type(source).__name__}")
+        for node in source.graph.find_nodes(op="call_module"):
+            source.graph.erase_node(node)
+        if hasattr(source, "_guards_fn"):
+            del source._guards_fn
+        source.graph.set_codegen(torch.fx.graph.CodeGen())
+        return cls(GraphModule(source, source.graph))
+
+    @property
+    def graph(self) -> torch.fx.Graph:
+        """The graph itself."""
+        return self.module.graph
+
+    @property
+    def fake_mode(self) -> FakeTensorMode:
+        """Mode (and symbolic shapes) every `meta["val"]` belongs to."""
+        for node in self.placeholders():
+            val = node.meta["val"]
+            if isinstance(val, torch.Tensor):
+                mode: FakeTensorMode = val.fake_mode  # type: ignore[attr-defined]
+                return mode
+        raise InternalError("the graph has no tensor input")
+
+    def placeholders(self) -> list[Node]:
+        """Inputs in call order."""
+        return [node for node in self.graph.nodes if node.op == "placeholder"]
+
+    def placeholder(self, name: str) -> Node | None:
+        """The input called `name`, or None."""
+        return next((node for node in self.placeholders() if node.target == name), None)
+
+    def calls(self, *targets: Callable[..., Any]) -> Iterator[Node]:
+        """Calls of any of `targets`, in graph order; safe against edits while iterating."""
+        yield from [node for node in self.graph.nodes if node.op == "call_function" and node.target in targets]
+
+    def attribute(self, node: Node) -> torch.Tensor:
+        """The tensor a `get_attr` node reads."""
+        value = operator.attrgetter(str(node.target))(self.module)
+        if not isinstance(value, torch.Tensor):
+            raise InternalError(f"attribute {node.target} is not a tensor")
+        return value
+
+    def state_names(self) -> list[str]:
+        """Fully qualified names of the mutable state, in graph order of first use."""
+        written = {str(node.args[0].target) for node in self.graph.nodes if is_mutation(node) and _reads_attr(node)}  # type: ignore[union-attr]
+        reads = [str(node.target) for node in self.graph.nodes if node.op == "get_attr"]
+        return [name for name in dict.fromkeys(reads) if name in written]
+
+    def max_seq_len(self) -> int:
+        """T of the graph; the upper bound where T is symbolic."""
+        node = self.placeholder(TOKENS)
+        if node is None:
+            raise InternalError("the graph has no tokens input")
+        size = node.meta["val"].shape[1]
+        return size if isinstance(size, int) else int(size.node.shape_env.bound_sympy(size.node.expr).upper)
+
+    def finish(self) -> None:
+        """Remove unused attributes and nodes, and bring the generated code up to date."""
+        self.graph.eliminate_dead_code(is_impure_node=is_impure)
+        self.graph.lint()
+        self.module.recompile()
+        self.module.delete_all_unused_submodules()
+        _delete_unused_tensors(self.module)
+
+    def to_exported(self) -> ExportedProgram:
+        """Export the rewritten graph: one re-trace restores signature, mutated buffers and dynamic T."""
+        example: list[torch.Tensor] = []
+        shapes: dict[str, Any] = {}
+        for node in self.placeholders():
+            val = node.meta["val"]
+            dims = {d: Dim("T", min=2, max=self.max_seq_len()) for d, s in enumerate(val.shape) if not isinstance(s, int)}
+            # Any T would do for tracing, but one equal to another size of the graph could be specialised to it.
+            example.append(torch.zeros([s if isinstance(s, int) else self.max_seq_len() for s in val.shape], dtype=val.dtype))
+            shapes[str(node.target)] = dims or None
+        with torch.no_grad():
+            exported = torch.export.export(self.module, tuple(example), dynamic_shapes=shapes, strict=False)
+        return exported
+
+
+def is_check(node: Node) -> bool:
+    """Whether a node only asserts something at run time."""
+    return node.op == "call_function" and node.target in _CHECK_OPS
+
+
+def is_mutation(node: Node) -> bool:
+    """Whether a node writes to its first argument."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    arguments = node.target._schema.arguments
+    return bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+
+
+def is_impure(node: Node) -> bool:
+    """Whether dead-code elimination must keep a node: inputs, the output, and whatever changes state."""
+    return node.op in {"placeholder", "output"} or is_mutation(node)
+
+
+def _reads_attr(node: Node) -> bool:
+    return isinstance(node.args[0], Node) and node.args[0].op == "get_attr"
+
+
+def _delete_unused_tensors(module: GraphModule) -> None:
+    used = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}
+    for owner_name, owner in list(module.named_modules()):
+        prefix = f"{owner_name}." if owner_name else ""
+        for table in (owner._parameters, owner._buffers):
+            for name in [n for n in table if prefix + n not in used]:
+                del table[name]

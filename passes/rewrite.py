@@ -1,0 +1,165 @@
+"""The only place where graph nodes are created or rewired.
+
+Every node made here carries `meta["val"]` (shape and dtype, symbolic T included), the source line of the node
+it stands for, and the name of the rule that made it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.node import Argument, map_arg
+
+from prgec.errors import InternalError
+from prgec.passes.program import GraphProgram, is_mutation
+
+RULE_META = "prgec_rule"
+_INHERITED_META = ("stack_trace", "nn_module_stack")
+_constant_names: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+
+
+class Rewriter:
+    """Creates, replaces and erases nodes of one program on behalf of one rule.
+
+    Args:
+        program: Graph to edit in place.
+        rule: Name of the pass, kept on every node it makes.
+    """
+
+    def __init__(self, program: GraphProgram, rule: str) -> None:
+        self.program = program
+        self.rule = rule
+        self._anchor: Node | None = None
+
+    @contextmanager
+    def before(self, node: Node) -> Iterator[Rewriter]:
+        """Insert new nodes in front of `node`, inheriting its source line."""
+        outer, self._anchor = self._anchor, node
+        try:
+            with self.program.graph.inserting_before(node):
+                yield self
+        finally:
+            self._anchor = outer
+
+    def call(self, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
+        """Add one op; its shape and dtype come from running it on the fake values of its arguments."""
+        node = self.program.graph.call_function(op, args, kwargs)
+        self._describe(node, self._fake_result(op, args, kwargs))
+        return node
+
+    def constant(self, name: str, value: torch.Tensor) -> Node:
+        """Add a read-only tensor under the fully qualified `name`."""
+        return self._tensor(name, value)
+
+    def state(self, name: str, value: torch.Tensor) -> Node:
+        """Add a mutable buffer under the fully qualified `name`; it is part of the program's state."""
+        return self._tensor(name, value)
+
+    def folded(self, value: torch.Tensor) -> Node:
+        """Add a read-only tensor under a fresh name of the form `folded.c<n>`."""
+        module = self.program.module
+        index = _constant_names.get(module, 0)
+        while _has_attribute(module, f"folded.c{index}"):
+            index += 1
+        _constant_names[module] = index + 1
+        return self._tensor(f"folded.c{index}", value)
+
+    def read(self, name: str) -> Node:
+        """Read an attribute that exists already."""
+        node = self.program.graph.get_attr(name)
+        value = self.program.attribute(node)
+        self._describe(node, self.program.fake_mode.from_tensor(value, static_shapes=True))
+        return node
+
+    def input(self, name: str, value: torch.Tensor) -> Node:
+        """Append an input called `name` that looks like `value`."""
+        last = self.program.placeholders()[-1]
+        with self.program.graph.inserting_after(last):
+            node = self.program.graph.placeholder(name)
+        node.meta["val"] = self.program.fake_mode.from_tensor(value, static_shapes=True)
+        node.meta[RULE_META] = self.rule
+        return node
+
+    def set_arg(self, node: Node, index: int, value: Argument) -> None:
+        """Change one argument in place and recompute the node's value."""
+        node.update_arg(index, value)
+        self.refresh(node)
+
+    def refresh(self, node: Node) -> None:
+        """Recompute the value of a node whose arguments changed."""
+        if callable(node.target):
+            node.meta["val"] = self._fake_result(node.target, node.args, node.kwargs)
+
+    def replace(self, old: Node, new: Node) -> None:
+        """Send every user of `old` to `new`, then erase `old`."""
+        old.replace_all_uses_with(new)
+        self.program.graph.erase_node(old)
+
+    def erase(self, node: Node) -> None:
+        """Remove a node nobody uses."""
+        self.program.graph.erase_node(node)
+
+    def move_before(self, node: Node, anchor: Node) -> None:
+        """Move `node` directly in front of `anchor`."""
+        anchor.prepend(node)
+
+    def _tensor(self, name: str, value: torch.Tensor) -> Node:
+        owner_name, _, leaf = name.rpartition(".")
+        owner = _submodule(self.program.module, owner_name)
+        owner.register_buffer(leaf, value)
+        return self.read(name)
+
+    def _fake_result(self, op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        with self.program.fake_mode, torch.no_grad():
+            return op(*map_arg(args, _value), **map_arg(kwargs, _value))
+
+    def _describe(self, node: Node, value: Any) -> None:
+        node.meta["val"] = value
+        node.meta[RULE_META] = self.rule
+        if self._anchor is not None:
+            for key in _INHERITED_META:
+                if key in self._anchor.meta:
+                    node.meta[key] = self._anchor.meta[key]
+
+
+def erase_dead(program: GraphProgram) -> int:
+    """Erase calls whose results nobody reads and that change no state; return how many there were."""
+    count = 0
+    for node in reversed(list(program.graph.nodes)):
+        if node.op == "call_function" and not node.users and not is_mutation(node):
+            program.graph.erase_node(node)
+            count += 1
+    return count
+
+
+def _value(node: Node) -> Any:
+    if "val" not in node.meta:
+        raise InternalError(f"node {node.name} has no value")
+    return node.meta["val"]
+
+
+def _has_attribute(module: torch.nn.Module, name: str) -> bool:
+    owner_name, _, leaf = name.rpartition(".")
+    owner: Any = module
+    for part in filter(None, owner_name.split(".")):
+        owner = owner._modules.get(part)
+        if owner is None:
+            return False
+    return leaf in owner._buffers or leaf in owner._parameters
+
+
+def _submodule(root: torch.nn.Module, name: str) -> torch.nn.Module:
+    owner = root
+    for part in filter(None, name.split(".")):
+        if part not in owner._modules:
+            owner.add_module(part, torch.nn.Module())
+        child = owner._modules[part]
+        if child is None:
+            raise InternalError(f"module path {name} is not a module")
+        owner = child
+    return owner

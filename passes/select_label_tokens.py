@@ -1,0 +1,122 @@
+"""Gather the K label positions before the LM head, so that N*K rows meet V and not N*T.
+
+Before:
+    %0: f32[N, T, V] = aten.linear(%h, @lm_head.weight)
+    %1: f32[N, K, V] = aten.gather(%0, 1, %index)
+After:
+    %0: f32[N, K, D] = aten.gather(%h, 1, %narrow_index)
+    %1: f32[N, K, V] = aten.linear(%0, @lm_head.weight)
+
+Ops that treat every position alike between the LM head and the gather (casts, soft-capping) move along.
+
+Requires: nothing. Ensures: nothing (a graph without the pattern is left alone, with a reason).
+Numerics: ROUNDING (a GEMM of another height may sum in another order).
+Why: for V = 32,000 the head is the largest product of a small model, and T - K of its T rows are thrown away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
+from prgec.passes.program import GraphProgram
+from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.shapes import is_same_shape, shape_of
+
+aten = torch.ops.aten
+
+_POSITIONWISE = frozenset(
+    {aten.to.dtype, aten.tanh.default, aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar,
+     aten.alias.default, aten.contiguous.default}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Match:
+    """A gather over positions with what leads to it.
+
+    Attributes:
+        gather: The gather.
+        between: Position-wise ops between head and gather, head first.
+        head: The LM head's linear.
+        label_pos: i64[N, K], the positions gathered.
+    """
+
+    gather: Node
+    between: tuple[Node, ...]
+    head: Node
+    label_pos: Node
+
+
+@dataclass(frozen=True)
+class SelectLabelTokens(Pass):
+    """Move the label gather in front of the LM head."""
+
+    name: ClassVar[str] = "select-label-tokens"
+    tier: ClassVar[Tier] = rounding(1e-5)
+    after: ClassVar[frozenset[str]] = frozenset({"canonicalize"})
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Rewrite each gather over positions of an LM head."""
+        rewriter = Rewriter(program, self.name)
+        hits, refusals = 0, []
+        for gather in program.calls(aten.gather.default):
+            found = match(gather)
+            if isinstance(found, Refusal):
+                refusals.append(found)
+                continue
+            _rewrite(rewriter, found)
+            hits += 1
+        if hits:
+            erase_dead(program)
+        return PassResult(program, hits > 0, hits, tuple(refusals))
+
+
+def match(gather: Node) -> Match | Refusal:
+    """Return the match that ends in `gather`, or why there is none."""
+    where = describe(gather)
+    if gather.args[1] != 1 or len(shape_of(gather)) != 3:
+        return Refusal(where, "does not gather positions of [N, T, V]")
+    between: list[Node] = []
+    node = gather.args[0]
+    while isinstance(node, Node) and node.target in _POSITIONWISE:
+        if len(node.users) != 1:
+            return Refusal(where, f"{describe(node)} has other readers")
+        between.insert(0, node)
+        node = node.args[0]
+    if not isinstance(node, Node) or node.target is not aten.linear.default:
+        return Refusal(where, f"is fed by {describe(node) if isinstance(node, Node) else node}, not by a linear")
+    if len(node.users) != 1:
+        return Refusal(where, "the logits have other readers")
+    label_pos = _label_positions(gather.args[2])
+    if label_pos is None:
+        return Refusal(where, "its index is not one position a label, expanded over V")
+    return Match(gather, tuple(between), node, label_pos)
+
+
+def _rewrite(rewriter: Rewriter, found: Match) -> None:
+    hidden, *weights = found.head.args
+    assert isinstance(hidden, Node)
+    width = shape_of(hidden)[-1]
+    with rewriter.before(found.gather):
+        index = rewriter.call(aten.expand.default, rewriter.call(aten.unsqueeze.default, found.label_pos, -1), [-1, -1, width])
+        new = rewriter.call(aten.gather.default, hidden, 1, index)
+        new = rewriter.call(aten.linear.default, new, *weights)
+        for node in found.between:
+            new = rewriter.call(node.target, new, *node.args[1:], **node.kwargs)  # type: ignore[arg-type]
+    assert is_same_shape(shape_of(new), shape_of(found.gather))
+    rewriter.replace(found.gather, new)
+
+
+def _label_positions(index: object) -> Node | None:
+    """The [N, K] positions behind an index of the form `expand(unsqueeze(label_pos, -1))`."""
+    node = index
+    for op in (aten.expand.default, aten.unsqueeze.default):
+        if not isinstance(node, Node) or node.target is not op:
+            return None
+        node = node.args[0]
+    return node if isinstance(node, Node) and len(shape_of(node)) == 2 else None
