@@ -99,7 +99,8 @@ def randn(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int]) -
 
 
 def _box_muller(xa: Tensor, xb: Tensor) -> tuple[Tensor, Tensor]:
-    radius = torch.sqrt(_log_uniform(xa) * -2.0)
+    # torch's f32 square root may be off by one bit (vector math libraries); that of f64, rounded to f32, is the IEEE one.
+    radius = torch.sqrt((_log_uniform(xa) * -2.0).to(torch.float64)).to(torch.float32)
     cos, sin = _cos_sin(xb)
     return radius * cos, radius * sin
 

@@ -56,7 +56,8 @@ def dual_update(master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor
         acc = torch.zeros_like(master)
         for i in range(q):
             acc = acc + g[i] * z[i]
-        master.copy_(master - (lr / q) * acc)
+        # A tensor divisor: by a Python number, some devices multiply with its rounded inverse.
+        master.copy_(master - (lr / torch.full_like(lr, q)) * acc)
     if not bool(eps != 0):
         return master.repeat(2 * q, 1, 1)
     move = eps * noise.randn(seed, step, site, q, master.shape)

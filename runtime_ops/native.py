@@ -1,0 +1,131 @@
+"""Finds or builds the compiled kernels and loads them into the ExecuTorch runtime of this process.
+
+A wheel carries the library. In a source tree without it, or with sources newer than it, CMake builds it once into a
+per-user cache folder named after a hash of the sources.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+
+from prgec.errors import BackendError
+from prgec.runtime_ops.schemas import RANDN
+
+LIBRARY_NAME = "libprgec_ops.so"
+
+_SOURCE_DIR = Path(__file__).resolve().parent
+_SOURCE_SUFFIXES = (".cpp", ".h", ".txt")
+_log = logging.getLogger(__name__)
+
+
+def kernel_library() -> Path:
+    """Return the path of the compiled kernels, building them first where no current build exists.
+
+    Raises:
+        BackendError: If they have to be built here and cannot be.
+    """
+    for candidate in _installed_libraries():
+        if candidate.is_file() and not _is_stale(candidate):
+            return candidate
+    cached = _cache_dir() / LIBRARY_NAME
+    if not cached.is_file():
+        _build(cached)
+    return cached
+
+
+@cache
+def load_kernels() -> None:
+    """Register `prge::randn.out` and `prge::dual_update.out` with the ExecuTorch runtime of this process, once.
+
+    Raises:
+        BackendError: If the kernels are missing and cannot be built, or cannot be loaded.
+    """
+    with warnings.catch_warnings():
+        # Importing the bindings warns that their API is experimental; the pinned version makes that moot.
+        warnings.simplefilter("ignore")
+        bindings = importlib.import_module("executorch.extension.pybindings.portable_lib")
+    # The runtime aborts the process when a kernel registers twice.
+    if f"{RANDN.qualified_name}.out" in bindings._get_operator_names():
+        return
+    path = kernel_library()
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BackendError(
+            f"cannot load the prge kernels: {error}",
+            where=path,
+            hint="they were built against another ExecuTorch; reinstall prgec, or delete that file to build it again",
+        ) from error
+
+
+def _installed_libraries() -> list[Path]:
+    candidates = [_SOURCE_DIR / LIBRARY_NAME]
+    try:
+        files = importlib.metadata.distribution("prgec").files or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    # An editable install keeps the library in site-packages while this module runs from the source tree.
+    candidates += [Path(str(file.locate())) for file in files if file.name == LIBRARY_NAME]
+    return candidates
+
+
+def _is_stale(library: Path) -> bool:
+    is_packaged = library.resolve().parent == _SOURCE_DIR
+    built = library.stat().st_mtime
+    return not is_packaged and any(source.stat().st_mtime > built for source in _sources())
+
+
+def _sources() -> list[Path]:
+    return sorted(path for path in _SOURCE_DIR.rglob("*") if path.suffix in _SOURCE_SUFFIXES)
+
+
+def _cache_dir() -> Path:
+    digest = hashlib.sha256(importlib.metadata.version("executorch").encode())
+    for source in _sources():
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "prgec" / f"ops-{digest.hexdigest()[:16]}"
+
+
+def _build(target: Path) -> None:
+    """Build into a scratch folder, then move into place, so that an interrupted build leaves nothing half-written."""
+    cmake = shutil.which("cmake")
+    if cmake is None:
+        raise _build_error("CMake is not installed")
+    package = importlib.util.find_spec("executorch")
+    if package is None or not package.submodule_search_locations:
+        raise _build_error("executorch is not installed")
+    prefix = Path(next(iter(package.submodule_search_locations))).parent
+    _log.info("building the prge kernels into %s", target.parent)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        _run([cmake, "-S", str(_SOURCE_DIR), "-B", scratch, f"-DCMAKE_PREFIX_PATH={prefix}"])
+        _run([cmake, "--build", scratch])
+        os.replace(Path(scratch) / LIBRARY_NAME, target)
+
+
+def _run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        lines = (result.stderr or result.stdout).strip().splitlines()
+        raise _build_error(next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output"))
+
+
+def _build_error(reason: str) -> BackendError:
+    return BackendError(
+        f"cannot build the prge kernels: {reason}",
+        where=_SOURCE_DIR,
+        hint="install prgec from a wheel, or install a C++17 compiler and `pip install cmake ninja`",
+    )
