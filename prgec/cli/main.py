@@ -1,0 +1,150 @@
+"""Entry point of the command line: the table of subcommands, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from prgec import __version__
+from prgec.errors import InternalError, PrgecError
+
+INTERRUPTED_EXIT_CODE = 130
+_CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+# The machine, not prgec, is at fault: no traceback, no request for a bug report.
+_ENVIRONMENT_ERRNOS = frozenset({errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.EMFILE})
+
+
+class Subcommand(NamedTuple):
+    """One row of the command table.
+
+    Attributes:
+        target: `module:attribute` of the click command, imported only when the command is used.
+        summary: The line `prgec --help` shows, kept here so that help imports nothing heavy.
+    """
+
+    target: str
+    summary: str
+
+
+COMMANDS: dict[str, Subcommand] = {
+    "demo": Subcommand("prgec.cli.demo:demo", "Compile the bundled model, train it, show accuracy before and after."),
+    "compile": Subcommand("prgec.cli.compile:compile_command", "Compile a checkpoint into a .pte that trains itself."),
+    "run": Subcommand("prgec.cli.run:run", "Train a compiled program on a jsonl file."),
+    "eval": Subcommand("prgec.cli.eval:eval_command", "Measure loss and accuracy of a compiled program."),
+    "predict": Subcommand("prgec.cli.predict:predict", "Choose the most likely answer for each row or text."),
+    "inspect": Subcommand("prgec.cli.inspect:inspect_command", "Show what is inside a .pte: sites, delegates, sizes."),
+    "opt": Subcommand("prgec.cli.opt:opt", "Run graph passes on a saved program and print the result."),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group whose subcommands are imported on first use, from `COMMANDS` only."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table: the order a new user needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one subcommand, or None when the table has no such name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name].target.split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), COMMANDS[cmd_name].target
+        command.context_settings = {**_CONTEXT_SETTINGS, **command.context_settings}
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command list from the table's summaries, without importing a command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings=_CONTEXT_SETTINGS)
+@click.version_option(__version__, prog_name="prgec")
+@click.option("--debug", is_flag=True, help="Show tracebacks and library warnings (also: PRGEC_DEBUG=1).")
+def cli(debug: bool) -> None:
+    """Compile language models into programs that fine-tune themselves by inference alone."""
+    if debug:
+        os.environ["PRGEC_DEBUG"] = "1"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        argv: Arguments without the program name; those of the process when None.
+
+    Returns:
+        0, the `exit_code` of the error class, 2 for wrong usage, 130 after Ctrl-C, 70 for a bug in prgec.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    debug_before = os.environ.get("PRGEC_DEBUG")
+    try:
+        return _run(arguments)
+    finally:
+        _restore_environment("PRGEC_DEBUG", debug_before)
+
+
+def is_debug() -> bool:
+    """Return whether tracebacks and library noise were asked for."""
+    return os.environ.get("PRGEC_DEBUG", "") not in ("", "0")
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        result: Any = cli.main(args=list(arguments), prog_name="prgec", standalone_mode=False)
+    except BrokenPipeError:
+        # The reader of our stdout went away (`prgec eval --json | head`); keep the interpreter from complaining.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (KeyboardInterrupt, click.Abort):
+        _print_error("interrupted")
+        return INTERRUPTED_EXIT_CODE
+    except Exception as error:  # the single place where any failure becomes text and a code
+        return _report(error)
+    return result if isinstance(result, int) else 0
+
+
+def _report(error: Exception) -> int:
+    if is_debug():
+        traceback.print_exception(error)
+    if isinstance(error, PrgecError):
+        _print_error(str(error))
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        _print_error(_usage_text(error))
+        return error.exit_code
+    if isinstance(error, OSError) and error.errno in _ENVIRONMENT_ERRNOS:
+        _print_error(f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror))
+        return PrgecError.exit_code
+    hint = "" if is_debug() else " with the output of the same command under PRGEC_DEBUG=1"
+    detail = " ".join(str(error).split())
+    _print_error(f"{type(error).__name__}: {detail} (this is a bug in prgec, please report{hint})")
+    return InternalError.exit_code
+
+
+def _usage_text(error: click.ClickException) -> str:
+    text = " ".join(error.format_message().split())
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{text} (see {context.command_path} --help)" if context is not None else text
+
+
+def _print_error(text: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"error: {text}\n")
+    sys.stderr.flush()
+
+
+def _restore_environment(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

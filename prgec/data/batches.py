@@ -1,0 +1,105 @@
+"""Arrange rows into the arrays one forward call takes, and say which examples each step sees.
+
+Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from prgec.contract import IGNORE_TARGET, Manifest, row_index
+from prgec.data.encode import Row
+
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+# A dynamic sequence axis is exported with this lower bound.
+MIN_SEQ_LEN = 2
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of one forward call, right-padded.
+
+    Attributes:
+        tokens_NT: i64[N, T].
+        label_pos_NK: i64[N, K]; 0 in unused slots.
+        targets_NK: i64[N, K]; -100 in unused slots.
+        indices: Index into the caller's rows for each of the leading rows that count; the others are filling.
+    """
+
+    tokens_NT: IntArray
+    label_pos_NK: IntArray
+    targets_NK: IntArray
+    indices: IntArray
+
+
+def step_indices(num_rows: int, batch_size: int, seed: int, step: int) -> IntArray:
+    """Return the rows that training step `step` (counted from 1) sees: i64[B].
+
+    Epochs are one endless sequence of permutations cut into steps, so that every row is seen once per epoch whatever
+    B is, and any step can be computed from its number alone (resuming needs no history). The permutation of an epoch
+    sorts the raw output of PCG64([seed, epoch]), which numpy keeps stable across versions (`Generator.permutation`
+    carries no such promise).
+    """
+    first = (step - 1) * batch_size
+    positions = range(first, first + batch_size)
+    epochs = {position // num_rows for position in positions}
+    orders = {epoch: epoch_order(num_rows, seed, epoch) for epoch in epochs}
+    return np.array([orders[p // num_rows][p % num_rows] for p in positions], dtype=np.int64)
+
+
+@functools.lru_cache(maxsize=2)
+def epoch_order(num_rows: int, seed: int, epoch: int) -> IntArray:
+    """Return the permutation of the rows in one epoch: i64[num_rows], read-only."""
+    keys = np.random.PCG64([seed % 2**64, epoch]).random_raw(num_rows)
+    order = np.argsort(keys, kind="stable").astype(np.int64)
+    order.setflags(write=False)
+    return order
+
+
+def training_batch(rows: Sequence[Row], indices: IntArray, manifest: Manifest) -> Batch:
+    """Replicate B examples for every query and sign, in contract order.
+
+    Args:
+        rows: All training rows.
+        indices: i64[B], rows of this step.
+        manifest: Shapes of the program.
+    """
+    order = np.empty(manifest.num_rows, dtype=np.int64)
+    for query in range(manifest.q):
+        for sign in range(2):
+            for example in range(manifest.batch_size):
+                order[row_index(query, sign, example, manifest.batch_size)] = indices[example]
+    return _pad([rows[i] for i in order.tolist()], order, manifest)
+
+
+def evaluation_batches(rows: Sequence[Row], manifest: Manifest) -> Iterator[Batch]:
+    """Yield batches of N different rows; the last one is filled up by repeating its final row.
+
+    Rows come sorted by length, so that a program with a dynamic T pads little; `Batch.indices` maps losses back.
+    """
+    order = np.argsort([len(row.tokens) for row in rows], kind="stable").astype(np.int64)
+    for start in range(0, len(order), manifest.num_rows):
+        indices = order[start : start + manifest.num_rows]
+        chosen = [rows[i] for i in indices.tolist()]
+        chosen += [chosen[-1]] * (manifest.num_rows - len(chosen))
+        yield _pad(chosen, indices, manifest)
+
+
+def _pad(rows: Sequence[Row], indices: IntArray, manifest: Manifest) -> Batch:
+    longest = max(len(row.tokens) for row in rows)
+    length = max(longest, MIN_SEQ_LEN) if manifest.dynamic_seq_len else manifest.seq_len
+    tokens_NT = np.full((len(rows), length), manifest.pad_token_id, dtype=np.int64)
+    label_pos_NK = np.zeros((len(rows), manifest.num_labels), dtype=np.int64)
+    targets_NK = np.full((len(rows), manifest.num_labels), IGNORE_TARGET, dtype=np.int64)
+    for n, row in enumerate(rows):
+        tokens_NT[n, : len(row.tokens)] = row.tokens
+        label_pos_NK[n, : len(row.label_pos)] = row.label_pos
+        targets_NK[n, : len(row.targets)] = row.targets
+    return Batch(tokens_NT, label_pos_NK, targets_NK, indices)

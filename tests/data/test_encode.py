@@ -1,0 +1,121 @@
+"""Rows predict exactly the completion, whatever is cut and wherever tokens merge."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+
+from prgec.contract import Manifest
+from prgec.data.encode import Row, encode_row, encode_rows
+from prgec.data.tasks import Example
+from prgec.errors import DataError
+
+BOS = 1
+
+
+class CharTokenizer:
+    """One id per character, except that `merge` (a string) is a single token; a BOS in front if asked for."""
+
+    def __init__(self, *, bos: bool = True, merge: str = "") -> None:
+        self.bos_id = BOS if bos else None
+        self._merge = merge
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        ids = [BOS] if self.bos_id is not None and add_special_tokens else []
+        for index, piece in enumerate(text.split(self._merge) if self._merge else [text]):
+            ids += [999] if index else []
+            ids += [ord(char) for char in piece]
+        return ids
+
+
+def _manifest(seq_len: int = 16, num_labels: int = 2) -> Manifest:
+    return Manifest(model="m", architecture="A", backend="portable", q=1, batch_size=1, seq_len=seq_len,
+                    dynamic_seq_len=True, num_labels=num_labels, vocab_size=2000, rank=1, alpha=1.0, a_seed=0,
+                    state="seeded", quantize="none", sites=(), pipeline="", base_sha256="")  # fmt: skip
+
+
+def _row(prompt: str, completion: str, *, tokenizer: CharTokenizer | None = None, **shape: int) -> Row:
+    example = Example(prompt, completion, "rows.jsonl, line 7")
+    return encode_row(example, completion, tokenizer or CharTokenizer(), _manifest(**shape))
+
+
+def _predicts(row: Row) -> list[tuple[int, int]]:
+    """Return (token read, token to predict) at each label position."""
+    return [(row.tokens[p], t) for p, t in zip(row.label_pos, row.targets, strict=True)]
+
+
+def test_each_target_is_predicted_one_position_before_it() -> None:
+    row = _row("ab", "cd")
+    assert row.tokens == (BOS, ord("a"), ord("b"), ord("c"))
+    assert _predicts(row) == [(ord("b"), ord("c")), (ord("c"), ord("d"))]
+    assert not row.truncated
+
+
+def test_token_across_the_border_belongs_to_the_completion() -> None:
+    row = _row("ab", "cd", tokenizer=CharTokenizer(merge="bc"))
+    assert _predicts(row) == [(ord("a"), 999), (999, ord("d"))]
+
+
+def test_long_prompt_is_cut_on_the_left_behind_bos() -> None:
+    row = _row("abcdefgh", "xy", seq_len=5)
+    assert row.tokens == (BOS, ord("f"), ord("g"), ord("h"), ord("x"))
+    assert _predicts(row) == [(ord("h"), ord("x")), (ord("x"), ord("y"))]
+    assert row.truncated
+
+
+def test_long_prompt_without_bos() -> None:
+    row = _row("abcdefgh", "xy", seq_len=3, tokenizer=CharTokenizer(bos=False))
+    assert row.tokens == (ord("g"), ord("h"), ord("x"))
+    assert _predicts(row) == [(ord("h"), ord("x")), (ord("x"), ord("y"))]
+
+
+@pytest.mark.parametrize("length", range(1, 12))
+def test_every_length_keeps_the_whole_completion(length: int) -> None:
+    row = _row("abcdefghijkl"[:length], "xy", seq_len=4)
+    assert len(row.tokens) <= 4
+    assert row.targets == (ord("x"), ord("y"))
+    assert row.tokens[row.label_pos[1]] == ord("x")
+    assert row.truncated == (length + 2 > 4)
+
+
+def test_completion_as_long_as_the_program_is_read_from_bos() -> None:
+    row = _row("abc", "xy", seq_len=2)
+    assert row.tokens == (BOS, ord("x"))
+    assert _predicts(row) == [(BOS, ord("x")), (ord("x"), ord("y"))]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "bos", "shape", "message"),
+    [
+        ("ab", "cde", True, {}, r"3 tokens, the program has K = 2 label positions \(rows.jsonl, line 7\)"),
+        ("ab", "cde", True, {"num_labels": 8, "seq_len": 2}, "3 tokens, the program has T = 2"),
+        ("ab", "", True, {}, "completion has no tokens"),
+        ("", "c", False, {}, "the prompt is empty and the tokenizer has no BOS"),
+    ],
+)
+def test_rows_that_cannot_be_encoded(
+    prompt: str, completion: str, bos: bool, shape: dict[str, int], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        _row(prompt, completion, tokenizer=CharTokenizer(bos=bos), **shape)
+
+
+def test_empty_prompt_is_predicted_from_bos() -> None:
+    assert _predicts(_row("", "c")) == [(BOS, ord("c"))]
+
+
+def test_one_warning_counts_the_cut_rows(caplog: pytest.LogCaptureFixture) -> None:
+    pairs = [(Example("a" * n, "x", "w"), "x") for n in (2, 20, 30)]
+    with caplog.at_level(logging.WARNING, logger="prgec"):
+        rows = encode_rows(pairs, CharTokenizer(), _manifest(seq_len=8))
+    assert [row.truncated for row in rows] == [False, True, True]
+    assert [record.getMessage() for record in caplog.records] == [
+        "2 of 3 rows are longer than 8 tokens: cut from the left of the prompt"
+    ]
+
+
+def test_rows_are_immutable() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        _row("ab", "c").tokens = ()  # type: ignore[misc]

@@ -1,0 +1,93 @@
+"""Records become prompts and completions by the table of tasks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prgec.data.tasks import load_dataset
+from prgec.errors import DataError, UsageError
+
+
+def _write(tmp_path: Path, *records: dict[str, Any]) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_sst2_template(tmp_path: Path) -> None:
+    path = _write(tmp_path, {"sentence": " a joy . ", "label": 1}, {"sentence": "dull", "label": 0})
+    dataset = load_dataset(path)
+    assert dataset.task.name == "sst2"
+    assert [(e.prompt, e.completion) for e in dataset.examples] == [
+        ("a joy . It was", " great"),
+        ("dull It was", " terrible"),
+    ]
+    assert dataset.candidates() == (" terrible", " great")
+
+
+def test_template_does_not_expand_braces_of_the_text(tmp_path: Path) -> None:
+    path = _write(tmp_path, {"sentence": "{text} {label}", "label": 1})
+    assert load_dataset(path).examples[0].prompt == "{text} {label} It was"
+
+
+@pytest.mark.parametrize(
+    ("label", "completion"), [(0, " terrible"), ("1", " great"), ("Negative", " terrible"), (1.0, " great")]
+)
+def test_label_spellings(tmp_path: Path, label: Any, completion: str) -> None:
+    assert load_dataset(_write(tmp_path, {"sentence": "x", "label": label})).examples[0].completion == completion
+
+
+@pytest.mark.parametrize("label", [2, -1, "good", True, None, 0.5, [1]])
+def test_unknown_label(tmp_path: Path, label: Any) -> None:
+    path = _write(tmp_path, {"sentence": "x", "label": 0}, {"sentence": "x", "label": label})
+    with pytest.raises(DataError, match=r"unknown label .* for task sst2 \(.*line 2\)"):
+        load_dataset(path)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"sentence": "x"}, 'missing field "label"'),
+        ({"label": 1}, "cannot tell the task from the fields"),
+        ({"prompt": "x"}, 'missing field "completion"'),
+        ({"prompt": "x", "completion": ""}, 'field "completion" is empty'),
+    ],
+)
+def test_bad_first_record(tmp_path: Path, record: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load_dataset(_write(tmp_path, record))
+
+
+def test_missing_field_in_a_later_record(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r'missing field "sentence" \(.*line 2\)'):
+        load_dataset(_write(tmp_path, {"sentence": "x", "label": 1}, {"label": 1}))
+
+
+def test_completion_task_keeps_text_as_written(tmp_path: Path) -> None:
+    dataset = load_dataset(_write(tmp_path, {"prompt": " 2+2=", "completion": "4 "}))
+    assert (dataset.examples[0].prompt, dataset.examples[0].completion) == (" 2+2=", "4 ")
+    assert dataset.task.name == "completion"
+
+
+@pytest.mark.parametrize(("distinct", "expected"), [(1, 0), (2, 2), (16, 16), (17, 0)])
+def test_candidates_of_free_text(tmp_path: Path, distinct: int, expected: int) -> None:
+    records = [{"prompt": "p", "completion": f"c{i % distinct:02d}"} for i in range(40)]
+    candidates = load_dataset(_write(tmp_path, *records)).candidates()
+    assert len(candidates) == expected
+    assert list(candidates) == sorted(candidates)
+
+
+def test_unlabelled_records(tmp_path: Path) -> None:
+    dataset = load_dataset(_write(tmp_path, {"sentence": "x"}), labelled=False)
+    assert dataset.examples[0].completion is None
+
+
+def test_named_task(tmp_path: Path) -> None:
+    path = _write(tmp_path, {"sentence": "x", "label": 1, "prompt": "p", "completion": "c"})
+    assert load_dataset(path, "completion").examples[0].prompt == "p"
+    with pytest.raises(UsageError, match="unknown task 'mnli'"):
+        load_dataset(path, "mnli")
