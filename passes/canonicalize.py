@@ -58,8 +58,8 @@ class Canonicalize(Pass):
             elif is_identity(node):
                 rewriter.replace(node, node.args[0])
                 hits += 1
-            elif has_explicit_dynamic_size(node):
-                rewriter.set_arg(node, 1, view_sizes(shape_of(node)))
+            elif (sizes := inferred_sizes(node)) is not None:
+                rewriter.set_arg(node, 1, sizes)
                 hits += 1
         hits += erase_dead(program)
         return PassResult(program, hits > 0, hits)
@@ -83,10 +83,19 @@ def is_identity(node: Node) -> bool:
     return same and node.target in _IDENTITY_OPS
 
 
-def has_explicit_dynamic_size(node: Node) -> bool:
-    """Whether a view spells out a size that depends on T although it could infer it."""
-    if node.op != "call_function" or node.target not in _VIEW_OPS:
-        return False
+def inferred_sizes(node: Node) -> list[int] | None:
+    """Sizes for a view or expand that spells out T although it could infer it; None for any other node."""
+    if node.op != "call_function" or node.target not in (*_VIEW_OPS, aten.expand.default):
+        return None
     sizes = node.args[1]
-    wanted = view_sizes(shape_of(node))
-    return wanted is not None and -1 in wanted and list(sizes) != wanted  # type: ignore[arg-type]
+    if not any(isinstance(size, Node) for size in sizes):  # type: ignore[union-attr]
+        return None
+    source = node.args[0]
+    assert isinstance(source, Node)
+    if node.target is not aten.expand.default:
+        return view_sizes(shape_of(node))
+    # -1 keeps a dimension; one that grows from 1 to T has to say so.
+    kept = shape_of(node)[-len(shape_of(source)) :]
+    if not is_same_shape([s for s in shape_of(source) if not isinstance(s, int)], [s for s in kept if not isinstance(s, int)]):
+        return None
+    return [size if isinstance(size, int) else -1 for size in shape_of(node)]

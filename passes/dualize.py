@@ -30,7 +30,7 @@ from prgec.contract import STATE_SUFFIX
 from prgec.passes.infra import Pass, PassResult, Tier, rounding
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
-from prgec.passes.shapes import shape_of, view_sizes
+from prgec.passes.shapes import dynamic_dims, shape_of, view_sizes
 
 aten = torch.ops.aten
 
@@ -75,8 +75,15 @@ class Dualize(Pass):
             copies = rewriter.call(aten.expand.default, rewriter.call(aten.unsqueeze.default, b_RO, 0), [2 * self.q, -1, -1])
             grouped = rewriter.call(aten.reshape.default, low_rank, [2 * self.q, -1, rank])
             product = rewriter.call(aten.bmm.default, grouped, copies)
-            rows = rewriter.call(aten.view.default, product, view_sizes(shape_of(branch)))
+            rows = rewriter.call(aten.view.default, self._ungrouped(rewriter, product, branch), view_sizes(shape_of(branch)))
         rewriter.replace(branch, rows)
+
+    def _ungrouped(self, rewriter: Rewriter, product: Node, branch: Node) -> Node:
+        """Split B*T first where T is symbolic: merging [2q, B*T] into [N, T] in one step makes the tracer guard on T."""
+        if not dynamic_dims(branch) or len(shape_of(branch)) != 3:
+            return product
+        num_rows, _, out = shape_of(branch)
+        return rewriter.call(aten.view.default, product, [2 * self.q, int(num_rows) // (2 * self.q), -1, out])
 
 
 def is_site_matmul(node: Node) -> bool:

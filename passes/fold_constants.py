@@ -51,15 +51,15 @@ class FoldConstants(Pass):
 
     def run(self, program: GraphProgram) -> PassResult:
         """Fold the largest row-independent values."""
-        rewriter = Rewriter(program, self.name)
         evaluator = _Evaluator(program)
+        tables = _Tables(program, Rewriter(program, self.name))
         hits, refusals = 0, []
         for node in evaluator.frontier():
             table, reason = self._table(node, evaluator)
             if table is None:
                 refusals.append(Refusal(describe(node), reason))
                 continue
-            _replace_by_slice(program, rewriter, node, table)
+            tables.replace(node, table)
             hits += 1
         if hits:
             erase_dead(program)
@@ -166,20 +166,53 @@ def _cut(table: torch.Tensor, dims: list[int], length: int) -> torch.Tensor:
     return table
 
 
-def _replace_by_slice(program: GraphProgram, rewriter: Rewriter, node: Node, table: torch.Tensor) -> None:
-    dims, shape = dynamic_dims(node), shape_of(node)
-    with rewriter.before(node):
+class _Tables:
+    """The constants made so far; equal ones, and equal cuts of them, are shared."""
+
+    def __init__(self, program: GraphProgram, rewriter: Rewriter) -> None:
+        self._program = program
+        self._rewriter = rewriter
+        self._entry = next(node for node in program.graph.nodes if node.op == "call_function")
+        self._cuts: list[tuple[torch.Tensor, list[int], Node]] = []
+        self._length: Node | None = None
+
+    def replace(self, node: Node, table: torch.Tensor) -> None:
+        """Replace `node` by its table, cut to T and expanded to the node's shape."""
+        dims, shape = dynamic_dims(node), shape_of(node)
         compact = _without_repeats(table, dims)
-        new = rewriter.folded(compact.contiguous().clone())
-        if dims:
-            tokens = program.placeholder(TOKENS)
-            length = rewriter.call(aten.sym_size.int, tokens, 1)
-            for d in dims:
-                new = rewriter.call(aten.slice.Tensor, new, d, 0, length)
+        new = self._cut_of(compact, dims)
         if compact.shape != table.shape:
-            sizes = [size if isinstance(size, int) and d not in dims else -1 for d, size in enumerate(shape)]
-            new = rewriter.call(aten.expand.default, new, sizes)
-    rewriter.replace(node, new)
+            sizes = [size if isinstance(size, int) else -1 for size in shape]
+            with self._rewriter.before(node):
+                new = self._rewriter.call(aten.expand.default, new, sizes)
+        self._rewriter.replace(node, new)
+
+    def _cut_of(self, table: torch.Tensor, dims: list[int]) -> Node:
+        for known, known_dims, cut in self._cuts:
+            if known.dtype == table.dtype and known_dims == dims and torch.equal(known, table):
+                return cut
+        with self._rewriter.before(self._entry):
+            cut = self._rewriter.folded(_with_spare_row(table, dims))
+            for d in dims:
+                cut = self._rewriter.call(aten.slice.Tensor, cut, d, 0, self._seq_len())
+        self._cuts.append((table, dims, cut))
+        return cut
+
+    def _seq_len(self) -> Node:
+        if self._length is None:
+            self._length = self._rewriter.call(aten.sym_size.int, self._program.placeholder(TOKENS), 1)
+        return self._length
+
+
+def _with_spare_row(table: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    """Repeat the last row once; it is never read.
+
+    A table of exactly the largest T would make "cut to T" and "take all" differ by T == max only, and the tracer
+    guards on that.
+    """
+    for d in dims:
+        table = torch.cat([table, table.narrow(d, table.shape[d] - 1, 1)], d)
+    return table.contiguous().clone()
 
 
 def _without_repeats(table: torch.Tensor, dynamic: list[int]) -> torch.Tensor:

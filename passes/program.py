@@ -123,12 +123,17 @@ class GraphProgram:
         for node in self.placeholders():
             val = node.meta["val"]
             dims = {d: Dim("T", min=2, max=self.max_seq_len()) for d, s in enumerate(val.shape) if not isinstance(s, int)}
-            # Any T would do for tracing, but one equal to another size of the graph could be specialised to it.
-            example.append(torch.zeros([s if isinstance(s, int) else self.max_seq_len() for s in val.shape], dtype=val.dtype))
+            example.append(torch.zeros([s if isinstance(s, int) else traced_seq_len(self.max_seq_len()) for s in val.shape],
+                                       dtype=val.dtype))  # fmt: skip
             shapes[str(node.target)] = dims or None
         with torch.no_grad():
             exported = torch.export.export(self.module, tuple(example), dynamic_shapes=shapes, strict=False)
         return exported
+
+
+def traced_seq_len(max_seq_len: int) -> int:
+    """A T to trace a dynamic graph with: not the maximum, where cutting a table to T would look like no cut at all."""
+    return max(2, max_seq_len - 1)
 
 
 def is_check(node: Node) -> bool:

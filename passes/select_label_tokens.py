@@ -64,7 +64,7 @@ class SelectLabelTokens(Pass):
         """Rewrite each gather over positions of an LM head."""
         rewriter = Rewriter(program, self.name)
         hits, refusals = 0, []
-        for gather in program.calls(aten.gather.default):
+        for gather in filter(gathers_positions, program.calls(aten.gather.default)):
             found = match(gather)
             if isinstance(found, Refusal):
                 refusals.append(found)
@@ -76,11 +76,14 @@ class SelectLabelTokens(Pass):
         return PassResult(program, hits > 0, hits, tuple(refusals))
 
 
+def gathers_positions(node: Node) -> bool:
+    """Whether a gather picks positions of something shaped [N, T, V]."""
+    return node.args[1] == 1 and len(shape_of(node)) == 3
+
+
 def match(gather: Node) -> Match | Refusal:
     """Return the match that ends in `gather`, or why there is none."""
     where = describe(gather)
-    if gather.args[1] != 1 or len(shape_of(gather)) != 3:
-        return Refusal(where, "does not gather positions of [N, T, V]")
     between: list[Node] = []
     node = gather.args[0]
     while isinstance(node, Node) and node.target in _POSITIONWISE:

@@ -20,6 +20,7 @@ APPLY_METHOD = "apply"
 VERSION_METHOD = "prgec_contract_version"
 MANIFEST_METHOD = "prgec_manifest"
 TOKENIZER_METHOD = "prgec_tokenizer"
+DELEGATION_METHOD = "prgec_delegation"
 
 FORWARD_INPUTS = ("tokens", "label_pos", "targets", "g", "lr", "eps", "seed", "step")
 APPLY_INPUTS = ("g", "lr", "seed", "step")

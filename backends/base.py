@@ -1,0 +1,38 @@
+"""What a backend is: what it needs here, how it lowers, and why an op stayed outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
+
+
+class Backend(Protocol):
+    """One lowering target.
+
+    Attributes:
+        name: Row of the backend table.
+        dynamic_seq_len: Whether the target takes any T up to the compiled maximum.
+    """
+
+    name: ClassVar[str]
+    dynamic_seq_len: ClassVar[bool]
+
+    def check(self) -> None:
+        """Check that this machine can lower for the target.
+
+        Raises:
+            BackendError: With everything that is missing, and how to get it.
+        """
+
+    def partitioners(self) -> Sequence[Partitioner]:
+        """Partitioners for the forward method; empty keeps every op on ExecuTorch's own kernels."""
+
+    def why_on_cpu(self, op: str) -> str:
+        """Reason why `op` (such as `aten.embedding`) is not in a delegate, in one clause."""
+
+    def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:
+        """Last changes to the exported methods before lowering."""

@@ -1,0 +1,90 @@
+"""What ended up in which delegate, and what stayed outside and why."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import GraphModule, Node
+
+
+@dataclass(frozen=True)
+class Delegate:
+    """One delegate: which backend it belongs to, how many ops it took, and which."""
+
+    backend: str
+    ops: int
+    op_counts: dict[str, int]
+
+
+@dataclass(frozen=True)
+class CpuOp:
+    """Calls of one op outside every delegate."""
+
+    op: str
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class DelegationReport:
+    """The whole picture of one method."""
+
+    delegates: tuple[Delegate, ...]
+    cpu_ops: tuple[CpuOp, ...]
+
+    def to_json(self) -> str:
+        """Serialise with sorted keys."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def report(program: ExportedProgram, why_on_cpu: Callable[[str], str]) -> DelegationReport:
+    """Describe a lowered method.
+
+    Args:
+        program: Edge program after partitioning.
+        why_on_cpu: Gives the reason for an op outside.
+    """
+    module = program.graph_module
+    delegates: list[Delegate] = []
+    outside: Counter[str] = Counter()
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        if node.target is executorch_call_delegate:
+            delegates.append(_delegate(_lowered(module, node)))
+        elif (name := _name(node.target)) is not None:
+            outside[name] += 1
+    cpu_ops = (CpuOp(op, count, why_on_cpu(op)) for op, count in sorted(outside.items()))
+    return DelegationReport(tuple(delegates), tuple(cpu_ops))
+
+
+def _lowered(module: GraphModule, node: Node) -> LoweredBackendModule:
+    reference = node.args[0]
+    lowered = getattr(module, str(reference.target))  # type: ignore[union-attr]
+    assert isinstance(lowered, LoweredBackendModule)
+    return lowered
+
+
+def _delegate(lowered: LoweredBackendModule) -> Delegate:
+    names = [_name(node.target) for node in lowered.original_module.graph.nodes if node.op == "call_function"]
+    counts = Counter(name for name in names if name is not None)
+    return Delegate(lowered.backend_id, sum(counts.values()), dict(sorted(counts.items())))
+
+
+def _name(target: Any) -> str | None:
+    """Short op name; None for tuple access, which is not an op at run time."""
+    overload = getattr(target, "_op", target)
+    if isinstance(overload, torch._ops.OpOverload):
+        return f"{overload.namespace}.{overload._opname.removesuffix('_copy')}"
+    name = getattr(target, "__name__", str(target))
+    return None if name == "getitem" else name

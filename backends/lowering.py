@@ -1,0 +1,67 @@
+"""ExportedProgram -> .pte, the same way for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from executorch.exir import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge_transform_and_lower,
+)
+from executorch.exir.passes import MemoryPlanningPass
+
+from prgec.backends.base import Backend
+from prgec.backends.delegation import DelegationReport, report
+from prgec.contract import FORWARD_METHOD
+from prgec.errors import BackendError
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """An edge program with its delegation report, ready to be completed with constants and serialised."""
+
+    edge: EdgeProgramManager
+    delegation: DelegationReport
+
+    def finish(self, constants: Mapping[str, Any]) -> ExecutorchProgramManager:
+        """Add constant methods and plan memory.
+
+        Args:
+            constants: Constant methods (str, int or tensor) by name.
+        """
+        methods = {name: self.edge.exported_program(name) for name in self.edge.methods}
+        edge = EdgeProgramManager(methods, constant_methods=dict(constants), compile_config=_EDGE_CONFIG)
+        return edge.to_executorch(
+            ExecutorchBackendConfig(
+                memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
+                emit_mutable_buffer_names=True,
+            )
+        )
+
+
+# Our own ops and int64 arithmetic on sizes are not part of the core ATen opset the IR check knows.
+_EDGE_CONFIG = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
+
+
+def lower(backend: Backend, programs: Mapping[str, ExportedProgram]) -> Lowered:
+    """Lower all methods for one backend; only the forward is partitioned.
+
+    Raises:
+        BackendError: If ExecuTorch or the delegate refuses the graph.
+    """
+    prepared = dict(backend.prepare(programs))
+    partitioners = {FORWARD_METHOD: list(backend.partitioners())}
+    try:
+        edge = to_edge_transform_and_lower(prepared, partitioner=partitioners, compile_config=_EDGE_CONFIG)
+    except Exception as error:  # ExecuTorch has no common base class for lowering failures
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise BackendError(f"{backend.name}: lowering failed: {reason}") from error
+    return Lowered(edge, report(edge.exported_program(FORWARD_METHOD), backend.why_on_cpu))

@@ -1,0 +1,33 @@
+"""The reference backend: ExecuTorch's own CPU kernels, no delegate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
+
+
+class PortableBackend:
+    """Slow, small and everywhere: the oracle the others are compared with."""
+
+    name: ClassVar[str] = "portable"
+    dynamic_seq_len: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """ExecuTorch itself is all it needs."""
+
+    def partitioners(self) -> Sequence[Partitioner]:
+        """No delegate."""
+        return ()
+
+    def why_on_cpu(self, op: str) -> str:
+        """Everything is."""
+        del op
+        return "the portable backend has no delegate"
+
+    def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:
+        """Nothing to change."""
+        return programs

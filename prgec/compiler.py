@@ -1,0 +1,226 @@
+"""Checkpoint in, self-training .pte out: the stages of a compilation in order."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import operator
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prgec import __version__
+from prgec.backends import load_backend
+from prgec.backends.base import Backend
+from prgec.backends.delegation import DelegationReport
+from prgec.backends.lowering import lower
+from prgec.contract import (
+    APPLY_METHOD,
+    CONTRACT_VERSION,
+    DELEGATION_METHOD,
+    FORWARD_METHOD,
+    FROZEN_SUFFIX,
+    MANIFEST_METHOD,
+    STATE_SUFFIX,
+    TOKENIZER_METHOD,
+    VERSION_METHOD,
+    Manifest,
+    Site,
+)
+from prgec.errors import UsageError
+from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
+from prgec.frontend.model import export_loss, load_model, weights_sha256
+from prgec.options import CompileOptions
+from prgec.passes import pass_table
+from prgec.passes.extract_apply import extract_apply
+from prgec.passes.infra import Pass
+from prgec.passes.pipeline import Callback, PassRecord, check_order, dump_to, run_pipeline
+from prgec.passes.program import GraphProgram
+from prgec.passes.spec import parse_pipeline, print_pipeline
+from prgec.tokenizer import Tokenizer, pack_tokenizer
+
+logger = logging.getLogger(__name__)
+
+STAGES = ("load", "export", "passes", "lower", "write")
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """A finished compilation.
+
+    Attributes:
+        path: The .pte.
+        manifest: What it says of itself.
+        delegation: Delegates and CPU ops of the forward.
+        passes: What each pass did.
+        file_bytes: Size of the .pte.
+        seconds: Wall-clock time by stage.
+    """
+
+    path: Path
+    manifest: Manifest
+    delegation: DelegationReport
+    passes: tuple[PassRecord, ...]
+    file_bytes: int
+    seconds: dict[str, float]
+
+
+def default_pipeline(options: CompileOptions) -> str:
+    """Pipeline text for `options`; the order is that of the pass table."""
+    chosen = {
+        "inject-lora-fa": {"targets": options.targets, "rank": options.rank, "alpha": options.alpha, "seed": options.a_seed},
+        "dualize": {"q": options.q},
+        "insert-self-update": {"state": options.state},
+    }
+    return print_pipeline([cls(**chosen.get(name, {})) for name, cls in pass_table().items()])
+
+
+def compile_model(options: CompileOptions, progress: Progress = lambda stage: None) -> CompileResult:
+    """Compile a checkpoint.
+
+    Args:
+        options: What to compile and how.
+        progress: Called with the name of each stage (`STAGES`) as it starts.
+
+    Raises:
+        PrgecError: One of its subclasses; nothing is left behind at `options.output`.
+    """
+    options.check()
+    backend = load_backend(options.backend)
+    passes = parse_pipeline(options.passes or default_pipeline(options), pass_table())
+    check_order(passes)
+    clock = _Clock(progress)
+    with clock.stage("load"):
+        backend.check()
+        checkpoint = find_checkpoint(options.model)
+        tokenizer = pack_tokenizer(checkpoint.path)
+        model = load_model(checkpoint)
+        _check_model(options, model)
+        base_sha256 = weights_sha256(model)
+    with clock.stage("export"):
+        dynamic = backend.dynamic_seq_len and not options.static
+        program = export_loss(model, num_rows=options.num_rows, seq_len=options.seq_len,
+                              num_labels=options.num_labels, dynamic=dynamic)  # fmt: skip
+        vocab_size = int(model.config.vocab_size)  # type: ignore[union-attr]
+        del model
+    if options.save_program is not None:
+        torch.export.save(program.to_exported(), options.save_program)
+    with clock.stage("passes"):
+        records = run_pipeline(program, passes, _callback(options.dump_passes))
+        manifest = _manifest(options, checkpoint, passes, program, base_sha256, vocab_size, tokenizer)
+        manifest = replace(manifest, dynamic_seq_len=dynamic)
+    with clock.stage("lower"):
+        data, delegation = _lower(backend, program, manifest, tokenizer)
+    with clock.stage("write"):
+        file_bytes = _write(options.output, data)
+    return CompileResult(options.output, manifest, delegation, tuple(records), file_bytes, clock.seconds)
+
+
+def sites_of(program: GraphProgram) -> tuple[Site, ...]:
+    """Trained layers of a program in the order of their noise index, that is, of their first use."""
+    sites: dict[str, Site] = {}
+    for node in program.graph.find_nodes(op="get_attr"):
+        if str(node.target).endswith(FROZEN_SUFFIX):
+            name = str(node.target).removesuffix(FROZEN_SUFFIX)
+            state = operator.attrgetter(name + STATE_SUFFIX)(program.module)
+            in_features, out_features = int(node.meta["val"].shape[-1]), int(state.shape[-1])
+            sites.setdefault(name, Site(name, len(sites), in_features, out_features))
+    return tuple(sites.values())
+
+
+def _check_model(options: CompileOptions, model: torch.nn.Module) -> None:
+    config: Any = model.config
+    longest = getattr(config, "max_position_embeddings", None)
+    if isinstance(longest, int) and options.seq_len > longest:
+        raise UsageError(f"--seq-len is {options.seq_len}, but the model knows {longest} positions")
+
+
+def _callback(dump_passes: Path | None) -> Callback | None:
+    return None if dump_passes is None else dump_to(dump_passes)
+
+
+def _manifest(
+    options: CompileOptions,
+    checkpoint: Checkpoint,
+    passes: Sequence[Pass],
+    program: GraphProgram,
+    base_sha256: str,
+    vocab_size: int,
+    tokenizer: bytes,
+) -> Manifest:
+    sites = sites_of(program)
+    if not sites:
+        raise UsageError("the pipeline trains nothing", hint="keep inject-lora-fa, dualize and insert-self-update in --passes")
+    state = _option(passes, "insert-self-update", "state")
+    return Manifest(
+        model=checkpoint.name, architecture=checkpoint.architecture, backend=options.backend,
+        q=_option(passes, "dualize", "q"), batch_size=options.batch_size, seq_len=options.seq_len,
+        dynamic_seq_len=False, num_labels=options.num_labels, vocab_size=vocab_size,
+        rank=_option(passes, "inject-lora-fa", "rank"), alpha=_option(passes, "inject-lora-fa", "alpha"),
+        a_seed=_option(passes, "inject-lora-fa", "seed"), state=state, quantize="none", sites=sites,
+        pipeline=print_pipeline(passes), base_sha256=base_sha256, versions=_versions(),
+        pad_token_id=Tokenizer.unpack(tokenizer).pad_id,
+    )  # fmt: skip
+
+
+def _option(passes: Sequence[Pass], name: str, option: str) -> Any:
+    found = [each for each in passes if each.name == name]
+    if len(found) != 1:
+        raise UsageError(f"the pipeline has {name} {len(found)} times; a program that trains itself needs it once")
+    return getattr(found[0], option)
+
+
+def _versions() -> dict[str, str]:
+    packages = ("torch", "executorch", "torchao", "transformers")
+    return {"prgec": __version__, **{name: importlib.metadata.version(name) for name in packages}}
+
+
+def _lower(
+    backend: Backend, program: GraphProgram, manifest: Manifest, tokenizer: bytes
+) -> tuple[Any, DelegationReport]:
+    apply = extract_apply(program)
+    lowered = lower(backend, {FORWARD_METHOD: program.to_exported(), APPLY_METHOD: apply.to_exported()})
+    constants = {
+        VERSION_METHOD: CONTRACT_VERSION,
+        MANIFEST_METHOD: manifest.to_json(),
+        DELEGATION_METHOD: lowered.delegation.to_json(),
+        TOKENIZER_METHOD: torch.frombuffer(bytearray(tokenizer), dtype=torch.uint8),
+    }
+    return lowered.finish(constants), lowered.delegation
+
+
+def _write(path: Path, program: Any) -> int:
+    """Write through a temporary file, so that `path` is either the old file or a complete new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            program.write_to_file(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path.stat().st_size
+
+
+class _Clock:
+    """Announces stages and keeps their times."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self._progress(name)
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - started
+        logger.info("stage %s took %.1f s", name, self.seconds[name])

@@ -1,0 +1,1 @@
+"""From a Hugging Face checkpoint to an exported graph of losses."""

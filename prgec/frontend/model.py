@@ -1,0 +1,134 @@
+"""Loads the Hugging Face model and exports its loss as a graph."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from prgec.contract import IGNORE_TARGET
+from prgec.errors import CheckpointError
+from prgec.frontend.checkpoint import Checkpoint
+from prgec.passes.program import GraphProgram, traced_seq_len
+
+_WRAPPED = "hf"
+
+
+class LossModel(nn.Module):
+    """Loss of every row at its label positions, on an unmodified Hugging Face causal LM.
+
+    Args:
+        model: Causal LM whose forward returns `.logits` f32[N, T, V].
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.hf = model
+
+    def forward(self, tokens: Tensor, label_pos: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean negative log-likelihood over each row's own targets.
+
+        Args:
+            tokens: i64[N, T], right-padded. Causal attention never looks right of a label position, so padding
+                needs no mask.
+            label_pos: i64[N, K], the position whose logits predict target k.
+            targets: i64[N, K], token id, or -100 to ignore.
+
+        Returns:
+            f32[N].
+        """
+        logits_NTV = self.hf(input_ids=tokens, use_cache=False).logits
+        index = label_pos.unsqueeze(-1).expand(-1, -1, logits_NTV.shape[-1])
+        logits_NKV = torch.gather(logits_NTV, 1, index).to(torch.float32)
+        return label_loss(logits_NKV, targets)
+
+
+def label_loss(logits_NKV: Tensor, targets: Tensor) -> Tensor:
+    """Mean negative log-likelihood of the targets that count, f32[N]."""
+    log_probs = torch.log_softmax(logits_NKV, -1)
+    counts = targets != IGNORE_TARGET
+    safe = torch.where(counts, targets, 0)
+    nll_NK = -torch.gather(log_probs, 2, safe.unsqueeze(-1)).squeeze(-1)
+    nll_NK = torch.where(counts, nll_NK, 0.0)
+    return nll_NK.sum(1) / counts.sum(1).clamp(min=1).to(torch.float32)
+
+
+def load_model(checkpoint: Checkpoint) -> nn.Module:
+    """Load the weights as f32 on the CPU; code from checkpoints is never run.
+
+    Raises:
+        CheckpointError: If transformers does not know the architecture or the weights do not fit it.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(
+            checkpoint.path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True,
+            use_safetensors=True, trust_remote_code=False,
+        )  # fmt: skip
+    except Exception as error:  # transformers raises KeyError, ValueError, OSError, RuntimeError and safetensors' own
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise CheckpointError(f"transformers cannot load the checkpoint: {lines[0][:200]}", where=checkpoint.path) from error
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return model.eval()
+
+
+def export_loss(model: nn.Module, *, num_rows: int, seq_len: int, num_labels: int, dynamic: bool) -> GraphProgram:
+    """Export the loss of N rows.
+
+    Args:
+        model: Model from `load_model`.
+        num_rows: N.
+        seq_len: T, the maximum where `dynamic`.
+        num_labels: K.
+        dynamic: Whether T may vary between 2 and `seq_len`.
+
+    Returns:
+        Graph with inputs tokens, label_pos, targets; attributes carry the names of the Hugging Face model.
+
+    Raises:
+        CheckpointError: If the architecture cannot be traced.
+    """
+    traced = traced_seq_len(seq_len) if dynamic else seq_len
+    example = (torch.zeros(num_rows, traced, dtype=torch.int64), *_label_examples(num_rows, num_labels))
+    shapes = {"tokens": {1: Dim("T", min=2, max=seq_len)} if dynamic else None, "label_pos": None, "targets": None}
+    try:
+        # Without no_grad the rotary embedding is traced into a nested graph that switches gradients off.
+        with torch.no_grad():
+            exported = torch.export.export(LossModel(model).eval(), example, dynamic_shapes=shapes, strict=False)
+    except Exception as error:  # torch.export's failures have no common base class
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise CheckpointError(f"torch.export cannot trace {type(model).__name__}: {reason}") from error
+    return _with_checkpoint_names(exported)
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """Hash over names, shapes and bytes of all weights, in order of name; independent of sharding."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _label_examples(num_rows: int, num_labels: int) -> tuple[Tensor, Tensor]:
+    zeros = torch.zeros(num_rows, num_labels, dtype=torch.int64)
+    return zeros, zeros.clone()
+
+
+def _with_checkpoint_names(exported: ExportedProgram) -> GraphProgram:
+    """Drop the wrapper's prefix, so that sites are called what the user's checkpoint calls them."""
+    program = GraphProgram.from_exported(exported)
+    wrapped = program.module.get_submodule(_WRAPPED)
+    for name, child in wrapped.named_children():
+        program.module.add_module(name, child)
+    for name, tensor in [*wrapped._parameters.items(), *wrapped._buffers.items()]:
+        program.module.register_buffer(name, tensor.data if tensor is not None else None)
+    delattr(program.module, _WRAPPED)
+    for node in program.graph.find_nodes(op="get_attr"):
+        node.target = str(node.target).removeprefix(f"{_WRAPPED}.")
+    program.finish()
+    return program

@@ -1,0 +1,73 @@
+"""What a user asks the compiler for; imports nothing heavy, so that the command line can use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from prgec.errors import UsageError
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """One compilation.
+
+    Attributes:
+        model: Checkpoint folder, alias or hub id.
+        output: The .pte to write.
+        backend: Row of the backend table.
+        q: Queries a step.
+        batch_size: B, examples a step.
+        seq_len: T, the largest number of tokens a row may have.
+        num_labels: K, the largest number of tokens a completion may have.
+        targets: Layers to train: last components of module paths, regular expressions, or `all-linear`.
+        rank: LoRA rank r.
+        alpha: LoRA alpha; the branch is scaled by alpha / rank.
+        a_seed: Seed of the frozen A matrices.
+        state: `seeded` or `dual`.
+        passes: Pipeline text that replaces the default one.
+        dump_passes: Folder for the graph after each pass.
+        save_program: Where to save the exported graph before any pass, for `prgec opt`.
+        static: Fix T at `seq_len` even where the backend could vary it.
+    """
+
+    model: str
+    output: Path
+    backend: str = "xnnpack"
+    q: int = 4
+    batch_size: int = 4
+    seq_len: int = 128
+    num_labels: int = 4
+    targets: tuple[str, ...] = ("all-linear",)
+    rank: int = 16
+    alpha: float = 32.0
+    a_seed: int = 0
+    state: str = "seeded"
+    passes: str | None = None
+    dump_passes: Path | None = None
+    save_program: Path | None = None
+    static: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        """N = 2qB."""
+        return 2 * self.q * self.batch_size
+
+    def check(self) -> None:
+        """Check everything that needs no model.
+
+        Raises:
+            UsageError: On an impossible value.
+        """
+        for flag, value in (("--q", self.q), ("--batch-size", self.batch_size), ("--rank", self.rank),
+                            ("--label-tokens", self.num_labels)):  # fmt: skip
+            if value < 1:
+                raise UsageError(f"{flag} is {value}; expected at least 1")
+        if self.seq_len < 4:
+            raise UsageError(f"--seq-len is {self.seq_len}; expected at least 4")
+        if self.num_labels >= self.seq_len:
+            raise UsageError(f"--label-tokens is {self.num_labels}; expected less than --seq-len {self.seq_len}")
+        if self.output.is_dir():
+            raise UsageError("the output is a folder", where=self.output, hint="name a file: -o model.pte")
+        if not self.output.parent.is_dir():
+            raise UsageError("the folder of the output does not exist", where=self.output.parent)
