@@ -1,0 +1,1 @@
+"""The host side: drives a compiled program, evaluates it, and writes what a run leaves behind."""

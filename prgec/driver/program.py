@@ -1,0 +1,275 @@
+"""A compiled program in the ExecuTorch Python runtime: open, run its two methods, read and write its state.
+
+Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions, r rank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from prgec.contract import (
+    APPLY_INPUTS,
+    APPLY_METHOD,
+    CONTRACT_VERSION,
+    DUAL_EPS_STATE,
+    FORWARD_INPUTS,
+    FORWARD_METHOD,
+    MANIFEST_METHOD,
+    TOKENIZER_METHOD,
+    VERSION_METHOD,
+    Manifest,
+)
+from prgec.driver.native_log import captured_stderr
+from prgec.driver.pte_file import check_pte_file
+from prgec.errors import ProgramError
+from prgec.tokenizer import Tokenizer
+
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+State: TypeAlias = dict[str, FloatArray]
+
+_NOT_OURS = "this .pte was not made by prgec compile"
+
+
+class TrainableProgram(Protocol):
+    """What the trainer needs of an engine; `Program` is the one on the ExecuTorch Python runtime."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the program says of itself."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer the program carries."""
+
+    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
+                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+        """Apply the update of step - 1, then return the loss of every row under the noise of `step`: f32[N]."""
+
+    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+        """Perform only the update that `forward` of `step` performs on entry."""
+
+    def read_state(self) -> State:
+        """Return copies of the trainable buffers by name, in site order."""
+
+    def write_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the trainable buffers."""
+
+
+class Program:
+    """A .pte that follows the graph contract, loaded and ready to train.
+
+    Attributes:
+        path: File it was opened from.
+        manifest: What the program says of itself.
+        tokenizer: The tokenizer it carries.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, tokenizer: Tokenizer, forward: Any, apply: Any) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.tokenizer = tokenizer
+        self._forward = forward
+        self._apply = apply
+        self._state = {name: self._attribute(name) for name in state_names(manifest)}
+
+    @classmethod
+    def open(cls, path: Path) -> Program:
+        """Map a .pte and load its methods.
+
+        Raises:
+            ProgramError: If the file is missing, damaged, not made by prgec, of another contract version, or its
+                backend does not run here.
+            BackendError: If the prge kernels cannot be loaded.
+        """
+        check_pte_file(path)
+        raw = _load_raw(path)
+        manifest = read_manifest(raw, path)
+        tokenizer = Tokenizer.unpack(_constant_bytes(raw, TOKENIZER_METHOD, path))
+        _load_kernels()
+        methods = [_load_method(raw, name, path, manifest.backend) for name in (FORWARD_METHOD, APPLY_METHOD)]
+        for method, names in zip(methods, (FORWARD_INPUTS, APPLY_INPUTS), strict=True):
+            _check_signature(method, names, path)
+        return cls(path, manifest, tokenizer, *methods)
+
+    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
+                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+        """Apply the update of step - 1, then return the loss of every row under the noise of `step`.
+
+        Args:
+            tokens_NT: i64[N, T].
+            label_pos_NK: i64[N, K].
+            targets_NK: i64[N, K], -100 to ignore.
+            g_q: f32[q], projected gradients of step - 1; zeros leave the state as it is.
+            lr: Learning rate of step - 1.
+            eps: Perturbation scale; with 0 the rows are N different examples.
+            seed: Key of the noise.
+            step: Number of this step.
+
+        Returns:
+            f32[N], mean negative log-likelihood over each row's own targets.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        inputs = (*_int_tensors(tokens_NT, label_pos_NK, targets_NK), *_scalars(g_q, lr, eps), *_keys(seed, step))
+        (loss_N,) = self._execute(self._forward, inputs)
+        result: FloatArray = loss_N.numpy()
+        return result
+
+    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+        """Perform only the update that `forward` of `step` performs on entry.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        self._execute(self._apply, (*_scalars(g_q, lr), *_keys(seed, step)))
+
+    def read_state(self) -> State:
+        """Return copies of the trainable buffers by name, in site order."""
+        return {name: tensor.numpy().copy() for name, tensor in self._state.items()}
+
+    def write_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the trainable buffers; nothing is written if any name or shape is wrong.
+
+        Raises:
+            ProgramError: If names or shapes differ from the program's.
+        """
+        if set(state) != set(self._state):
+            odd = sorted(set(state) ^ set(self._state))
+            raise ProgramError(f"the state does not fit the program: {odd[0]} is in only one of them", where=self.path)
+        for name, tensor in self._state.items():
+            if state[name].shape != tuple(tensor.shape) or state[name].dtype != np.float32:
+                raise ProgramError(f"the state of {name} is {state[name].dtype}{list(state[name].shape)}; expected "
+                                   f"float32{list(tensor.shape)}", where=self.path)  # fmt: skip
+        for name, tensor in self._state.items():
+            tensor.numpy()[...] = state[name]
+
+    def state_sha256(self) -> str:
+        """Return the hash of the state's names and bytes."""
+        return state_sha256(self.read_state())
+
+    def _attribute(self, name: str) -> Any:
+        try:
+            return self._forward.get_attribute(name)
+        except RuntimeError as error:
+            raise ProgramError(f"the program has no state named {name}", where=self.path, hint=_NOT_OURS) from error
+
+    def _execute(self, method: Any, inputs: Sequence[Any]) -> Any:
+        try:
+            return method(inputs)
+        except RuntimeError as error:
+            raise ProgramError(f"the program failed to run: {error}", where=self.path) from error
+
+
+def state_names(manifest: Manifest) -> tuple[str, ...]:
+    """Return the names of a program's trainable buffers, in site order; `dual` also keeps the eps of its copies."""
+    names = tuple(site.state_name for site in manifest.sites)
+    return (*names, DUAL_EPS_STATE) if manifest.state == "dual" else names
+
+
+def state_sha256(state: Mapping[str, FloatArray]) -> str:
+    """Return one hash over names, shapes and little-endian bytes, in the order of the mapping."""
+    digest = hashlib.sha256()
+    for name, array in state.items():
+        digest.update(f"{name} {list(array.shape)}\n".encode())
+        digest.update(np.ascontiguousarray(array, dtype="<f4").tobytes())
+    return digest.hexdigest()
+
+
+def read_manifest(raw: Any, path: Path) -> Manifest:
+    """Return the manifest of a loaded ExecuTorch program.
+
+    Raises:
+        ProgramError: If it has none, or one of another contract version.
+    """
+    version = _constant(raw, VERSION_METHOD, path)
+    if version != CONTRACT_VERSION:
+        raise ProgramError(f"the program speaks contract version {version}; this prgec speaks {CONTRACT_VERSION}",
+                           where=path, hint="compile it again with this prgec")  # fmt: skip
+    text = _constant(raw, MANIFEST_METHOD, path)
+    if not isinstance(text, str):
+        raise ProgramError("the program's manifest is not text", where=path, hint=_NOT_OURS)
+    return Manifest.from_json(text)
+
+
+def _load_raw(path: Path) -> Any:
+    with captured_stderr() as log:
+        # portable_lib is the documented door, but it imports the whole exporter: 3 s and 140 MB that running
+        # does not need. torch comes first because the extension links against it.
+        import torch  # noqa: F401
+        from executorch.extension.pybindings import _C as bindings
+
+        try:
+            # A path is mapped, not read: weights stay in the page cache.
+            return bindings._load_program(str(path), program_verification=bindings.Verification.InternalConsistency)
+        except RuntimeError as error:
+            failure = error
+    raise ProgramError(f"the program is damaged: {log.last_error() or failure}", where=path) from failure
+
+
+def _load_kernels() -> None:
+    from prgec.runtime_ops.native import load_kernels
+
+    with captured_stderr():
+        load_kernels()
+
+
+def _load_method(raw: Any, name: str, path: Path, backend: str) -> Any:
+    with captured_stderr() as log:
+        try:
+            return raw.load_method(name)
+        except RuntimeError as error:
+            failure = error
+    raise ProgramError(f"cannot load method {name}: {log.last_error() or failure}", where=path,
+                       hint=f"it was compiled for backend {backend}") from failure  # fmt: skip
+
+
+def _check_signature(method: Any, names: Sequence[str], path: Path) -> None:
+    found = method.method_meta().num_inputs()
+    if found != len(names):
+        raise ProgramError(f"a method takes {found} inputs; the contract has {len(names)}", where=path, hint=_NOT_OURS)
+
+
+def _constant(raw: Any, name: str, path: Path) -> Any:
+    methods = {raw.get_method_name(index) for index in range(raw.num_methods())}
+    if name not in methods:
+        raise ProgramError(f"the program has no {name}", where=path, hint=_NOT_OURS)
+    try:
+        with captured_stderr():
+            (value,) = raw.load_method(name)([])
+    except (RuntimeError, ValueError) as error:
+        raise ProgramError(f"cannot read {name}: {error}", where=path, hint=_NOT_OURS) from error
+    return value
+
+
+def _constant_bytes(raw: Any, name: str, path: Path) -> bytes:
+    value = _constant(raw, name, path)
+    if isinstance(value, str) or not hasattr(value, "numpy"):
+        raise ProgramError(f"{name} is not a tensor of bytes", where=path, hint=_NOT_OURS)
+    return bytes(value.numpy().astype(np.uint8).tobytes())
+
+
+def _int_tensors(*arrays: IntArray) -> list[Any]:
+    import torch
+
+    return [torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)) for array in arrays]
+
+
+def _scalars(g_q: FloatArray, *values: float) -> list[Any]:
+    import torch
+
+    g = torch.from_numpy(np.ascontiguousarray(g_q, dtype=np.float32))
+    return [g, *(torch.tensor(value, dtype=torch.float32) for value in values)]
+
+
+def _keys(seed: int, step: int) -> list[Any]:
+    import torch
+
+    return [torch.tensor(value, dtype=torch.int64) for value in (seed, step)]
