@@ -16,13 +16,13 @@ from prgec.runtime_ops.schemas import DUAL_UPDATE, NAMESPACE, RANDN, SCHEMAS
 
 
 def _randn_out(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int], *, out: Tensor) -> Tensor:
-    return _write(out, reference.randn(seed, step, site, q, shape))
+    return _write("randn", out, reference.randn(seed, step, site, q, shape))
 
 
 def _dual_update_out(
     master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor, step: Tensor, site: int, *, out: Tensor
 ) -> Tensor:
-    return _write(out, reference.dual_update(master, g, lr, eps, seed, step, site))
+    return _write("dual_update", out, reference.dual_update(master, g, lr, eps, seed, step, site))
 
 
 def _randn_fake(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int]) -> Tensor:
@@ -47,10 +47,10 @@ def _dual_update_out_fake(
     return out
 
 
-def _write(out: Tensor, value: Tensor) -> Tensor:
+def _write(op: str, out: Tensor, value: Tensor) -> Tensor:
     if out.dtype != value.dtype or out.shape != value.shape:
         found, expected = f"{out.dtype}{list(out.shape)}", f"{value.dtype}{list(value.shape)}"
-        raise ValueError(f"prge: out is {found}; expected {expected}".replace("torch.", ""))
+        raise ValueError(f"prge::{op}: out is {found}; expected {expected}".replace("torch.", ""))
     return out.copy_(value)
 
 

@@ -52,12 +52,8 @@ def load_kernels() -> None:
     Raises:
         BackendError: If the kernels are missing and cannot be built, or cannot be loaded.
     """
-    with warnings.catch_warnings():
-        # Importing the bindings warns that their API is experimental; the pinned version makes that moot.
-        warnings.simplefilter("ignore")
-        bindings = importlib.import_module("executorch.extension.pybindings.portable_lib")
     # The runtime aborts the process when a kernel registers twice.
-    if f"{RANDN.qualified_name}.out" in bindings._get_operator_names():
+    if f"{RANDN.qualified_name}.out" in _registered_operators():
         return
     path = kernel_library()
     try:
@@ -68,6 +64,14 @@ def load_kernels() -> None:
             where=path,
             hint="they were built against another ExecuTorch; reinstall prgec, or delete that file to build it again",
         ) from error
+
+
+def _registered_operators() -> set[str]:
+    with warnings.catch_warnings():
+        # Importing the bindings warns that their API is experimental; the pinned version makes that moot.
+        warnings.simplefilter("ignore")
+        bindings = importlib.import_module("executorch.extension.pybindings.portable_lib")
+    return set(bindings._get_operator_names())
 
 
 def _installed_libraries() -> list[Path]:
@@ -120,7 +124,9 @@ def _run(command: list[str]) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         lines = (result.stderr or result.stdout).strip().splitlines()
-        raise _build_error(next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output"))
+        raise _build_error(
+            next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output")
+        )
 
 
 def _build_error(reason: str) -> BackendError:

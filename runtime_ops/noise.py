@@ -20,7 +20,7 @@ The specification, which the C++ kernels and every other runtime reproduce:
 
 Every operation is one IEEE f32 operation rounded to nearest, in the order written: no fused multiply-add, no
 reassociation, no libm. The polynomials are Chebyshev fits made for this module: 9e-8 relative for ln, 1.1e-7 absolute
-for sin and cos, 6e-7 absolute for a normal.
+for sin and cos, 1e-6 absolute for a normal.
 """
 
 from __future__ import annotations
@@ -95,11 +95,11 @@ def randn(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int]) -
     numel = prod(shape)
     queries = torch.arange(q, dtype=torch.int64, device=seed.device)
     words = bits(seed, step, site, queries, (numel + 3) // 4)
-    return normals(words)[:, :numel].reshape(q, *shape)
+    return normals(words)[:, :numel].reshape(q, *shape).contiguous()
 
 
 def _box_muller(xa: Tensor, xb: Tensor) -> tuple[Tensor, Tensor]:
-    # torch's f32 square root may be off by one bit (vector math libraries); that of f64, rounded to f32, is the IEEE one.
+    # The f32 square root of torch may be off by one bit; that of f64, rounded to f32, is always the IEEE one.
     radius = torch.sqrt((_log_uniform(xa) * -2.0).to(torch.float64)).to(torch.float32)
     cos, sin = _cos_sin(xb)
     return radius * cos, radius * sin

@@ -1,0 +1,13 @@
+"""Settings every test runs under."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_torch_thread() -> None:
+    """Tests use small tensors: threads cost more than they give, and one thread makes reductions reproducible."""
+    import torch
+
+    torch.set_num_threads(1)

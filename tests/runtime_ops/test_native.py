@@ -1,0 +1,72 @@
+"""Finding, building and caching the kernel library."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prgec.errors import BackendError
+from prgec.runtime_ops import native
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: Any) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native, "_installed_libraries", list)
+    return tmp_path
+
+
+def test_builds_once_into_the_cache(empty_cache: Path, monkeypatch: Any) -> None:
+    path = native.kernel_library()
+    assert path.is_relative_to(empty_cache)
+    assert [entry.name for entry in path.parent.iterdir()] == [native.LIBRARY_NAME]
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert native.kernel_library() == path
+
+
+def test_no_cmake_is_one_actionable_line(empty_cache: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(BackendError, match=r"cannot build the prge kernels: CMake is not installed .*Hint: .*compiler"):
+        native.kernel_library()
+    assert not list(empty_cache.rglob("*.so"))
+
+
+def test_no_compiler_is_one_actionable_line(empty_cache: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BackendError, match=r"cannot build the prge kernels: .*Hint: .*compiler") as caught:
+        native.kernel_library()
+    assert "\n" not in str(caught.value)
+    assert not list(empty_cache.rglob("*.so"))
+
+
+def test_a_library_older_than_its_sources_is_not_used(tmp_path: Path, monkeypatch: Any) -> None:
+    library = tmp_path / native.LIBRARY_NAME
+    library.touch()
+    monkeypatch.setattr(native, "_installed_libraries", lambda: [library])
+    assert native.kernel_library() == library
+    os.utime(library, (0, 0))
+    monkeypatch.setattr(native, "_build", lambda target: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert native.kernel_library() != library
+
+
+def test_loading_twice_registers_once() -> None:
+    native.load_kernels()
+    native.load_kernels.cache_clear()
+    native.load_kernels()
+
+
+def test_a_damaged_library_is_one_actionable_line(tmp_path: Path, monkeypatch: Any) -> None:
+    damaged = tmp_path / native.LIBRARY_NAME
+    damaged.write_bytes(b"not a library")
+    monkeypatch.setattr(native, "kernel_library", lambda: damaged)
+    monkeypatch.setattr(native, "_registered_operators", set)
+    with pytest.raises(BackendError, match="cannot load the prge kernels: .*Hint: "):
+        native.load_kernels.__wrapped__()
+    with pytest.raises(OSError):
+        ctypes.CDLL(str(damaged))
