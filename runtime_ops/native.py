@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 import warnings
 from functools import cache
@@ -105,7 +106,7 @@ def _cache_dir() -> Path:
 
 def _build(target: Path) -> None:
     """Build into a scratch folder, then move into place, so that an interrupted build leaves nothing half-written."""
-    cmake = shutil.which("cmake")
+    cmake = _find_tool("cmake")
     if cmake is None:
         raise _build_error("CMake is not installed")
     package = importlib.util.find_spec("executorch")
@@ -114,19 +115,26 @@ def _build(target: Path) -> None:
     prefix = Path(next(iter(package.submodule_search_locations))).parent
     _log.info("building the prge kernels into %s", target.parent)
     target.parent.mkdir(parents=True, exist_ok=True)
+    ninja = _find_tool("ninja")
+    generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        _run([cmake, "-S", str(_SOURCE_DIR), "-B", scratch, f"-DCMAKE_PREFIX_PATH={prefix}"])
+        _run([cmake, "-S", str(_SOURCE_DIR), "-B", scratch, f"-DCMAKE_PREFIX_PATH={prefix}", *generator])
         _run([cmake, "--build", scratch])
         os.replace(Path(scratch) / LIBRARY_NAME, target)
+
+
+def _find_tool(name: str) -> str | None:
+    # The environment's own tools come first: those of the machine are often too old.
+    scripts = sysconfig.get_path("scripts")
+    return shutil.which(name, path=os.pathsep.join((scripts, os.environ.get("PATH", ""))))
 
 
 def _run(command: list[str]) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        lines = (result.stderr or result.stdout).strip().splitlines()
-        raise _build_error(
-            next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "no output")
-        )
+        lines = [line.strip() for line in (result.stderr + result.stdout).splitlines() if line.strip()]
+        first = next((i for i, line in enumerate(lines) if "error" in line.lower()), 0)
+        raise _build_error(" ".join(lines[first : first + 2]) or "no output")
 
 
 def _build_error(reason: str) -> BackendError:

@@ -1,0 +1,37 @@
+# Every target works on a fresh clone. Variables: PYTHON (interpreter), PIP_FLAGS, PYTEST_FLAGS.
+.DEFAULT_GOAL := help
+.PHONY: help setup lint test test-slow ci demo golden format wheel clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Create .venv with prgec installed in editable mode; quick when nothing changed
+	@.ci/run setup
+
+lint: ## Run ruff and mypy
+	@.ci/run lint
+
+test: ## Set up, lint, and run every test that needs neither a GPU nor minutes
+	@.ci/run setup lint test
+
+test-slow: ## Run the tests that take more than 20 s each
+	@.ci/run test-slow
+
+ci: test ## What CI runs
+
+demo: setup ## Fine-tune the bundled model: compile, run, accuracy before and after
+	@.venv/bin/prgec demo
+
+golden: setup ## Accept the current text of every golden test; review the diff as code
+	@EXPECTTEST_ACCEPT=1 .venv/bin/python -m pytest -q -m "not slow and not gpu" tests/passes tests/golden
+
+format: setup ## Format the Python sources
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix .
+
+wheel: setup ## Build a wheel into dist/
+	@.venv/bin/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
+
+clean: ## Remove .venv and everything built or cached in the tree
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
