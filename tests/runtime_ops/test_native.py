@@ -25,12 +25,12 @@ def test_builds_once_into_the_cache(empty_cache: Path, monkeypatch: Any) -> None
     path = native.kernel_library()
     assert path.is_relative_to(empty_cache)
     assert [entry.name for entry in path.parent.iterdir()] == [native.LIBRARY_NAME]
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     assert native.kernel_library() == path
 
 
 def test_no_cmake_is_one_actionable_line(empty_cache: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(BackendError, match=r"cannot build the prge kernels: CMake is not installed .*Hint: .*compiler"):
         native.kernel_library()
     assert not list(empty_cache.rglob("*.so"))
