@@ -25,6 +25,7 @@ SETTINGS_JSON = "prgec_tokenizer.json"
 SENTENCEPIECE_MODEL = "tokenizer.model"
 FORMAT_VERSION = 1
 
+_TOKENIZER_FILES = (TOKENIZER_JSON, SENTENCEPIECE_MODEL, "vocab.json")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _RECOMPILE = "compile the program again"
 # Largest known tokenizer.json files are near 40 MB; anything far beyond is not a tokenizer.
@@ -102,9 +103,9 @@ class Tokenizer:
 
 
 def _load_with_transformers(checkpoint: Path) -> Any:
-    if not any((checkpoint / name).is_file() for name in (TOKENIZER_JSON, SENTENCEPIECE_MODEL)):
+    if not any((checkpoint / name).is_file() for name in _TOKENIZER_FILES):
         raise CheckpointError("the checkpoint has no tokenizer", where=checkpoint,
-                              hint=f"expected {TOKENIZER_JSON} or {SENTENCEPIECE_MODEL}")  # fmt: skip
+                              hint=f"expected {' or '.join(_TOKENIZER_FILES)}")  # fmt: skip
     # Imported here: programs are opened without transformers.
     from transformers import AutoTokenizer, LlamaTokenizer
 
@@ -127,7 +128,7 @@ def _is_bare_sentencepiece(checkpoint: Path) -> bool:
     AutoTokenizer then picks a generic class without sentencepiece's leading space and without BOS; models published
     with a bare sentencepiece file (Llama and its kin) were trained with both.
     """
-    if (checkpoint / TOKENIZER_JSON).is_file():
+    if (checkpoint / TOKENIZER_JSON).is_file() or not (checkpoint / SENTENCEPIECE_MODEL).is_file():
         return False
     try:
         settings = json.loads((checkpoint / "tokenizer_config.json").read_bytes())

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from prgec import __version__
+from prgec.cli.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
 from prgec.errors import InternalError, PrgecError
 
 INTERRUPTED_EXIT_CODE = 130
@@ -55,6 +56,8 @@ class LazyGroup(click.Group):
         """Import and return one subcommand, or None when the table has no such name."""
         if cmd_name not in COMMANDS:
             return None
+        # Before the import: libraries decide how loud they are when they load.
+        _prepare_output()
         module, attribute = COMMANDS[cmd_name].target.split(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), COMMANDS[cmd_name].target
@@ -67,13 +70,17 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
 
 
+def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ[DEBUG_VARIABLE] = "1"
+
+
 @click.group(cls=LazyGroup, context_settings=_CONTEXT_SETTINGS)
 @click.version_option(__version__, prog_name="prgec")
-@click.option("--debug", is_flag=True, help="Show tracebacks and library warnings (also: PRGEC_DEBUG=1).")
-def cli(debug: bool) -> None:
+@click.option("--debug", is_flag=True, is_eager=True, expose_value=False, callback=_set_debug,
+              help="Show tracebacks and library messages (also: PRGEC_DEBUG=1).")  # fmt: skip
+def cli() -> None:
     """Compile language models into programs that fine-tune themselves by inference alone."""
-    if debug:
-        os.environ["PRGEC_DEBUG"] = "1"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -86,16 +93,19 @@ def main(argv: list[str] | None = None) -> int:
         0, the `exit_code` of the error class, 2 for wrong usage, 130 after Ctrl-C, 70 for a bug in prgec.
     """
     arguments = sys.argv[1:] if argv is None else argv
-    debug_before = os.environ.get("PRGEC_DEBUG")
+    debug_before = os.environ.get(DEBUG_VARIABLE)
     try:
         return _run(arguments)
     finally:
-        _restore_environment("PRGEC_DEBUG", debug_before)
+        # `--debug` of one call must not leak into the next one of the same process.
+        _restore_environment(DEBUG_VARIABLE, debug_before)
 
 
-def is_debug() -> bool:
-    """Return whether tracebacks and library noise were asked for."""
-    return os.environ.get("PRGEC_DEBUG", "") not in ("", "0")
+def _prepare_output() -> None:
+    from prgec.cli.render import configure_logging
+
+    quiet_libraries()
+    configure_logging(debug=is_debug())
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -125,7 +135,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno in _ENVIRONMENT_ERRNOS:
         _print_error(f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror))
         return PrgecError.exit_code
-    hint = "" if is_debug() else " with the output of the same command under PRGEC_DEBUG=1"
+    hint = "" if is_debug() else f" with the output of the same command under {DEBUG_VARIABLE}=1"
     detail = " ".join(str(error).split())
     _print_error(f"{type(error).__name__}: {detail} (this is a bug in prgec, please report{hint})")
     return InternalError.exit_code

@@ -6,6 +6,8 @@ import logging
 import os
 import warnings
 
+DEBUG_VARIABLE = "PRGEC_DEBUG"
+
 _NOISY_LOGGERS = ("torchao", "torch", "transformers", "executorch", "matplotlib", "root")
 _ENVIRONMENT = {
     "TRANSFORMERS_VERBOSITY": "error",
@@ -17,12 +19,17 @@ _ENVIRONMENT = {
 }
 
 
+def is_debug() -> bool:
+    """Return whether tracebacks and library messages were asked for."""
+    return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
+
+
 def quiet_libraries() -> None:
     """Lower the log level of the libraries prgec stands on; call before they are imported.
 
     Values a user set in the environment win, and PRGEC_DEBUG=1 turns this off altogether.
     """
-    if os.environ.get("PRGEC_DEBUG", "") not in ("", "0"):
+    if is_debug():
         return
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)

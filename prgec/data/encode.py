@@ -82,8 +82,8 @@ def _check_targets(example: Example, num_targets: int, start: int, manifest: Man
     if num_targets == 0:
         raise DataError("the completion has no tokens", where=example.where)
     if num_targets > manifest.num_labels:
-        raise DataError(f"the completion has {num_targets} tokens, the program has K = {manifest.num_labels} label "
-                        "positions", where=example.where, hint="compile with more label positions")  # fmt: skip
+        what = f"the completion has {num_targets} tokens, the program has K = {manifest.num_labels} label positions"
+        raise DataError(what, where=example.where, hint=f"compile with --label-tokens {num_targets}")
     if num_targets > manifest.seq_len:
         raise DataError(f"the completion has {num_targets} tokens, the program has T = {manifest.seq_len}",
                         where=example.where)  # fmt: skip

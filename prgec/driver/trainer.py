@@ -51,7 +51,9 @@ class Trainer:
         step: Number of steps already done.
     """
 
-    def __init__(self, program: TrainableProgram, estimator: Estimator, *, eps: float, seed: int, step: int = 0) -> None:
+    def __init__(
+        self, program: TrainableProgram, estimator: Estimator, *, eps: float, seed: int, step: int = 0
+    ) -> None:
         self._program = program
         self._estimator = estimator
         self._eps = eps

@@ -1,0 +1,39 @@
+"""Ctrl-C while something is under way: the first one asks it to finish, the second one ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from prgec.cli.render import stderr_console
+
+
+@contextlib.contextmanager
+def stop_on_interrupt(announcement: str) -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C inside the block into a polite request.
+
+    Args:
+        announcement: What stderr says when it is pressed.
+
+    Yields:
+        A function that tells whether it has been pressed.
+    """
+    requested = threading.Event()
+
+    def request(signum: int, frame: FrameType | None) -> None:
+        if requested.is_set():
+            raise KeyboardInterrupt
+        requested.set()
+        stderr_console().print(announcement, markup=False)
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield requested.is_set
+        return
+    previous = signal.signal(signal.SIGINT, request)
+    try:
+        yield requested.is_set
+    finally:
+        signal.signal(signal.SIGINT, previous)

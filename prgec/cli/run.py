@@ -1,0 +1,77 @@
+"""`prgec run`: train a compiled program on a jsonl file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.main import INTERRUPTED_EXIT_CODE
+from prgec.cli.progress import RunDisplay
+from prgec.cli.render import print_json, print_lines
+from prgec.data.tasks import AUTO_TASK, TASKS
+from prgec.driver.estimators import ESTIMATORS
+from prgec.driver.run import RunOptions, RunResult
+from prgec.driver.run import run as train
+from prgec.driver.run_folder import ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME
+from prgec.driver.schedules import SCHEDULES
+
+FILE = click.Path(path_type=Path)
+STOPPING = "stopping after this step; press Ctrl-C again to abort without saving"
+
+
+@click.command()
+@click.argument("program", type=FILE)
+@click.option("--data", type=FILE, required=True, help="Training rows (jsonl).")
+@click.option("--eval-data", type=FILE, help="Rows to evaluate before and after (jsonl).")
+@click.option("--task", type=click.Choice([AUTO_TASK, *TASKS]), default=RunOptions.task, show_default=True,
+              help="How fields become prompts; auto looks at the first row.")  # fmt: skip
+@click.option("--steps", type=int, default=RunOptions.steps, show_default=True, help="Training steps.")
+@click.option("--lr", type=float, default=RunOptions.lr, show_default=True, help="Learning rate.")
+@click.option("--lr-schedule", "schedule", type=click.Choice(list(SCHEDULES)), default=RunOptions.schedule,
+              show_default=True, help="How the learning rate changes over the run.")  # fmt: skip
+@click.option("--eps", type=float, default=RunOptions.eps, show_default=True, help="Perturbation scale.")
+@click.option("--seed", type=int, default=RunOptions.seed, show_default=True, help="Key of noise and data order.")
+@click.option("--estimator", type=click.Choice(list(ESTIMATORS)), default=RunOptions.estimator, show_default=True,
+              help="How losses become coefficients; plain is the paper's.")  # fmt: skip
+@click.option("--eval-every", type=int, default=RunOptions.eval_every, metavar="N",
+              help="Also evaluate every N steps.")  # fmt: skip
+@click.option("--adapter", type=FILE, help="Start from this adapter.")
+@click.option("--out", type=FILE, help="Run folder [default: the first free runs/<program>-<n>].")
+@click.option("--force", is_flag=True, help="Use --out even if it holds other files.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def run(as_json: bool, **flags: Any) -> int:
+    """Train PROGRAM (a .pte made by prgec compile) on a jsonl file.
+
+    Rows are {"sentence", "label"} (SST-2) or {"prompt", "completion"}. The run folder gets metrics.jsonl,
+    adapter.safetensors, plot.png and run.json.
+    """
+    options = RunOptions(**flags)
+    with stop_on_interrupt(STOPPING) as should_stop, RunDisplay(options.steps) as display:
+        result = train(options, display, should_stop)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        print_lines(*summary_lines(result))
+    return INTERRUPTED_EXIT_CODE if result.interrupted else 0
+
+
+def summary_lines(result: RunResult) -> list[str]:
+    """Return the one-screen summary; the last line names the run folder."""
+    before, after = result.before, result.after
+    lines = [
+        "",
+        f"  steps       {result.steps}{' (interrupted)' if result.interrupted else ''}, "
+        f"{result.steps_per_second:.1f} per second, {result.seconds:.0f} s in all",
+        f"  train loss  {result.loss:.4f} (mean of the last steps)",
+    ]
+    if before and after:
+        lines.append(f"  eval loss   {before.loss:.4f} -> {after.loss:.4f} ({after.num_examples} examples)")
+    if before and after and before.accuracy is not None and after.accuracy is not None:
+        points = 100 * (after.accuracy - before.accuracy)
+        lines.append(f"  accuracy    {before.accuracy:.1%} -> {after.accuracy:.1%} ({points:+.1f} points)")
+    files = ", ".join((ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME))
+    return [*lines, f"  state       sha256 {result.state_sha256[:16]}", f"  files       {files}",
+            f"  run folder  {result.run}"]  # fmt: skip

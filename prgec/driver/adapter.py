@@ -1,0 +1,102 @@
+"""The trained state as a file: one f32 master per site in safetensors, tied to the weights it belongs to.
+
+Tensors are named `<site>.lora_B`, f32[r, out]. The frozen A matrices are not stored: they follow from `a_seed`.
+Letters: q queries, r rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prgec.contract import CONTRACT_VERSION, DUAL_EPS_STATE, Manifest
+from prgec.driver.files import write_atomic
+from prgec.driver.program import FloatArray, State, TrainableProgram
+from prgec.errors import ProgramError
+
+ADAPTER_FORMAT = "prgec-lora-fa"
+# One state-mode independent [r, out] array per site has this many axes; `dual` keeps [q, 2, r, out].
+_MASTER_RANK = 2
+
+
+def masters(state: Mapping[str, FloatArray], manifest: Manifest) -> State:
+    """Return the master of every site: f32[r, out].
+
+    In `dual` state the copies are M + eps z_i and M - eps z_i, so their mean over queries and signs is M.
+    """
+    result: State = {}
+    for site in manifest.sites:
+        array = state[site.state_name]
+        copies = array.reshape(-1, *array.shape[-_MASTER_RANK:])
+        result[site.state_name] = copies.mean(axis=0, dtype=np.float64).astype(np.float32)
+    return result
+
+
+def adapter_metadata(manifest: Manifest) -> dict[str, str]:
+    """Return what ties an adapter to its base model, as safetensors metadata (text values only)."""
+    return {
+        "format": ADAPTER_FORMAT,
+        "contract": str(CONTRACT_VERSION),
+        "model": manifest.model,
+        "base_sha256": manifest.base_sha256,
+        "a_seed": str(manifest.a_seed),
+        "rank": str(manifest.rank),
+        "alpha": repr(float(manifest.alpha)),
+        "targets": json.dumps([[site.name, site.index] for site in manifest.sites]),
+    }
+
+
+def save_adapter(path: Path, program: TrainableProgram) -> None:
+    """Write the program's present state as an adapter, atomically. Flush pending updates first."""
+    from safetensors.numpy import save
+
+    tensors = masters(program.read_state(), program.manifest)
+    write_atomic(path, save(tensors, metadata=adapter_metadata(program.manifest)))
+
+
+def load_adapter(path: Path, program: TrainableProgram) -> None:
+    """Put an adapter's masters into the program's state.
+
+    Raises:
+        ProgramError: If the file is missing or damaged, or belongs to another base model, A or set of sites; the
+            state is then unchanged.
+    """
+    tensors, metadata = _read(path)
+    expected = adapter_metadata(program.manifest)
+    for key in ("format", "contract", "base_sha256", "a_seed", "rank", "alpha", "targets"):
+        if metadata.get(key) != expected[key]:
+            raise ProgramError(f"the adapter does not fit the program: its {key} is {metadata.get(key)}, "
+                               f"the program's is {expected[key]}", where=path)  # fmt: skip
+    state = program.read_state()
+    for site in program.manifest.sites:
+        state[site.state_name] = _expand(tensors.get(site.state_name), state[site.state_name], site.state_name, path)
+    program.write_state({DUAL_EPS_STATE: state[DUAL_EPS_STATE], **state} if DUAL_EPS_STATE in state else state)
+
+
+def _read(path: Path) -> tuple[State, dict[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        # The stub of safe_open is incomplete in the supported versions.
+        with safe_open(path, framework="numpy") as file:
+            opened: Any = file
+            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise ProgramError("no such adapter", where=path) from error
+    except (SafetensorError, OSError) as error:
+        raise ProgramError(f"not an adapter: {error}", where=path, hint="expected adapter.safetensors") from error
+
+
+def _expand(master: FloatArray | None, like: FloatArray, name: str, path: Path) -> FloatArray:
+    """Return the master, checked and repeated for every copy the state keeps."""
+    shape = like.shape[-_MASTER_RANK:]
+    if master is None or master.shape != shape or master.dtype != np.float32:
+        found = "missing" if master is None else f"{master.dtype}{list(master.shape)}"
+        raise ProgramError(f"the adapter's {name} is {found}; expected float32{list(shape)}", where=path)
+    if not np.isfinite(master).all():
+        raise ProgramError(f"the adapter's {name} holds values that are not finite", where=path)
+    return np.broadcast_to(master, like.shape).copy()

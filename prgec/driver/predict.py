@@ -1,0 +1,54 @@
+"""Choose the most likely of the candidate continuations for each prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from prgec.data.encode import encode_rows
+from prgec.data.tasks import Example
+from prgec.driver.evaluate import BatchListener, row_losses
+from prgec.driver.program import TrainableProgram
+from prgec.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer to one prompt.
+
+    Attributes:
+        prompt: Text the model was given.
+        completion: The candidate with the lowest loss.
+        losses: Mean negative log-likelihood of every candidate.
+    """
+
+    prompt: str
+    completion: str
+    losses: dict[str, float]
+
+
+def predict(
+    program: TrainableProgram,
+    examples: Sequence[Example],
+    candidates: Sequence[str],
+    on_batch: BatchListener = lambda done, total: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Prediction]:
+    """Score every candidate behind every prompt, N rows a call; the list is empty if it was stopped.
+
+    Raises:
+        UsageError: If there are fewer than two different candidates.
+        DataError: If a row cannot be encoded for this program.
+    """
+    if len(set(candidates)) < 2:
+        raise UsageError("prediction chooses between candidates and needs at least two",
+                         hint="name them with --candidate TEXT, once for each")  # fmt: skip
+    pairs = [(example, candidate) for example in examples for candidate in candidates]
+    rows = encode_rows(pairs, program.tokenizer, program.manifest)
+    losses = row_losses(program, rows, on_batch, should_stop)
+    if losses is None:
+        return []
+    return [
+        Prediction(example.prompt, candidates[int(row.argmin())], dict(zip(candidates, row.tolist(), strict=True)))
+        for example, row in zip(examples, losses.reshape(-1, len(candidates)), strict=True)
+    ]
