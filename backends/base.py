@@ -16,10 +16,12 @@ class Backend(Protocol):
     Attributes:
         name: Row of the backend table.
         dynamic_seq_len: Whether the target takes any T up to the compiled maximum.
+        legality: Legality passes the target needs; it leaves out the others.
     """
 
     name: ClassVar[str]
     dynamic_seq_len: ClassVar[bool]
+    legality: ClassVar[frozenset[str]]
 
     def check(self) -> None:
         """Check that this machine can lower for the target.

@@ -62,7 +62,7 @@ def report(program: ExportedProgram, why_on_cpu: Callable[[str], str]) -> Delega
             continue
         if node.target is executorch_call_delegate:
             delegates.append(_delegate(_lowered(module, node)))
-        elif (name := _name(node.target)) is not None:
+        elif (name := _name(node)) is not None:
             outside[name] += 1
     cpu_ops = (CpuOp(op, count, why_on_cpu(op)) for op, count in sorted(outside.items()))
     return DelegationReport(tuple(delegates), tuple(cpu_ops))
@@ -76,15 +76,19 @@ def _lowered(module: GraphModule, node: Node) -> LoweredBackendModule:
 
 
 def _delegate(lowered: LoweredBackendModule) -> Delegate:
-    names = [_name(node.target) for node in lowered.original_module.graph.nodes if node.op == "call_function"]
+    names = [_name(node) for node in lowered.original_module.graph.nodes if node.op == "call_function"]
     counts = Counter(name for name in names if name is not None)
     return Delegate(lowered.backend_id, sum(counts.values()), dict(sorted(counts.items())))
 
 
-def _name(target: Any) -> str | None:
+def _name(node: Node) -> str | None:
     """Short op name; None for tuple access, which is not an op at run time."""
+    target: Any = node.target
+    if target is torch.ops.higher_order.auto_functionalized_v2:
+        # A call that mutates its arguments, wrapped until memory is planned.
+        target = node.args[0]
     overload = getattr(target, "_op", target)
     if isinstance(overload, torch._ops.OpOverload):
         return f"{overload.namespace}.{overload._opname.removesuffix('_copy')}"
-    name = getattr(target, "__name__", str(target))
-    return None if name == "getitem" else name
+    name = str(getattr(target, "__name__", target))
+    return None if name == "getitem" else f"size.{name}"

@@ -15,6 +15,7 @@ class PortableBackend:
 
     name: ClassVar[str] = "portable"
     dynamic_seq_len: ClassVar[bool] = True
+    legality: ClassVar[frozenset[str]] = frozenset()
 
     def check(self) -> None:
         """ExecuTorch itself is all it needs."""

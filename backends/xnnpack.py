@@ -11,15 +11,26 @@ if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
 
+_LOSS = "the f32 loss"
+_SIZES = "arithmetic on sizes"
 _REASONS = {
-    "prge.dual_update": "the state update; it changes memory the delegate must not cache",
+    "prge.dual_update": "the state update; it changes memory that a delegate would cache",
     "prge.randn": "the state update; XNNPACK has no random numbers",
+    "aten.copy_": "the state update; it changes memory that a delegate would cache",
     "aten.embedding": "XNNPACK has no table lookup",
-    "aten.gather": "XNNPACK has no gather",
-    "aten._log_softmax": "the f32 loss",
-    "aten.log_softmax": "the f32 loss",
-    "executorch_prim.sym_size": "arithmetic on sizes",
-    "aten.sym_size": "arithmetic on sizes",
+    "aten.slice": "XNNPACK slices only fixed shapes; tables are cut to T here",
+    "aten.eq": "one-hot rows of the label positions; XNNPACK has no integers",
+    "aten._log_softmax": _LOSS,
+    "aten.gather": _LOSS,
+    "aten.where": _LOSS,
+    "aten.ne": _LOSS,
+    "aten.sum": _LOSS,
+    "aten.neg": _LOSS,
+    "aten.div": _LOSS,
+    "aten.squeeze": _LOSS,
+    "aten.clamp": _LOSS,
+    "aten.scalar_tensor": _LOSS,
+    "aten.sym_size": _SIZES,
 }
 _DEFAULT_REASON = "XNNPACK has no such op"
 
@@ -29,6 +40,9 @@ class XnnpackBackend:
 
     name: ClassVar[str] = "xnnpack"
     dynamic_seq_len: ClassVar[bool] = True
+    legality: ClassVar[frozenset[str]] = frozenset(
+        {"lower-sdpa", "mean-to-linear", "rotate-half-to-linear", "label-gather-to-bmm", "reshape-to-view"}
+    )
 
     def check(self) -> None:
         """The ExecuTorch wheel brings the delegate; only a broken installation lacks it.
@@ -42,10 +56,10 @@ class XnnpackBackend:
             raise BackendError("this ExecuTorch was built without XNNPACK", hint="pip install executorch==1.5.1")
 
     def partitioners(self) -> Sequence[Partitioner]:
-        """XNNPACK's own partitioner."""
-        from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+        """XNNPACK's own partitioner, kept off the loss."""
+        from prgec.backends.xnnpack_partitioner import ForwardPartitioner
 
-        return (XnnpackPartitioner(),)
+        return (ForwardPartitioner(),)
 
     def why_on_cpu(self, op: str) -> str:
         """Known reasons by op; a supported op that stays outside has a form XNNPACK's partitioner refused."""

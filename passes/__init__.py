@@ -20,6 +20,11 @@ PASSES: dict[str, str] = {
     "insert-self-update": "prgec.passes.insert_self_update:InsertSelfUpdate",
     "hoist-updates": "prgec.passes.hoist_updates:HoistUpdates",
     "fuse-update": "prgec.passes.fuse_update:FuseUpdate",
+    "lower-sdpa": "prgec.passes.lower_sdpa:LowerSdpa",
+    "mean-to-linear": "prgec.passes.mean_to_linear:MeanToLinear",
+    "rotate-half-to-linear": "prgec.passes.rotate_half_to_linear:RotateHalfToLinear",
+    "label-gather-to-bmm": "prgec.passes.label_gather_to_bmm:LabelGatherToBmm",
+    "reshape-to-view": "prgec.passes.reshape_to_view:ReshapeToView",
 }
 
 

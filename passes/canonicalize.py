@@ -34,7 +34,7 @@ aten = torch.ops.aten
 _IDENTITY_OPS: frozenset[Callable[..., Any]] = frozenset(
     {aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default,
      aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten._to_copy.default, aten.type_as.default,
-     aten.contiguous.default, aten.clone.default, aten.expand.default, aten.slice.Tensor, aten.view.default,
+     aten.expand.default, aten.slice.Tensor, aten.view.default,
      aten.reshape.default}
 )  # fmt: skip
 _VIEW_OPS = (aten.view.default, aten.reshape.default)

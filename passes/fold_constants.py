@@ -30,6 +30,7 @@ from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier, describe
 from prgec.passes.program import TOKENS, GraphProgram, is_mutation
 from prgec.passes.rewrite import Rewriter, erase_dead
 from prgec.passes.shapes import dynamic_dims, is_tensor, shape_of
+from prgec.passes.tables import SeqTables, is_seq_len
 
 aten = torch.ops.aten
 _RANDOM_TAGS = frozenset({torch.Tag.nondeterministic_seeded})
@@ -52,14 +53,15 @@ class FoldConstants(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Fold the largest row-independent values."""
         evaluator = _Evaluator(program)
-        tables = _Tables(program, Rewriter(program, self.name))
+        rewriter = Rewriter(program, self.name)
+        tables = SeqTables(program, rewriter)
         hits, refusals = 0, []
         for node in evaluator.frontier():
             table, reason = self._table(node, evaluator)
             if table is None:
                 refusals.append(Refusal(describe(node), reason))
                 continue
-            tables.replace(node, table)
+            _replace(rewriter, tables, node, table)
             hits += 1
         if hits:
             erase_dead(program)
@@ -116,7 +118,7 @@ class _Evaluator:
     def _compute(self, node: Node, length: int) -> Any:
         if node.op == "get_attr":
             return self.program.attribute(node)
-        if _is_seq_len(node):
+        if is_seq_len(node):
             return length
         args = map_arg(node.args, lambda n: self.value(n, length))
         kwargs = map_arg(node.kwargs, lambda n: self.value(n, length))
@@ -129,16 +131,9 @@ class _Evaluator:
             if node.op == "get_attr":
                 if str(node.target) not in self.state and not str(node.target).endswith((".lora_A", ".lora_B")):
                     constant.add(node)
-            elif _is_seq_len(node) or (node.op == "call_function" and _is_foldable(node, constant)):
+            elif is_seq_len(node) or (node.op == "call_function" and _is_foldable(node, constant)):
                 constant.add(node)
         return constant
-
-
-def _is_seq_len(node: Node) -> bool:
-    if node.op != "call_function" or node.target is not aten.sym_size.int:
-        return False
-    source = node.args[0]
-    return isinstance(source, Node) and source.op == "placeholder" and source.target == TOKENS
 
 
 def _is_foldable(node: Node, constant: set[Node]) -> bool:
@@ -166,53 +161,16 @@ def _cut(table: torch.Tensor, dims: list[int], length: int) -> torch.Tensor:
     return table
 
 
-class _Tables:
-    """The constants made so far; equal ones, and equal cuts of them, are shared."""
-
-    def __init__(self, program: GraphProgram, rewriter: Rewriter) -> None:
-        self._program = program
-        self._rewriter = rewriter
-        self._entry = next(node for node in program.graph.nodes if node.op == "call_function")
-        self._cuts: list[tuple[torch.Tensor, list[int], Node]] = []
-        self._length: Node | None = None
-
-    def replace(self, node: Node, table: torch.Tensor) -> None:
-        """Replace `node` by its table, cut to T and expanded to the node's shape."""
-        dims, shape = dynamic_dims(node), shape_of(node)
-        compact = _without_repeats(table, dims)
-        new = self._cut_of(compact, dims)
-        if compact.shape != table.shape:
-            sizes = [size if isinstance(size, int) else -1 for size in shape]
-            with self._rewriter.before(node):
-                new = self._rewriter.call(aten.expand.default, new, sizes)
-        self._rewriter.replace(node, new)
-
-    def _cut_of(self, table: torch.Tensor, dims: list[int]) -> Node:
-        for known, known_dims, cut in self._cuts:
-            if known.dtype == table.dtype and known_dims == dims and torch.equal(known, table):
-                return cut
-        with self._rewriter.before(self._entry):
-            cut = self._rewriter.folded(_with_spare_row(table, dims))
-            for d in dims:
-                cut = self._rewriter.call(aten.slice.Tensor, cut, d, 0, self._seq_len())
-        self._cuts.append((table, dims, cut))
-        return cut
-
-    def _seq_len(self) -> Node:
-        if self._length is None:
-            self._length = self._rewriter.call(aten.sym_size.int, self._program.placeholder(TOKENS), 1)
-        return self._length
-
-
-def _with_spare_row(table: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Repeat the last row once; it is never read.
-
-    A table of exactly the largest T would make "cut to T" and "take all" differ by T == max only, and the tracer
-    guards on that.
-    """
-    for d in dims:
-        table = torch.cat([table, table.narrow(d, table.shape[d] - 1, 1)], d)
-    return table.contiguous().clone()
+def _replace(rewriter: Rewriter, tables: SeqTables, node: Node, table: torch.Tensor) -> None:
+    """Replace `node` by its table, cut to T and expanded to the node's shape."""
+    dims, shape = dynamic_dims(node), shape_of(node)
+    compact = _without_repeats(table, dims)
+    new = tables.cut(compact, dims)
+    if compact.shape != table.shape:
+        sizes = [size if isinstance(size, int) else -1 for size in shape]
+        with rewriter.before(node):
+            new = rewriter.call(aten.expand.default, new, sizes)
+    rewriter.replace(node, new)
 
 
 def _without_repeats(table: torch.Tensor, dynamic: list[int]) -> torch.Tensor:

@@ -118,7 +118,8 @@ class Pass(ABC):
         except PrgecError:
             raise
         except Exception as error:
-            raise PassError(f"{self.name}: failed: {error}", hint="please report this, with the model's config.json") from error
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise PassError(f"{self.name}: failed: {reason}", hint="please report this, with the model's config.json") from error
         changed = print_program(program) != before
         if changed != result.changed:
             raise PassError(f"{self.name}: reported changed={result.changed}, but the graph says {changed}")

@@ -95,6 +95,12 @@ class Rewriter:
         if callable(node.target):
             node.meta["val"] = self._fake_result(node.target, node.args, node.kwargs)
 
+    def refresh_all(self) -> None:
+        """Recompute the value of every call, in order; brings strides up to date after a chain of rewrites."""
+        for node in self.program.graph.nodes:
+            if node.op == "call_function":
+                self.refresh(node)
+
     def replace(self, old: Node, new: Node) -> None:
         """Send every user of `old` to `new`, then erase `old`."""
         old.replace_all_uses_with(new)

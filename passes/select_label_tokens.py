@@ -95,7 +95,7 @@ def match(gather: Node) -> Match | Refusal:
         return Refusal(where, f"is fed by {describe(node) if isinstance(node, Node) else node}, not by a linear")
     if len(node.users) != 1:
         return Refusal(where, "the logits have other readers")
-    label_pos = _label_positions(gather.args[2])
+    label_pos = label_positions(gather.args[2])
     if label_pos is None:
         return Refusal(where, "its index is not one position a label, expanded over V")
     return Match(gather, tuple(between), node, label_pos)
@@ -115,7 +115,7 @@ def _rewrite(rewriter: Rewriter, found: Match) -> None:
     rewriter.replace(found.gather, new)
 
 
-def _label_positions(index: object) -> Node | None:
+def label_positions(index: object) -> Node | None:
     """The [N, K] positions behind an index of the form `expand(unsqueeze(label_pos, -1))`."""
     node = index
     for op in (aten.expand.default, aten.unsqueeze.default):

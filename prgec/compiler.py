@@ -72,14 +72,15 @@ class CompileResult:
     seconds: dict[str, float]
 
 
-def default_pipeline(options: CompileOptions) -> str:
-    """Pipeline text for `options`; the order is that of the pass table."""
+def default_pipeline(options: CompileOptions, backend: Backend) -> str:
+    """Pipeline text for `options`; the order is that of the pass table, less what the backend does not need."""
     chosen = {
         "inject-lora-fa": {"targets": options.targets, "rank": options.rank, "alpha": options.alpha, "seed": options.a_seed},
         "dualize": {"q": options.q},
         "insert-self-update": {"state": options.state},
     }
-    return print_pipeline([cls(**chosen.get(name, {})) for name, cls in pass_table().items()])
+    needed = {name: cls for name, cls in pass_table().items() if not cls.is_legality or name in backend.legality}
+    return print_pipeline([cls(**chosen.get(name, {})) for name, cls in needed.items()])
 
 
 def compile_model(options: CompileOptions, progress: Progress = lambda stage: None) -> CompileResult:
@@ -94,7 +95,7 @@ def compile_model(options: CompileOptions, progress: Progress = lambda stage: No
     """
     options.check()
     backend = load_backend(options.backend)
-    passes = parse_pipeline(options.passes or default_pipeline(options), pass_table())
+    passes = parse_pipeline(options.passes or default_pipeline(options, backend), pass_table())
     check_order(passes)
     clock = _Clock(progress)
     with clock.stage("load"):

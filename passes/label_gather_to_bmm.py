@@ -1,0 +1,67 @@
+"""Pick the label positions by a product with one-hot rows.
+
+Before:
+    %0: i64[N, K, D] = aten.expand(aten.unsqueeze(label_pos, -1), [-1, -1, D])
+    %1: f32[N, K, D] = aten.gather(%h, 1, %0)
+After:
+    %0: bool[N, K, T] = aten.eq(aten.unsqueeze(label_pos, -1), @folded.c0)
+    %1: f32[N, K, T] = aten.to.dtype(%0, f32)
+    %2: f32[N, K, D] = aten.bmm(%1, %h)
+
+Requires: select-label-tokens. Ensures: nothing.
+Numerics: EXACT for finite activations (one product with 1 and zeros).
+Why: no delegate gathers rows; this way the final norm and the LM head stay in the delegate of the layers. The
+one-hot rows are made at the entry, outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.program import GraphProgram
+from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.select_label_tokens import gathers_positions, label_positions
+from prgec.passes.shapes import dtype_of
+from prgec.passes.tables import SeqTables
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class LabelGatherToBmm(Pass):
+    """Replace gathers of label positions from activations."""
+
+    name: ClassVar[str] = "label-gather-to-bmm"
+    tier: ClassVar[Tier] = EXACT
+    after: ClassVar[frozenset[str]] = frozenset({"select-label-tokens"})
+    is_legality: ClassVar[bool] = True
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Rewrite every gather of rows by `label_pos`."""
+        rewriter = Rewriter(program, self.name)
+        tables = SeqTables(program, rewriter)
+        hits = 0
+        for node in program.calls(aten.gather.default):
+            label_pos = label_positions(node.args[2]) if gathers_positions(node) else None
+            if label_pos is None or label_pos.op != "placeholder" or dtype_of(node) != torch.float32:
+                continue
+            _rewrite(rewriter, tables, program, node, label_pos)
+            hits += 1
+        if hits:
+            erase_dead(program)
+        return PassResult(program, hits > 0, hits)
+
+
+def _rewrite(rewriter: Rewriter, tables: SeqTables, program: GraphProgram, node: Node, label_pos: Node) -> None:
+    positions = tables.cut(torch.arange(program.max_seq_len()), [0])
+    with rewriter.before(positions.next):
+        chosen = rewriter.call(aten.eq.Tensor, rewriter.call(aten.unsqueeze.default, label_pos, -1), positions)
+        one_hot = rewriter.call(aten.to.dtype, chosen, torch.float32)
+    with rewriter.before(node):
+        rows = rewriter.call(aten.bmm.default, one_hot, node.args[0])
+    rewriter.replace(node, rows)

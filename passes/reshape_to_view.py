@@ -1,0 +1,71 @@
+"""Say which reshapes copy: a copy, then a view that infers its dynamic size.
+
+Before (the source is transposed, so its memory has another order):
+    %0: f32[N, T, D] = aten.reshape(%x, [N, -1, D])
+After:
+    %0: f32[N, T, H, d] = aten.clone(%x, memory_format=torch.contiguous_format)
+    %1: f32[N, T, D] = aten.view(%0, [N, -1, D])
+
+Requires: nothing. Ensures: no reshape of a symbolic T.
+Numerics: EXACT.
+Why: `reshape` is decomposed with T spelled out as a size, and XNNPACK takes only views whose sizes are numbers or -1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.program import GraphProgram
+from prgec.passes.rewrite import Rewriter
+from prgec.passes.shapes import dynamic_dims
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class ReshapeToView(Pass):
+    """Replace reshapes of dynamic shapes by views, with a copy in front where memory order demands it."""
+
+    name: ClassVar[str] = "reshape-to-view"
+    tier: ClassVar[Tier] = EXACT
+    after: ClassVar[frozenset[str]] = frozenset({"lower-sdpa", "dualize"})
+    is_legality: ClassVar[bool] = True
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Rewrite every reshape whose result depends on T."""
+        rewriter = Rewriter(program, self.name)
+        # Earlier passes keep shapes but not memory order (an explicit attention is contiguous, the op is not).
+        rewriter.refresh_all()
+        hits = 0
+        for node in program.calls(aten.reshape.default):
+            if dynamic_dims(node):
+                _rewrite(rewriter, node)
+                hits += 1
+        return PassResult(program, hits > 0, hits)
+
+    def ensures(self, program: GraphProgram) -> list[str]:
+        """Only fixed shapes are still reshaped."""
+        return [f"%{node.name} is left" for node in program.calls(aten.reshape.default) if dynamic_dims(node)]
+
+
+def _rewrite(rewriter: Rewriter, node: Node) -> None:
+    source, sizes = node.args
+    assert isinstance(source, Node)
+    with rewriter.before(node):
+        if is_transposed(source):
+            source = rewriter.call(aten.clone.default, source, memory_format=torch.contiguous_format)
+        view = rewriter.call(aten.view.default, source, sizes)
+    rewriter.replace(node, view)
+
+
+def is_transposed(node: Node) -> bool:
+    """Whether the memory of a node's value is in another order than its dimensions."""
+    strides = [stride for stride, size in zip(node.meta["val"].stride(), node.meta["val"].shape, strict=True)
+               if not (isinstance(size, int) and size == 1)]  # fmt: skip
+    hints = [stride if isinstance(stride, int) else stride.node.hint for stride in strides]
+    return hints != sorted(hints, reverse=True)
