@@ -87,7 +87,8 @@ def _name(node: Node) -> str | None:
     if target is torch.ops.higher_order.auto_functionalized_v2:
         # A call that mutates its arguments, wrapped until memory is planned.
         target = node.args[0]
-    overload = getattr(target, "_op", target)
+    # Edge ops wrap the ATen overload; an ATen overload has an `_op` of its own, which is something else.
+    overload = target if isinstance(target, torch._ops.OpOverload) else getattr(target, "_op", target)
     if isinstance(overload, torch._ops.OpOverload):
         return f"{overload.namespace}.{overload._opname.removesuffix('_copy')}"
     name = str(getattr(target, "__name__", target))
