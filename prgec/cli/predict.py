@@ -28,7 +28,7 @@ _SHOWN_PROMPT = 60
               help="How texts become prompts; auto looks at the first row, and for --text means completion where "
               "--candidate is given, else sst2.")  # fmt: skip
 @click.option("--candidate", "candidates", multiple=True,
-              help="An answer to choose from, with its leading space; repeat for each [default: the task's].")  # fmt: skip
+              help="An answer to choose from, leading space included; repeat [default: the task's].")  # fmt: skip
 @click.option("--adapter", type=FILE, help="adapter.safetensors of a run; the untrained program without it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def predict(program: Path, data: Path | None, texts: tuple[str, ...], task: str, candidates: tuple[str, ...],

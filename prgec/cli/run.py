@@ -13,7 +13,8 @@ from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.data.tasks import AUTO_TASK, TASKS
 from prgec.driver.estimators import ESTIMATORS
-from prgec.driver.run import RunOptions, RunResult
+from prgec.driver.options import RunOptions
+from prgec.driver.run import RunResult
 from prgec.driver.run import run as train
 from prgec.driver.run_folder import ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME
 from prgec.driver.schedules import SCHEDULES

@@ -10,7 +10,8 @@ from typing import Any
 
 from prgec.demo import data_file
 from prgec.driver.estimators import DEFAULT_ESTIMATOR
-from prgec.driver.run import Listener, RunOptions, RunResult, run
+from prgec.driver.options import RunOptions
+from prgec.driver.run import Listener, RunResult, run
 from prgec.driver.run_folder import PROGRAM_NAME, RunFolder
 from prgec.options import CompileOptions
 

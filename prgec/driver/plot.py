@@ -35,9 +35,9 @@ def plot_run(
     window = max(1, round(_SMOOTHING_SHARE * len(losses)))
     axes.plot(steps, losses, color="tab:blue", alpha=0.25, linewidth=0.8, label="training loss")
     axes.plot(steps[window - 1 :], _running_mean(losses, window), color="tab:blue", label=f"mean of {window} steps")
-    axes.plot(
-        [e[0] for e in evaluations], [e[1] for e in evaluations], "o-", color="tab:orange", label="evaluation loss"
-    )
+    if evaluations:
+        eval_steps, eval_losses, _ = zip(*evaluations, strict=True)
+        axes.plot(eval_steps, eval_losses, "o-", color="tab:orange", label="evaluation loss")
     axes.set(xlabel="step", ylabel="loss", title=title)
     handles, labels = axes.get_legend_handles_labels()
     scored = [(step, accuracy) for step, _, accuracy in evaluations if accuracy is not None]

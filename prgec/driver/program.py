@@ -206,6 +206,8 @@ def _load_raw(path: Path) -> Any:
         import torch  # noqa: F401
         from executorch.extension.pybindings import _C as bindings
 
+        # Starts the thread pool, which reports on the CPU; left alone it would do so in the middle of the first step.
+        bindings._threadpool_get_thread_count()
         try:
             # A path is mapped, not read: weights stay in the page cache.
             return bindings._load_program(str(path), program_verification=bindings.Verification.InternalConsistency)

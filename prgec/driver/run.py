@@ -6,7 +6,6 @@ Letters: B examples a step, N rows of a forward call.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -17,77 +16,22 @@ import prgec
 from prgec.contract import CONTRACT_VERSION
 from prgec.data.batches import step_indices, training_batch
 from prgec.data.encode import Row, encode_rows
-from prgec.data.tasks import AUTO_TASK, Dataset, load_dataset
+from prgec.data.tasks import Dataset, load_dataset
 from prgec.driver.adapter import load_adapter, save_adapter
-from prgec.driver.estimators import DEFAULT_ESTIMATOR, find_estimator
+from prgec.driver.estimators import find_estimator
 from prgec.driver.evaluate import EvalSet, Evaluation, encode_eval_set, evaluate
+from prgec.driver.options import RunOptions
 from prgec.driver.plot import plot_run
 from prgec.driver.program import Program
 from prgec.driver.run_folder import ADAPTER_NAME, PLOT_NAME, MetricsWriter, RunFolder
-from prgec.driver.schedules import DEFAULT_SCHEDULE, find_schedule
+from prgec.driver.schedules import find_schedule
 from prgec.driver.trainer import StepResult, Trainer
-from prgec.errors import NumericsError, UsageError
+from prgec.errors import NumericsError
 
 logger = logging.getLogger(__name__)
 
 # The reported training loss is a mean over this many last steps: one step's loss is mostly noise.
 LOSS_WINDOW = 50
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What a run does.
-
-    Attributes:
-        program: The compiled .pte.
-        data: Training jsonl.
-        eval_data: Evaluation jsonl; None to train without evaluating.
-        task: Row of the task table, or `auto`.
-        steps: Number of training steps.
-        lr: Learning rate at the start.
-        schedule: Row of the schedule table: how lr changes over the run.
-        eps: Perturbation scale.
-        seed: Key of the noise and of the order of examples.
-        estimator: Row of the estimator table.
-        eval_every: Steps between evaluations; 0 for before and after only.
-        adapter: Adapter to start from.
-        out: Run folder; None for the first free `runs/<program>-<n>`.
-        force: Use `out` even if it holds other files.
-    """
-
-    program: Path
-    data: Path
-    eval_data: Path | None = None
-    task: str = AUTO_TASK
-    steps: int = 1000
-    lr: float = 1e-2
-    schedule: str = DEFAULT_SCHEDULE
-    eps: float = 1e-2
-    seed: int = 0
-    estimator: str = DEFAULT_ESTIMATOR
-    eval_every: int = 0
-    adapter: Path | None = None
-    out: Path | None = None
-    force: bool = False
-
-    def check(self) -> None:
-        """Refuse impossible values.
-
-        Raises:
-            UsageError: Naming the first option at fault.
-        """
-        if self.steps < 1:
-            raise UsageError(f"--steps is {self.steps}; expected at least 1")
-        if not (math.isfinite(self.lr) and self.lr >= 0):
-            raise UsageError(f"--lr is {self.lr}; expected a finite number, 0 or more")
-        if not (math.isfinite(self.eps) and self.eps > 0):
-            raise UsageError(f"--eps is {self.eps}; expected a finite number above 0")
-        if self.eval_every < 0:
-            raise UsageError(f"--eval-every is {self.eval_every}; expected 0 or more")
-        if not -(2**63) <= self.seed < 2**63:
-            raise UsageError(f"--seed is {self.seed}; expected a 64-bit integer")
-        if self.eval_every and self.eval_data is None:
-            raise UsageError("--eval-every needs --eval-data")
 
 
 @dataclass(frozen=True)

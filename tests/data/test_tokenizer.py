@@ -15,8 +15,10 @@ import sentencepiece
 from prgec.errors import CheckpointError, ProgramError
 from prgec.tokenizer import SETTINGS_JSON, TOKENIZER_JSON, Tokenizer, pack_tokenizer
 
-AWKWARD = ["the film was great", " leading", "two  spaces", "tab\tand\nnewline\n", "na\u00efve \u65e5\u672c \U0001f389", "", "e\u0301 \u00e9",
-           "<s> inner </s>", "It was", " great", "a\u00a0b", "trailing ", "0123456789", "\u200bzero width"]  # fmt: skip
+AWKWARD = [
+    "the film was great", " leading", "two  spaces", "tab\tand\nnewline\n", "na\u00efve \u65e5\u672c \U0001f389", "",
+    "e\u0301 \u00e9", "<s> inner </s>", "It was", " great", "a\u00a0b", "trailing ", "0123456789", "\u200bzero width",
+]  # fmt: skip
 WORDS = "the film was great terrible awful lovely movie plot acting boring bright dull a an it is in of and It".split()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from prgec.contract import Site
 from prgec.driver.program import Program, state_sha256
 from prgec.errors import ProgramError
 
 SEED = 11
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -98,8 +100,8 @@ def test_read_state_copies(program: Program) -> None:
     ("state", "message"),
     [
         ({}, "head.lora_B is in only one of them"),
-        ({"head.lora_B": np.zeros((4, 5), np.float32)}, r"float32\[4, 5\]; expected float32\[4, 310\]"),
-        ({"head.lora_B": np.zeros((4, 310))}, r"float64\[4, 310\]; expected"),
+        ({"head.lora_B": np.zeros((4, 5), np.float32)}, r"float32\[4, 5\]; expected float32\[4, 380\]"),
+        ({"head.lora_B": np.zeros((4, 380))}, r"float64\[4, 380\]; expected"),
     ],
 )
 def test_state_that_does_not_fit(program: Program, state: dict[str, np.ndarray], message: str) -> None:
@@ -152,25 +154,49 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("constants", "message"),
+    ("old", "new", "message"),
     [
-        ({"prgec_contract_version": None}, r"has no prgec_contract_version .*not made by prgec compile"),
-        ({"prgec_contract_version": 2}, "speaks contract version 2; this prgec speaks 1"),
-        ({"prgec_manifest": "{"}, "manifest is not valid JSON"),
-        ({"prgec_manifest": 3}, "manifest is not text"),
-        ({"prgec_tokenizer": "text"}, "not a tensor of bytes"),
-        ({"prgec_tokenizer": torch.zeros(9, dtype=torch.uint8)}, "tokenizer is damaged"),
-        ({"manifest": {"sites": (Site("tail", 0, 16, 310),)}}, "no state named tail.lora_B"),
+        (b'"q": 2', b'"q": -', "manifest is not valid JSON"),
+        (b'"q": 2', b'"q": 0', "has q = 0; expected a positive integer"),
+        (b'"alpha"', b'"alpaa"', "lacks a field: .*alpha"),
+        (b'"name": "head"', b'"name": "tail"', "no state named tail.lora_B"),
+        (b"PK\x05\x06", b"PK\x00\x00", "tokenizer is damaged"),
     ],
 )
-def test_program_that_is_not_ours(pte_with: Callable[..., Path], constants: dict[str, Any], message: str) -> None:
+def test_damaged_constants(patched_pte: Callable[[bytes, bytes], Path], old: bytes, new: bytes, message: str) -> None:
     with pytest.raises(ProgramError, match=message) as caught:
-        Program.open(pte_with(**constants))
+        Program.open(patched_pte(old, new))
     assert "\n" not in str(caught.value)
 
 
-def test_opening_prints_nothing(tiny_pte: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    Program.open(tiny_pte)
+@pytest.mark.parametrize(
+    ("constants", "message"),
+    [
+        ({"prgec_contract_version": None}, r"has no prgec_contract_version .*not made by prgec compile"),
+        ({"prgec_contract_version": 2, "prgec_manifest": 3}, "speaks contract version 2; this prgec speaks 1"),
+        ({"prgec_tokenizer": "text"}, "not a tensor of bytes"),
+    ],
+)
+def test_program_that_is_not_ours(build_variant: Callable[..., Path], constants: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProgramError, match=message) as caught:
+        Program.open(build_variant(**constants))
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_printed(tiny_pte: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys, pathlib, numpy\n"
+        "from prgec.driver.program import Program\n"
+        "program = Program.open(pathlib.Path(sys.argv[1]))\n"
+        "rows = numpy.full((8, 3), 5)\n"
+        "program.forward(rows, rows[:, :2] * 0, rows[:, :2], numpy.zeros(2, 'f4'), 0.0, 0.0, 0, 1)\n"
+    )
+    command = [sys.executable, "-c", script, str(tiny_pte)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert (result.stdout, result.stderr) == ("", "")
+
+
+def test_failing_to_open_prints_nothing(tiny_pte: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ProgramError):
         Program.open(_cut(tiny_pte, tmp_path, 9000))
     assert capfd.readouterr() == ("", "")

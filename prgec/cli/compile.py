@@ -1,0 +1,93 @@
+"""`prgec compile`: a checkpoint in, a .pte that trains itself out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from prgec.backends import BACKENDS
+from prgec.cli.render import print_json, print_lines, stderr_console
+from prgec.contract import STATE_MODES
+from prgec.options import CompileOptions
+
+if TYPE_CHECKING:
+    from prgec.compiler import CompileResult
+
+FILE = click.Path(path_type=Path)
+_DEFAULTS = CompileOptions(model="", output=Path("model.pte"))
+_STAGES = {
+    "load": "reading the checkpoint",
+    "export": "tracing the model",
+    "passes": "rewriting the graph",
+    "lower": "lowering",
+    "write": "writing",
+}
+
+
+@click.command("compile")
+@click.argument("model")
+@click.option("-o", "--output", type=FILE, default=_DEFAULTS.output, show_default=True, help="File to write.")
+@click.option("--backend", type=click.Choice(list(BACKENDS)), default=_DEFAULTS.backend, show_default=True,
+              help="Runtime that executes the program.")  # fmt: skip
+@click.option("--q", type=int, default=_DEFAULTS.q, show_default=True, help="Queries (random directions) a step.")
+@click.option("--batch-size", type=int, default=_DEFAULTS.batch_size, show_default=True, help="Examples a step.")
+@click.option("--seq-len", type=int, default=_DEFAULTS.seq_len, show_default=True, help="Most tokens a row may have.")
+@click.option("--label-tokens", "num_labels", type=int, default=_DEFAULTS.num_labels, show_default=True,
+              help="Most tokens a completion may have.")  # fmt: skip
+@click.option("--targets", default=",".join(_DEFAULTS.targets), show_default=True,
+              help="Layers to train: names (q_proj,v_proj), regular expressions over module paths, or all-linear.")  # fmt: skip
+@click.option("--rank", type=int, default=_DEFAULTS.rank, show_default=True, help="LoRA rank.")
+@click.option("--alpha", type=float, default=_DEFAULTS.alpha, show_default=True, help="LoRA alpha.")
+@click.option("--a-seed", type=int, default=_DEFAULTS.a_seed, show_default=True, help="Seed of the frozen A matrices.")
+@click.option("--state", type=click.Choice(STATE_MODES), default=_DEFAULTS.state, show_default=True,
+              help="One master copy of B, or the paper's 2q copies.")  # fmt: skip
+@click.option("--static", is_flag=True, help="Fix T at --seq-len even where the backend could vary it.")
+@click.option("--passes", help="Pipeline text that replaces the default one.")
+@click.option("--dump-passes", type=FILE, metavar="DIR", help="Write the graph after each pass to DIR.")
+@click.option("--save-program", type=FILE, metavar="FILE", help="Save the traced graph as .pt2 for prgec opt.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def compile_command(targets: str, as_json: bool, **flags: Any) -> int:
+    """Compile MODEL, a Hugging Face checkpoint, into a .pte that trains itself.
+
+    MODEL is a folder, an alias such as tinyllama, a hub id, or `demo` for the bundled model.
+    """
+    options = CompileOptions(targets=tuple(t for t in targets.split(",") if t), **flags)
+    options.check()
+    with stderr_console().status("starting") as status:
+        from prgec.compiler import compile_model
+
+        result = compile_model(options, lambda stage: status.update(_STAGES[stage]))
+    if as_json:
+        print_json(_to_json(result))
+    else:
+        print_lines(*_summary(result))
+    return 0
+
+
+def _summary(result: CompileResult) -> list[str]:
+    m, report = result.manifest, result.delegation
+    seconds = sum(result.seconds.values())
+    slowest = max(result.seconds, key=lambda stage: result.seconds[stage])
+    lines = [
+        f"{m.model} ({m.architecture}): {len(m.sites)} trained layers, q={m.q} B={m.batch_size} T={m.seq_len} state={m.state}",
+        f"{m.backend}: {len(report.delegates)} delegate(s) with {sum(d.ops for d in report.delegates)} ops; outside:",
+    ]
+    lines += [f"  {op.op:<24} {op.count:>4}  {op.reason}" for op in report.cpu_ops]
+    refused = [f"  {refusal}" for record in result.passes for refusal in record.refusals]
+    if refused:
+        lines += ["left as they were:", *refused[:10]] + ([f"  and {len(refused) - 10} more"] if len(refused) > 10 else [])
+    return [*lines, f"{result.path}  {result.file_bytes / 1e6:.1f} MB in {seconds:.0f} s ({slowest} {result.seconds[slowest]:.0f} s)"]
+
+
+def _to_json(result: CompileResult) -> dict[str, Any]:
+    from prgec.inspection import inspect_program
+
+    return {
+        "output": str(result.path),
+        "seconds": {stage: round(value, 3) for stage, value in result.seconds.items()},
+        "passes": [{"pass": r.text, "changed": r.changed, "hits": r.hits, "refusals": [str(x) for x in r.refusals],
+                    "op_diff": {op: list(pair) for op, pair in r.op_diff.items()}} for r in result.passes],
+        **inspect_program(result.path).to_json(),
+    }  # fmt: skip

@@ -1,0 +1,63 @@
+"""`prgec inspect`: what is inside a .pte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from prgec.cli.render import print_json, stdout_console
+from prgec.inspection import Inspection, inspect_program
+
+
+@click.command("inspect")
+@click.argument("program", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def inspect_command(program: Path, as_json: bool) -> int:
+    """Show what PROGRAM trains, where its ops run, and why some stay outside the delegate."""
+    inspection = inspect_program(program)
+    if as_json:
+        print_json(inspection.to_json())
+    else:
+        _render(inspection)
+    return 0
+
+
+def _render(inspection: Inspection) -> None:
+    m, console = inspection.manifest, stdout_console()
+    length = f"up to {m.seq_len}" if m.dynamic_seq_len else str(m.seq_len)
+    console.print(f"{m.model} ({m.architecture}) on {m.backend}, contract {inspection.contract_version}", markup=False)
+    console.print(f"  q={m.q}  B={m.batch_size}  rows={m.num_rows}  T={length}  K={m.num_labels}  V={m.vocab_size}")
+    console.print(f"  rank={m.rank}  alpha={m.alpha:g}  state={m.state}  weights={m.quantize}  "
+                  f"{len(m.sites)} sites, {_size(inspection.state_bytes)} of state")  # fmt: skip
+    console.print(f"  file {_size(inspection.pte.file_bytes)}, base sha256 {m.base_sha256[:16]}")
+    for name, method in sorted(inspection.pte.methods.items()):
+        console.print(f"  method {name}: {len(method.delegates)} delegates, {sum(method.kernel_calls.values())} kernel "
+                      f"calls, {_size(method.planned_bytes)} planned")  # fmt: skip
+    _render_delegation(inspection)
+    shapes = ", ".join(f"{k}={v}" for k, v in sorted(m.versions.items()))
+    console.print(f"\npipeline  {m.pipeline}\nversions  {shapes}", markup=False)
+
+
+def _render_delegation(inspection: Inspection) -> None:
+    console = stdout_console()
+    delegates = Table(title="delegates of forward", title_justify="left", box=None, pad_edge=False)
+    for column in ("#", "backend", "ops", "most frequent"):
+        delegates.add_column(column)
+    for number, row in enumerate(inspection.delegates, start=1):
+        top = sorted(row.get("op_counts", {}).items(), key=lambda item: -item[1])[:5]
+        delegates.add_row(str(number), row["backend"], str(row["ops"]), ", ".join(f"{op} {n}" for op, n in top))
+    outside = Table(title="ops outside", title_justify="left", box=None, pad_edge=False)
+    for column in ("op", "calls", "why"):
+        outside.add_column(column)
+    for row in inspection.cpu_ops:
+        outside.add_row(row["op"], str(row["count"]), row["reason"])
+    console.print("", delegates, "", outside, sep="\n")
+
+
+def _size(num_bytes: int) -> str:
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if num_bytes >= scale:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes} B"

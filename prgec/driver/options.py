@@ -1,0 +1,68 @@
+"""What a user asks of a training run; imports nothing heavy, so that the command line can use it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from prgec.data.tasks import AUTO_TASK
+from prgec.driver.estimators import DEFAULT_ESTIMATOR
+from prgec.driver.schedules import DEFAULT_SCHEDULE
+from prgec.errors import UsageError
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run does.
+
+    Attributes:
+        program: The compiled .pte.
+        data: Training jsonl.
+        eval_data: Evaluation jsonl; None to train without evaluating.
+        task: Row of the task table, or `auto`.
+        steps: Number of training steps.
+        lr: Learning rate at the start.
+        schedule: Row of the schedule table: how lr changes over the run.
+        eps: Perturbation scale.
+        seed: Key of the noise and of the order of examples.
+        estimator: Row of the estimator table.
+        eval_every: Steps between evaluations; 0 for before and after only.
+        adapter: Adapter to start from.
+        out: Run folder; None for the first free `runs/<program>-<n>`.
+        force: Use `out` even if it holds other files.
+    """
+
+    program: Path
+    data: Path
+    eval_data: Path | None = None
+    task: str = AUTO_TASK
+    steps: int = 1000
+    lr: float = 1e-2
+    schedule: str = DEFAULT_SCHEDULE
+    eps: float = 1e-2
+    seed: int = 0
+    estimator: str = DEFAULT_ESTIMATOR
+    eval_every: int = 0
+    adapter: Path | None = None
+    out: Path | None = None
+    force: bool = False
+
+    def check(self) -> None:
+        """Refuse impossible values.
+
+        Raises:
+            UsageError: Naming the first option at fault.
+        """
+        if self.steps < 1:
+            raise UsageError(f"--steps is {self.steps}; expected at least 1")
+        if not (math.isfinite(self.lr) and self.lr >= 0):
+            raise UsageError(f"--lr is {self.lr}; expected a finite number, 0 or more")
+        if not (math.isfinite(self.eps) and self.eps > 0):
+            raise UsageError(f"--eps is {self.eps}; expected a finite number above 0")
+        if self.eval_every < 0:
+            raise UsageError(f"--eval-every is {self.eval_every}; expected 0 or more")
+        if not -(2**63) <= self.seed < 2**63:
+            raise UsageError(f"--seed is {self.seed}; expected a 64-bit integer")
+        if self.eval_every and self.eval_data is None:
+            raise UsageError("--eval-every needs --eval-data")

@@ -1,0 +1,54 @@
+"""Estimators turn losses into coefficients exactly as their formulas say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from prgec.driver.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Plain, Std, find_estimator
+from prgec.errors import UsageError
+
+PLUS, MINUS = np.array([1.10, 0.90, 1.00, 1.30]), np.array([1.00, 1.00, 1.00, 1.00])
+
+
+def test_plain_is_the_projected_gradient() -> None:
+    np.testing.assert_allclose(Plain().coefficients(PLUS, MINUS, 1e-2), [5.0, -5.0, 0.0, 15.0], rtol=1e-12)
+
+
+def test_std_divides_by_the_spread_over_queries() -> None:
+    g = np.array([5.0, -5.0, 0.0, 15.0])
+    spread = np.sqrt(((g - g.mean()) ** 2).sum() / 3)
+    expected = g / (spread + 0.01)
+    np.testing.assert_allclose(Std(floor=0.01, cap=9.0).coefficients(PLUS, MINUS, 1e-2), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_std_does_not_depend_on_the_scale_of_the_loss(scale: float) -> None:
+    reference = Std(floor=0.0).coefficients(PLUS, MINUS, 1e-2)
+    np.testing.assert_allclose(Std(floor=0.0).coefficients(scale * PLUS, scale * MINUS, 1e-2), reference, rtol=1e-9)
+
+
+def test_std_takes_small_steps_where_the_loss_is_flat() -> None:
+    noise = 1e-7 * np.array([1.0, -2.0, 0.5, 1.5])
+    assert np.abs(Std().coefficients(1.0 + noise, np.ones(4), 1e-2)).max() < 1e-2
+    assert not Std().coefficients(np.ones(4), np.ones(4), 1e-2).any()
+
+
+def test_std_caps_queries_that_agree() -> None:
+    agreeing = Std(cap=4.0).coefficients(np.array([2.0, 2.001]), np.array([1.0, 1.0]), 1e-2)
+    np.testing.assert_allclose(agreeing, [4.0, 4.0])
+
+
+def test_std_with_one_query_caps_and_says_so() -> None:
+    assert Std(cap=4.0).coefficients(np.array([1.01]), np.array([1.0]), 1e-2) == pytest.approx(0.5)
+    assert Std(cap=4.0).coefficients(np.array([9.0]), np.array([1.0]), 1e-2) == pytest.approx(4.0)
+    assert "q > 1" in (Std().remark(1) or "")
+    assert Std().remark(2) is None
+    assert Plain().remark(1) is None
+
+
+def test_table() -> None:
+    assert {"plain", "std"} <= set(ESTIMATORS)
+    assert find_estimator(DEFAULT_ESTIMATOR) is ESTIMATORS[DEFAULT_ESTIMATOR]
+    with pytest.raises(UsageError, match="unknown estimator 'adam'.*known: plain, std"):
+        find_estimator("adam")
