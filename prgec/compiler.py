@@ -42,6 +42,7 @@ from prgec.passes.extract_apply import extract_apply
 from prgec.passes.infra import Pass
 from prgec.passes.pipeline import Callback, PassRecord, check_order, dump_to, run_pipeline
 from prgec.passes.program import GraphProgram
+from prgec.passes.saved import save_program
 from prgec.passes.spec import parse_pipeline, print_pipeline
 from prgec.tokenizer import Tokenizer, pack_tokenizer
 
@@ -112,7 +113,7 @@ def compile_model(options: CompileOptions, progress: Progress = lambda stage: No
         vocab_size = int(model.config.vocab_size)  # type: ignore[union-attr]
         del model
     if options.save_program is not None:
-        torch.export.save(program.to_exported(), options.save_program)
+        save_program(program, options.save_program)
     with clock.stage("passes"):
         records = run_pipeline(program, passes, _callback(options.dump_passes))
         manifest = _manifest(options, checkpoint, passes, program, base_sha256, vocab_size, tokenizer)
