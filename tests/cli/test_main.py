@@ -1,0 +1,187 @@
+"""Help is quick and light, and every failure is one line and one exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from prgec import __version__, errors
+from prgec.cli import main as cli_main
+from prgec.cli.main import COMMANDS, Subcommand, main
+
+REPOSITORY = Path(__file__).parents[2]
+LIGHT_COMMANDS = ("run", "eval", "predict", "demo")
+
+
+def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=REPOSITORY,
+                          env={**os.environ, **environment}, check=False)  # fmt: skip
+
+
+def test_help_is_quick() -> None:
+    seconds = []
+    for _ in range(5):
+        start = time.monotonic()
+        assert _python("-m", "prgec", "--help").returncode == 0
+        seconds.append(time.monotonic() - start)
+    assert min(seconds) < 0.5
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in LIGHT_COMMANDS)])
+def test_help_does_not_import_torch(arguments: list[str]) -> None:
+    script = (
+        "import sys; from prgec.cli.main import main; code = main(sys.argv[1:]);"
+        "print(code, [m for m in ('torch', 'executorch', 'transformers', 'matplotlib') if m in sys.modules])"
+    )
+    result = _python("-c", script, *arguments)
+    assert result.stdout.splitlines()[-1] == "0 []"
+    assert result.stderr == ""
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert __version__ in capsys.readouterr().out
+
+
+def test_no_arguments_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "Usage: prgec" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fly"], "error: No such command 'fly'. (see prgec --help)\n"),
+        (["run"], "error: Missing argument 'PROGRAM'. (see prgec run --help)\n"),
+        (["run", "m.pte"], "error: Missing option '--data'. (see prgec run --help)\n"),
+        (["run", "m.pte", "--data", "x", "--steps", "many"],
+         "error: Invalid value for '--steps': 'many' is not a valid integer. (see prgec run --help)\n"),
+        (["eval", "m.pte", "--data", "x", "--quick"], "error: No such option '--quick'. (see prgec eval --help)\n"),
+    ],
+)  # fmt: skip
+def test_wrong_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr() == ("", message)
+
+
+def _raising(error: BaseException) -> click.Command:
+    @click.command()
+    def fail() -> int:
+        raise error
+
+    return fail
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch):
+    """Make `prgec fail` raise a given error."""
+
+    def install(error: BaseException) -> None:
+        monkeypatch.setitem(COMMANDS, "fail", Subcommand("prgec.cli.main:FAIL", "Fail."))
+        monkeypatch.setattr(cli_main, "FAIL", _raising(error), raising=False)
+
+    return install
+
+
+ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.PrgecError)]
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_each_error_has_its_exit_code(
+    kind: type[errors.PrgecError], failing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing(kind("the disk\nis square", where="disk.py:1", hint="use a round one"))
+    assert main(["fail"]) == kind.exit_code
+    assert capsys.readouterr() == ("", "error: the disk is square (disk.py:1). Hint: use a round one\n")
+
+
+def test_exit_codes_are_distinct() -> None:
+    assert len({kind.exit_code for kind in ERRORS}) == len(ERRORS)
+
+
+def test_unexpected_error_asks_for_a_report(failing, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(KeyError("sprocket"))
+    assert main(["fail"]) == 70
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == ("error: KeyError: 'sprocket' (this is a bug in prgec, please report with the output of the same "
+                   "command under PRGEC_DEBUG=1)\n")  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+def test_debug_shows_the_traceback(
+    how: str, failing, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(errors.DataError("bad row"))
+    if how == "variable":
+        monkeypatch.setenv("PRGEC_DEBUG", "1")
+    assert main(["--debug", "fail"] if how == "flag" else ["fail"]) == errors.DataError.exit_code
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("error: bad row\n")
+
+
+def test_debug_does_not_leak_into_the_next_call(failing, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(errors.DataError("bad row"))
+    main(["--debug", "fail"])
+    capsys.readouterr()
+    main(["fail"])
+    assert capsys.readouterr().err == "error: bad row\n"
+
+
+def test_full_disk_is_not_a_bug(failing, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(OSError(errno.ENOSPC, "No space left on device", "run.json"))
+    assert main(["fail"]) == 1
+    assert capsys.readouterr().err == "error: No space left on device: run.json\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
+def test_interrupt(error: BaseException, failing, capsys: pytest.CaptureFixture[str]) -> None:
+    failing(error)
+    assert main(["fail"]) == 130
+    # click ends the terminal's ^C line first.
+    assert capsys.readouterr().err.lstrip("\n") == "error: interrupted\n"
+
+
+def test_closed_pipe_is_silent() -> None:
+    command = f"{sys.executable} -m prgec run --help | true; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    assert result.stderr == ""
+
+
+def test_table_names_real_commands() -> None:
+    for name in LIGHT_COMMANDS:
+        command = cli_main.cli.get_command(click.Context(cli_main.cli), name)
+        assert command is not None and command.name == name
+        assert command.help
+
+
+def test_flags_are_frozen() -> None:
+    """A flag that disappears breaks scripts: change this list only together with the changelog."""
+    found = {}
+    for name in LIGHT_COMMANDS:
+        command = cli_main.cli.get_command(click.Context(cli_main.cli), name)
+        assert command is not None
+        options = [flag for p in command.params if isinstance(p, click.Option) for flag in p.opts]
+        found[name] = " ".join(sorted(options))
+    assert json.loads(json.dumps(found)) == {
+        "run": "--adapter --data --eps --estimator --eval-data --eval-every --force --json --lr --lr-schedule --out "
+               "--seed --steps --task",
+        "eval": "--adapter --data --json --task",
+        "predict": "--adapter --candidate --data --json --task --text",
+        "demo": "--backend --estimator --json --lr --out --seed --steps",
+    }  # fmt: skip
