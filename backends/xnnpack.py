@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _LOSS = "the f32 loss"
+_LABELS = "one-hot rows of the label positions; XNNPACK has no integers"
 _SIZES = "arithmetic on sizes"
 _REASONS = {
     "prge.dual_update": "the state update; it changes memory that a delegate would cache",
@@ -19,7 +20,10 @@ _REASONS = {
     "aten.copy_": "the state update; it changes memory that a delegate would cache",
     "aten.embedding": "XNNPACK has no table lookup",
     "aten.slice": "XNNPACK slices only fixed shapes; tables are cut to T here",
-    "aten.eq": "one-hot rows of the label positions; XNNPACK has no integers",
+    "aten.eq": _LABELS,
+    "aten.unsqueeze": _LABELS,
+    "aten._to": _LABELS,
+    "aten.cat": "the causal mask, one copy for each head of a group",
     "aten._log_softmax": _LOSS,
     "aten.gather": _LOSS,
     "aten.where": _LOSS,

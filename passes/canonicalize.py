@@ -26,7 +26,7 @@ from torch.fx import Node
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram, is_check
 from prgec.passes.rewrite import Rewriter, erase_dead
-from prgec.passes.shapes import dtype_of, is_same_shape, is_tensor, shape_of, view_sizes
+from prgec.passes.shapes import dtype_of, dynamic_dims, is_same_shape, is_tensor, shape_of, view_sizes
 
 aten = torch.ops.aten
 
@@ -66,7 +66,9 @@ class Canonicalize(Pass):
 
     def ensures(self, program: GraphProgram) -> list[str]:
         """No check and no identity is left."""
-        return [f"%{node.name} {node.target} is left" for node in program.graph.nodes if is_check(node) or is_identity(node)]
+        return [
+            f"%{node.name} {node.target} is left" for node in program.graph.nodes if is_check(node) or is_identity(node)
+        ]
 
 
 def is_identity(node: Node) -> bool:
@@ -76,10 +78,10 @@ def is_identity(node: Node) -> bool:
     source = node.args[0]
     assert isinstance(source, Node)
     if node.target is aten.dropout.default:
-        return node.args[1] == 0.0 or node.args[2] is False
+        return bool(node.args[1] == 0.0 or node.args[2] is False)
     same = dtype_of(node) == dtype_of(source) and is_same_shape(shape_of(node), shape_of(source))
     if node.target is aten.slice.Tensor:
-        return same and (len(node.args) < 5 or node.args[4] == 1)
+        return same and bool(len(node.args) < 5 or node.args[4] == 1)
     return same and node.target in _IDENTITY_OPS
 
 
@@ -94,8 +96,7 @@ def inferred_sizes(node: Node) -> list[int] | None:
     assert isinstance(source, Node)
     if node.target is not aten.expand.default:
         return view_sizes(shape_of(node))
-    # -1 keeps a dimension; one that grows from 1 to T has to say so.
-    kept = shape_of(node)[-len(shape_of(source)) :]
-    if not is_same_shape([s for s in shape_of(source) if not isinstance(s, int)], [s for s in kept if not isinstance(s, int)]):
+    # -1 keeps a dimension; one that is new or grows from 1 to T has to say so.
+    if len(dynamic_dims(source)) != len(dynamic_dims(node)):
         return None
     return [size if isinstance(size, int) else -1 for size in shape_of(node)]

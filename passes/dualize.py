@@ -72,14 +72,18 @@ class Dualize(Pass):
         assert isinstance(low_rank, Node) and isinstance(b_RO, Node)
         rank = shape_of(b_RO)[0]
         with rewriter.before(branch):
-            copies = rewriter.call(aten.expand.default, rewriter.call(aten.unsqueeze.default, b_RO, 0), [2 * self.q, -1, -1])
+            copies = rewriter.call(
+                aten.expand.default, rewriter.call(aten.unsqueeze.default, b_RO, 0), [2 * self.q, -1, -1]
+            )
             grouped = rewriter.call(aten.reshape.default, low_rank, [2 * self.q, -1, rank])
             product = rewriter.call(aten.bmm.default, grouped, copies)
-            rows = rewriter.call(aten.view.default, self._ungrouped(rewriter, product, branch), view_sizes(shape_of(branch)))
+            rows = rewriter.call(
+                aten.view.default, self._ungrouped(rewriter, product, branch), view_sizes(shape_of(branch))
+            )
         rewriter.replace(branch, rows)
 
     def _ungrouped(self, rewriter: Rewriter, product: Node, branch: Node) -> Node:
-        """Split B*T first where T is symbolic: merging [2q, B*T] into [N, T] in one step makes the tracer guard on T."""
+        """Split B*T first where T is symbolic: one view from [2q, B*T] to [N, T] makes the tracer guard on T."""
         if not dynamic_dims(branch) or len(shape_of(branch)) != 3:
             return product
         num_rows, _, out = shape_of(branch)

@@ -102,10 +102,12 @@ def match(write: Node) -> Match:
     if old is not state:
         raise _Mismatch("the update does not start from the stored master")
     direction, rate = _arguments(change, aten.mul.Tensor, "the change")
-    lr, _q = _arguments(rate, aten.div.Tensor, "the rate")
+    lr, q = _arguments(rate, aten.div.Tensor, "the rate")
     weighted = _arguments(direction, aten.sum.dim_IntList, "the direction")[0]
     z_before, g_view = _arguments(weighted, aten.mul.Tensor, "the weighted noise")
     g = _arguments(g_view, aten.view.default, "the weights")[0]
+    if shape_of(g) != (q,):
+        raise _Mismatch(f"the rate is lr / {q}; expected lr / {shape_of(g)[0]}")
     seed, step_before, site = _arguments(z_before, prge.randn.default, "the noise of the step before")[:3]
     step = _arguments(step_before, aten.sub.Tensor, "the step before")[0]
     copies, eps = _perturbation(updated, (seed, step, site))
@@ -120,6 +122,9 @@ def _perturbation(updated: Node, noise_key: tuple[Any, ...]) -> tuple[Node, Node
     z_now, eps = _arguments(scaled, aten.mul.Tensor, "the scaled noise")
     if tuple(_arguments(z_now, prge.randn.default, "the noise of this step")[:3]) != noise_key:
         raise _Mismatch("the noise of this step has another key than the update's")
+    minus = _only_user(updated, aten.sub.Tensor, "M - eps z")
+    if minus.args != (updated, scaled) or stacked.args != ([plus, minus], 1):
+        raise _Mismatch("the pair is not M + eps z, M - eps z")
     return copies, eps
 
 

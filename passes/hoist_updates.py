@@ -52,7 +52,9 @@ class HoistUpdates(Pass):
         """No mutation comes after the first row-dependent call."""
         region = update_region(program)
         anchor = next((n for n in program.graph.nodes if n.op == "call_function" and n not in region), None)
-        return [f"%{node.name} stayed behind" for node in _nodes_after(program, anchor, region) if is_mutation(node)]
+        nodes = list(program.graph.nodes)
+        behind = nodes[nodes.index(anchor) :] if anchor is not None else []
+        return [f"%{node.name} stayed behind" for node in behind if is_mutation(node)]
 
 
 def update_region(program: GraphProgram) -> set[Node]:

@@ -119,7 +119,9 @@ class Pass(ABC):
             raise
         except Exception as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise PassError(f"{self.name}: failed: {reason}", hint="please report this, with the model's config.json") from error
+            raise PassError(
+                f"{self.name}: failed: {reason}", hint="please report this, with the model's config.json"
+            ) from error
         changed = print_program(program) != before
         if changed != result.changed:
             raise PassError(f"{self.name}: reported changed={result.changed}, but the graph says {changed}")
@@ -135,7 +137,9 @@ class Pass(ABC):
 def describe(node: Node) -> str:
     """One line that finds a node again: `aten.mm.default (model.py:41)`."""
     target = str(node.target)
-    lines = [line.strip() for line in str(node.meta.get("stack_trace", "")).splitlines() if line.strip().startswith("File ")]
+    lines = [
+        line.strip() for line in str(node.meta.get("stack_trace", "")).splitlines() if line.strip().startswith("File ")
+    ]
     if not lines:
         return f"%{node.name} {target}"
     path, line_number = lines[-1].split(",")[:2]

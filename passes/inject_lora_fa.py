@@ -74,17 +74,17 @@ class InjectLoraFa(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Inject every site, in graph order; that order is the site index of the noise."""
         rewriter = Rewriter(program, self.name)
-        linears = {site_name(node): node for node in program.calls(aten.linear.default) if site_name(node)}
+        linears = _linears(program)
         _check_targets(self.targets, list(linears))
         hits, refusals = 0, []
-        for name, node in linears.items():
+        for name, nodes in linears.items():
             if not is_target(name, self.targets):
                 continue
-            reason = why_not(node)
+            reason = why_not(nodes)
             if reason:
                 refusals.append(Refusal(name, reason))
                 continue
-            self._inject(rewriter, name, node, site=hits)
+            self._inject(rewriter, name, nodes[0], site=hits)
             hits += 1
         if not hits:
             raise UsageError("no layer could be made trainable", where="; ".join(map(str, refusals)) or None)
@@ -118,8 +118,11 @@ def is_target(name: str, targets: tuple[str, ...]) -> bool:
     return any(leaf not in _HEAD_NAMES if t == ALL_LINEAR else leaf == t or re.fullmatch(t, name) for t in targets)
 
 
-def why_not(node: Node) -> str:
-    """Why a linear cannot be a site; empty if it can."""
+def why_not(nodes: list[Node]) -> str:
+    """Why the calls of a linear cannot be a site; empty if they can."""
+    if len(nodes) > 1:
+        return f"is called {len(nodes)} times; a branch serves one call"
+    node = nodes[0]
     source = node.args[0]
     assert isinstance(source, Node)
     if dtype_of(node) != torch.float32 or dtype_of(source) != torch.float32:
@@ -127,6 +130,15 @@ def why_not(node: Node) -> str:
     if len(shape_of(source)) < 2:
         return f"its input has rank {len(shape_of(source))}; expected rows first"
     return ""
+
+
+def _linears(program: GraphProgram) -> dict[str, list[Node]]:
+    """Calls of every linear with a module path, in graph order."""
+    linears: dict[str, list[Node]] = {}
+    for node in program.calls(aten.linear.default):
+        if name := site_name(node):
+            linears.setdefault(name, []).append(node)
+    return linears
 
 
 def _check_targets(targets: tuple[str, ...], names: list[str]) -> None:

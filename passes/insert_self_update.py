@@ -192,4 +192,3 @@ def _state_of(expand: Node) -> Node:
     state = unsqueeze.args[0]
     assert isinstance(state, Node)
     return state
-

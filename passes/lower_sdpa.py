@@ -102,8 +102,12 @@ def match(program: GraphProgram, node: Node) -> Match | Refusal:
         table = _constant_mask(program, mask)
         if table is None:
             return Refusal(where, "its mask is not a constant [T, T]")
-    scale = _argument(node, 6, "scale", None) or 1.0 / math.sqrt(int(shape_of(q)[-1]))
-    return Match(node, q, before_repeat_kv(k), before_repeat_kv(v), table, float(scale))
+    scale = _argument(node, 6, "scale", None)
+    default_scale = 1.0 / math.sqrt(int(shape_of(q)[-1]))
+    shared_k, shared_v = before_repeat_kv(k), before_repeat_kv(v)
+    if shape_of(shared_k)[1] != shape_of(shared_v)[1]:
+        shared_k, shared_v = k, v
+    return Match(node, q, shared_k, shared_v, table, scale if isinstance(scale, float) else default_scale)
 
 
 def before_repeat_kv(node: Node) -> Node:
@@ -172,10 +176,17 @@ def _causal(length: int) -> torch.Tensor:
     return torch.full((length, length), MASKED).triu(1)
 
 
+def _takes_first(cut: Node) -> bool:
+    """Whether a slice keeps elements 0, 1, 2, ... of its dimension."""
+    return cut.args[2] in (0, None) and cut.args[4:] in ((), (1,))
+
+
 def _constant_mask(program: GraphProgram, mask: object) -> torch.Tensor | None:
     """Additive f32[T, T] for the largest T behind a mask that is a cut of a constant; None for any other."""
     node = mask
     while isinstance(node, Node) and node.target in (aten.expand.default, aten.slice.Tensor):
+        if node.target is aten.slice.Tensor and not _takes_first(node):
+            return None
         node = node.args[0]
     if not isinstance(node, Node) or node.op != "get_attr":
         return None

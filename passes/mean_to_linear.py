@@ -63,4 +63,5 @@ def is_width_mean(node: Node) -> bool:
     rank = len(shape_of(source))
     dims = node.args[1]
     keeps = len(node.args) > 2 and node.args[2] is True
-    return keeps and rank >= 2 and dims in ([-1], [rank - 1]) and dtype_of(source) == dtype_of(node) == torch.float32
+    is_over_width = rank >= 2 and dims in ([-1], [rank - 1]) and isinstance(shape_of(source)[-1], int)
+    return keeps and is_over_width and dtype_of(source) == dtype_of(node) == torch.float32

@@ -96,7 +96,7 @@ class GraphProgram:
 
     def state_names(self) -> list[str]:
         """Fully qualified names of the mutable state, in graph order of first use."""
-        written = {str(node.args[0].target) for node in self.graph.nodes if is_mutation(node) and _reads_attr(node)}  # type: ignore[union-attr]
+        written = {str(node.args[0].target) for node in self.graph.nodes if is_mutation(node) and _reads_attr(node)}
         reads = [str(node.target) for node in self.graph.nodes if node.op == "get_attr"]
         return [name for name in dict.fromkeys(reads) if name in written]
 
@@ -122,9 +122,10 @@ class GraphProgram:
         shapes: dict[str, Any] = {}
         for node in self.placeholders():
             val = node.meta["val"]
-            dims = {d: Dim("T", min=2, max=self.max_seq_len()) for d, s in enumerate(val.shape) if not isinstance(s, int)}
-            example.append(torch.zeros([s if isinstance(s, int) else traced_seq_len(self.max_seq_len()) for s in val.shape],
-                                       dtype=val.dtype))  # fmt: skip
+            longest = self.max_seq_len()
+            dims = {d: Dim("T", min=2, max=longest) for d, size in enumerate(val.shape) if not isinstance(size, int)}
+            sizes = [size if isinstance(size, int) else traced_seq_len(longest) for size in val.shape]
+            example.append(torch.zeros(sizes, dtype=val.dtype))
             shapes[str(node.target)] = dims or None
         with torch.no_grad():
             exported = torch.export.export(self.module, tuple(example), dynamic_shapes=shapes, strict=False)

@@ -22,7 +22,7 @@ from torch.fx import Node
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
-from prgec.passes.shapes import dynamic_dims
+from prgec.passes.shapes import Size, dynamic_dims
 
 aten = torch.ops.aten
 
@@ -57,15 +57,24 @@ def _rewrite(rewriter: Rewriter, node: Node) -> None:
     source, sizes = node.args
     assert isinstance(source, Node)
     with rewriter.before(node):
-        if is_transposed(source):
+        if not is_contiguous(source):
             source = rewriter.call(aten.clone.default, source, memory_format=torch.contiguous_format)
         view = rewriter.call(aten.view.default, source, sizes)
     rewriter.replace(node, view)
 
 
-def is_transposed(node: Node) -> bool:
-    """Whether the memory of a node's value is in another order than its dimensions."""
-    strides = [stride for stride, size in zip(node.meta["val"].stride(), node.meta["val"].shape, strict=True)
-               if not (isinstance(size, int) and size == 1)]  # fmt: skip
-    hints = [stride if isinstance(stride, int) else stride.node.hint for stride in strides]
-    return hints != sorted(hints, reverse=True)
+def is_contiguous(node: Node) -> bool:
+    """Whether the memory of a node's value is in the order of its dimensions, without gaps."""
+    value, expected = node.meta["val"], 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if _hint(size) == 1:
+            continue
+        if _hint(stride) != expected:
+            return False
+        expected *= _hint(size)
+    return True
+
+
+def _hint(size: Size) -> int:
+    """The size at the traced T, so that asking does not guard on T."""
+    return size if isinstance(size, int) else int(size.node.hint)

@@ -25,7 +25,7 @@ from torch.fx import Node
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, erase_dead
-from prgec.passes.shapes import dynamic_dims, shape_of
+from prgec.passes.shapes import dynamic_dims, is_same_shape, shape_of
 
 aten = torch.ops.aten
 
@@ -86,7 +86,7 @@ def rotated(node: Node) -> Node | None:
     second = negated.args[0]
     sources = {_half_of(second, 1), _half_of(first, 0)}
     source = sources.pop()
-    return source if not sources else None
+    return source if not sources and source is not None and is_same_shape(shape_of(source), shape_of(node)) else None
 
 
 def _half_of(node: object, which: int) -> Node | None:

@@ -25,7 +25,7 @@ from torch.fx import Node
 from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, erase_dead
-from prgec.passes.shapes import is_same_shape, shape_of
+from prgec.passes.shapes import is_same_shape, is_same_size, shape_of
 
 aten = torch.ops.aten
 
@@ -78,7 +78,7 @@ class SelectLabelTokens(Pass):
 
 def gathers_positions(node: Node) -> bool:
     """Whether a gather picks positions of something shaped [N, T, V]."""
-    return node.args[1] == 1 and len(shape_of(node)) == 3
+    return bool(node.args[1] == 1) and len(shape_of(node)) == 3
 
 
 def match(gather: Node) -> Match | Refusal:
@@ -89,6 +89,8 @@ def match(gather: Node) -> Match | Refusal:
     while isinstance(node, Node) and node.target in _POSITIONWISE:
         if len(node.users) != 1:
             return Refusal(where, f"{describe(node)} has other readers")
+        if any(isinstance(other, Node) and len(shape_of(other)) > 1 for other in node.args[1:]):
+            return Refusal(where, f"{describe(node)} may treat positions differently")
         between.insert(0, node)
         node = node.args[0]
     if not isinstance(node, Node) or node.target is not aten.linear.default:
@@ -96,7 +98,7 @@ def match(gather: Node) -> Match | Refusal:
     if len(node.users) != 1:
         return Refusal(where, "the logits have other readers")
     label_pos = label_positions(gather.args[2])
-    if label_pos is None:
+    if label_pos is None or not is_same_size(shape_of(gather)[2], shape_of(node)[2]):
         return Refusal(where, "its index is not one position a label, expanded over V")
     return Match(gather, tuple(between), node, label_pos)
 
@@ -106,7 +108,9 @@ def _rewrite(rewriter: Rewriter, found: Match) -> None:
     assert isinstance(hidden, Node)
     width = shape_of(hidden)[-1]
     with rewriter.before(found.gather):
-        index = rewriter.call(aten.expand.default, rewriter.call(aten.unsqueeze.default, found.label_pos, -1), [-1, -1, width])
+        index = rewriter.call(
+            aten.expand.default, rewriter.call(aten.unsqueeze.default, found.label_pos, -1), [-1, -1, width]
+        )
         new = rewriter.call(aten.gather.default, hidden, 1, index)
         new = rewriter.call(aten.linear.default, new, *weights)
         for node in found.between:
@@ -120,6 +124,8 @@ def label_positions(index: object) -> Node | None:
     node = index
     for op in (aten.expand.default, aten.unsqueeze.default):
         if not isinstance(node, Node) or node.target is not op:
+            return None
+        if op is aten.unsqueeze.default and node.args[1] not in (-1, 2):
             return None
         node = node.args[0]
     return node if isinstance(node, Node) and len(shape_of(node)) == 2 else None

@@ -73,7 +73,9 @@ def _parse_pass(name: str, options: str, table: Mapping[str, type[Pass]]) -> Pas
             raise UsageError(f"{name}: cannot read the options at {options[position : position + 20]!r}")
         key = match["key"].replace("-", "_")
         if key not in known:
-            raise UsageError(f"{name} has no option {match['key']!r}", hint=f"its options: {', '.join(known) or 'none'}")
+            raise UsageError(
+                f"{name} has no option {match['key']!r}", hint=f"its options: {', '.join(known) or 'none'}"
+            )
         values[key] = _parse_value(f"{name}: {match['key']}", match["value"], known[key])
         position = match.end()
     try:
@@ -85,7 +87,12 @@ def _parse_pass(name: str, options: str, table: Mapping[str, type[Pass]]) -> Pas
 def _parse_value(what: str, text: str, kind: Any) -> Any:
     if isinstance(kind, types.UnionType):
         kind = next(each for each in typing.get_args(kind) if each is not type(None))
-    raw = json.loads(text) if text.startswith('"') else text
+    try:
+        raw = json.loads(text) if text.startswith('"') else text
+    except ValueError as error:
+        raise UsageError(
+            f"{what} is {text}, which is not a JSON string", hint='write a backslash twice: "a\\\\.b"'
+        ) from error
     if kind is bool:
         if raw not in {"true", "false"}:
             raise UsageError(f"{what} is {raw!r}; expected true or false")
@@ -99,5 +106,7 @@ def _parse_value(what: str, text: str, kind: Any) -> Any:
 
 
 def _print_value(value: Any) -> str:
-    text = ",".join(value) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else str(value)
+    text = (
+        ",".join(value) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else str(value)
+    )
     return text if _PLAIN.fullmatch(text) else json.dumps(text)

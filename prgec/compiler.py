@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from prgec.options import CompileOptions
 from prgec.passes import pass_table
 from prgec.passes.extract_apply import extract_apply
 from prgec.passes.infra import Pass
-from prgec.passes.pipeline import Callback, PassRecord, check_order, dump_to, run_pipeline
+from prgec.passes.pipeline import PassRecord, check_order, dump_to, run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.saved import save_program
 from prgec.passes.spec import parse_pipeline, print_pipeline
@@ -75,8 +75,13 @@ class CompileResult:
 
 def default_pipeline(options: CompileOptions, backend: Backend) -> str:
     """Pipeline text for `options`; the order is that of the pass table, less what the backend does not need."""
-    chosen = {
-        "inject-lora-fa": {"targets": options.targets, "rank": options.rank, "alpha": options.alpha, "seed": options.a_seed},
+    chosen: dict[str, dict[str, Any]] = {
+        "inject-lora-fa": {
+            "targets": options.targets,
+            "rank": options.rank,
+            "alpha": options.alpha,
+            "seed": options.a_seed,
+        },
         "dualize": {"q": options.q},
         "insert-self-update": {"state": options.state},
     }
@@ -101,27 +106,17 @@ def compile_model(options: CompileOptions, progress: Progress = lambda stage: No
     clock = _Clock(progress)
     with clock.stage("load"):
         backend.check()
-        checkpoint = find_checkpoint(options.model)
-        tokenizer = pack_tokenizer(checkpoint.path)
-        model = load_model(checkpoint)
-        _check_model(options, model)
-        base_sha256 = weights_sha256(model)
+        source = _load(options)
     with clock.stage("export"):
         dynamic = backend.dynamic_seq_len and not options.static
-        program = export_loss(model, num_rows=options.num_rows, seq_len=options.seq_len,
-                              num_labels=options.num_labels, dynamic=dynamic)  # fmt: skip
-        vocab_size = int(model.config.vocab_size)  # type: ignore[union-attr]
-        del model
-    if options.save_program is not None:
-        save_program(program, options.save_program)
+        program = _export(options, source, dynamic)
     with clock.stage("passes"):
-        records = run_pipeline(program, passes, _callback(options.dump_passes))
-        manifest = _manifest(options, checkpoint, passes, program, base_sha256, vocab_size, tokenizer)
-        manifest = replace(manifest, dynamic_seq_len=dynamic)
+        records = run_pipeline(program, passes, dump_to(options.dump_passes) if options.dump_passes else None)
+        manifest = _manifest(options, source, passes, sites_of(program), dynamic)
     with clock.stage("lower"):
-        data, delegation = _lower(backend, program, manifest, tokenizer)
+        executable, delegation = _lower(backend, program, manifest, source.tokenizer)
     with clock.stage("write"):
-        file_bytes = _write(options.output, data)
+        file_bytes = _write(options.output, executable)
     return CompileResult(options.output, manifest, delegation, tuple(records), file_bytes, clock.seconds)
 
 
@@ -137,39 +132,70 @@ def sites_of(program: GraphProgram) -> tuple[Site, ...]:
     return tuple(sites.values())
 
 
-def _check_model(options: CompileOptions, model: torch.nn.Module) -> None:
+@dataclass
+class _Source:
+    """What was read from the checkpoint; the model is dropped once it is traced."""
+
+    checkpoint: Checkpoint
+    tokenizer: bytes
+    base_sha256: str
+    vocab_size: int
+    model: torch.nn.Module | None
+
+
+def _load(options: CompileOptions) -> _Source:
+    checkpoint = find_checkpoint(options.model)
+    tokenizer = pack_tokenizer(checkpoint.path)
+    model = load_model(checkpoint)
     config: Any = model.config
     longest = getattr(config, "max_position_embeddings", None)
     if isinstance(longest, int) and options.seq_len > longest:
         raise UsageError(f"--seq-len is {options.seq_len}, but the model knows {longest} positions")
+    return _Source(checkpoint, tokenizer, weights_sha256(model), int(config.vocab_size), model)
 
 
-def _callback(dump_passes: Path | None) -> Callback | None:
-    return None if dump_passes is None else dump_to(dump_passes)
+def _export(options: CompileOptions, source: _Source, dynamic: bool) -> GraphProgram:
+    assert source.model is not None
+    program = export_loss(
+        source.model,
+        num_rows=options.num_rows,
+        seq_len=options.seq_len,
+        num_labels=options.num_labels,
+        dynamic=dynamic,
+    )
+    source.model = None
+    if options.save_program is not None:
+        save_program(program, options.save_program)
+    return program
 
 
 def _manifest(
-    options: CompileOptions,
-    checkpoint: Checkpoint,
-    passes: Sequence[Pass],
-    program: GraphProgram,
-    base_sha256: str,
-    vocab_size: int,
-    tokenizer: bytes,
+    options: CompileOptions, source: _Source, passes: Sequence[Pass], sites: tuple[Site, ...], dynamic: bool
 ) -> Manifest:
-    sites = sites_of(program)
     if not sites:
-        raise UsageError("the pipeline trains nothing", hint="keep inject-lora-fa, dualize and insert-self-update in --passes")
-    state = _option(passes, "insert-self-update", "state")
+        hint = "keep inject-lora-fa, dualize and insert-self-update in --passes"
+        raise UsageError("the pipeline trains nothing", hint=hint)
     return Manifest(
-        model=checkpoint.name, architecture=checkpoint.architecture, backend=options.backend,
-        q=_option(passes, "dualize", "q"), batch_size=options.batch_size, seq_len=options.seq_len,
-        dynamic_seq_len=False, num_labels=options.num_labels, vocab_size=vocab_size,
-        rank=_option(passes, "inject-lora-fa", "rank"), alpha=_option(passes, "inject-lora-fa", "alpha"),
-        a_seed=_option(passes, "inject-lora-fa", "seed"), state=state, quantize="none", sites=sites,
-        pipeline=print_pipeline(passes), base_sha256=base_sha256, versions=_versions(),
-        pad_token_id=Tokenizer.unpack(tokenizer).pad_id,
-    )  # fmt: skip
+        model=source.checkpoint.name,
+        architecture=source.checkpoint.architecture,
+        backend=options.backend,
+        q=_option(passes, "dualize", "q"),
+        batch_size=options.num_rows // (2 * _option(passes, "dualize", "q")),
+        seq_len=options.seq_len,
+        dynamic_seq_len=dynamic,
+        num_labels=options.num_labels,
+        vocab_size=source.vocab_size,
+        rank=_option(passes, "inject-lora-fa", "rank"),
+        alpha=_option(passes, "inject-lora-fa", "alpha"),
+        a_seed=_option(passes, "inject-lora-fa", "seed"),
+        state=_option(passes, "insert-self-update", "state"),
+        quantize="none",
+        sites=sites,
+        pipeline=print_pipeline(passes),
+        base_sha256=source.base_sha256,
+        versions=_versions(),
+        pad_token_id=Tokenizer.unpack(source.tokenizer).pad_id,
+    )
 
 
 def _option(passes: Sequence[Pass], name: str, option: str) -> Any:

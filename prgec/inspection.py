@@ -7,7 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from prgec.contract import CONTRACT_VERSION, DELEGATION_METHOD, FORWARD_METHOD, MANIFEST_METHOD, VERSION_METHOD, Manifest
+from prgec.contract import (
+    CONTRACT_VERSION,
+    DELEGATION_METHOD,
+    FORWARD_METHOD,
+    MANIFEST_METHOD,
+    VERSION_METHOD,
+    Manifest,
+)
 from prgec.errors import ProgramError
 from prgec.pte import PteFile, read_pte
 
@@ -62,9 +69,10 @@ def inspect_program(path: Path) -> Inspection:
                            where=path, hint="compile it again with this prgec")  # fmt: skip
     report = _delegation(pte.constants.get(DELEGATION_METHOD), path)
     delegates = tuple(report["delegates"])
-    if len(delegates) != len(pte.methods[FORWARD_METHOD].delegates):
-        raise ProgramError(f"the program reports {len(delegates)} delegates and has "
-                           f"{len(pte.methods[FORWARD_METHOD].delegates)}", where=path, hint="compile it again")  # fmt: skip
+    found = len(pte.methods[FORWARD_METHOD].delegates)
+    if len(delegates) != found:
+        what = f"the program reports {len(delegates)} delegates and has {found}"
+        raise ProgramError(what, where=path, hint="compile it again")
     return Inspection(version, Manifest.from_json(manifest), delegates, tuple(report["cpu_ops"]), pte)
 
 

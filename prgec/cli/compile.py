@@ -24,6 +24,7 @@ _STAGES = {
     "lower": "lowering",
     "write": "writing",
 }
+_MOST_OPS = 8
 
 
 @click.command("compile")
@@ -37,7 +38,7 @@ _STAGES = {
 @click.option("--label-tokens", "num_labels", type=int, default=_DEFAULTS.num_labels, show_default=True,
               help="Most tokens a completion may have.")  # fmt: skip
 @click.option("--targets", default=",".join(_DEFAULTS.targets), show_default=True,
-              help="Layers to train: names (q_proj,v_proj), regular expressions over module paths, or all-linear.")  # fmt: skip
+              help="Layers to train: names (q_proj,v_proj), regular expressions over paths, or all-linear.")  # fmt: skip
 @click.option("--rank", type=int, default=_DEFAULTS.rank, show_default=True, help="LoRA rank.")
 @click.option("--alpha", type=float, default=_DEFAULTS.alpha, show_default=True, help="LoRA alpha.")
 @click.option("--a-seed", type=int, default=_DEFAULTS.a_seed, show_default=True, help="Seed of the frozen A matrices.")
@@ -70,15 +71,32 @@ def _summary(result: CompileResult) -> list[str]:
     m, report = result.manifest, result.delegation
     seconds = sum(result.seconds.values())
     slowest = max(result.seconds, key=lambda stage: result.seconds[stage])
+    calls = sum(op.count for op in report.cpu_ops)
     lines = [
-        f"{m.model} ({m.architecture}): {len(m.sites)} trained layers, q={m.q} B={m.batch_size} T={m.seq_len} state={m.state}",
-        f"{m.backend}: {len(report.delegates)} delegate(s) with {sum(d.ops for d in report.delegates)} ops; outside:",
+        f"{m.model} ({m.architecture}): {_count(len(m.sites), 'trained layer')}, "
+        f"q={m.q} B={m.batch_size} T={m.seq_len} state={m.state}",
+        f"{m.backend}: {_count(len(report.delegates), 'delegate')} with "
+        f"{_count(sum(d.ops for d in report.delegates), 'op')}; {_count(calls, 'op')} outside:",
     ]
-    lines += [f"  {op.op:<24} {op.count:>4}  {op.reason}" for op in report.cpu_ops]
+    by_reason: dict[str, list[str]] = {}
+    for op in report.cpu_ops:
+        by_reason.setdefault(op.reason, []).append(f"{op.op} x{op.count}" if op.count > 1 else op.op)
+    lines += [f"  {reason}: {_shortened(ops)}" for reason, ops in by_reason.items()]
     refused = [f"  {refusal}" for record in result.passes for refusal in record.refusals]
     if refused:
-        lines += ["left as they were:", *refused[:10]] + ([f"  and {len(refused) - 10} more"] if len(refused) > 10 else [])
-    return [*lines, f"{result.path}  {result.file_bytes / 1e6:.1f} MB in {seconds:.0f} s ({slowest} {result.seconds[slowest]:.0f} s)"]
+        lines += ["left as they were:", *refused[:_MOST_OPS]]
+    if len(refused) > _MOST_OPS:
+        lines.append(f"  and {len(refused) - _MOST_OPS} more")
+    took = f"{seconds:.0f} s ({slowest} {result.seconds[slowest]:.0f} s)"
+    return [*lines, f"{result.path}  {result.file_bytes / 1e6:.1f} MB in {took}"]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _shortened(ops: list[str]) -> str:
+    return ", ".join(ops[:_MOST_OPS]) + (f" and {len(ops) - _MOST_OPS} more" if len(ops) > _MOST_OPS else "")
 
 
 def _to_json(result: CompileResult) -> dict[str, Any]:

@@ -23,12 +23,11 @@ FILE = click.Path(path_type=Path)
 def opt(program: Path, passes: str, output: Path | None, dump_passes: Path | None, why: str | None,
         list_passes: bool, as_json: bool) -> int:  # fmt: skip
     """Run passes on PROGRAM, a graph saved by `prgec compile --save-program`, and print the result."""
+    from prgec.passes import pass_table
     from prgec.passes.pipeline import dump_to, run_pipeline
     from prgec.passes.printer import print_program
     from prgec.passes.saved import load_program, save_program
     from prgec.passes.spec import parse_pipeline
-
-    from prgec.passes import pass_table
 
     if list_passes:
         print_lines(*_catalogue())

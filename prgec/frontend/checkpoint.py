@@ -68,7 +68,9 @@ def find_checkpoint(model: str) -> Checkpoint:
     if not config.get("model_type"):
         raise CheckpointError("config.json does not say which model this is (no model_type)", where=path)
     if not any((path / name).is_file() for name in _TOKENIZERS):
-        raise CheckpointError("the checkpoint has no tokenizer", where=path, hint="expected tokenizer.json or tokenizer.model")
+        raise CheckpointError(
+            "the checkpoint has no tokenizer", where=path, hint="expected tokenizer.json or tokenizer.model"
+        )
     return Checkpoint(path, path.resolve().name if Path(model).is_dir() else model, config, _shards(path))
 
 
@@ -122,8 +124,8 @@ def _shards(path: Path) -> tuple[Path, ...]:
         raise CheckpointError(f"{_INDEX} names a file outside the folder: {foreign[0]!r}", where=path)
     missing = [name for name in names if not (path / name).is_file()]
     if missing:
-        raise CheckpointError(f"{len(missing)} of {len(names)} weight files are missing, first {missing[0]}", where=path,
-                              hint="download the checkpoint again")  # fmt: skip
+        what = f"{len(missing)} of {len(names)} weight files are missing, first {missing[0]}"
+        raise CheckpointError(what, where=path, hint="download the checkpoint again")
     return tuple(path / name for name in names)
 
 

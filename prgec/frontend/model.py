@@ -70,7 +70,9 @@ def load_model(checkpoint: Checkpoint) -> nn.Module:
         )  # fmt: skip
     except Exception as error:  # transformers raises KeyError, ValueError, OSError, RuntimeError and safetensors' own
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise CheckpointError(f"transformers cannot load the checkpoint: {lines[0][:200]}", where=checkpoint.path) from error
+        raise CheckpointError(
+            f"transformers cannot load the checkpoint: {lines[0][:200]}", where=checkpoint.path
+        ) from error
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return model.eval()
