@@ -38,7 +38,7 @@ _MOST_OPS = 8
 @click.option("--label-tokens", "num_labels", type=int, default=_DEFAULTS.num_labels, show_default=True,
               help="Most tokens a completion may have.")  # fmt: skip
 @click.option("--targets", default=",".join(_DEFAULTS.targets), show_default=True,
-              help="Layers to train: names (q_proj,v_proj), regular expressions over paths, or all-linear.")  # fmt: skip
+              help="Layers to train: names (q_proj,v_proj), regular expressions, or all-linear.")
 @click.option("--rank", type=int, default=_DEFAULTS.rank, show_default=True, help="LoRA rank.")
 @click.option("--alpha", type=float, default=_DEFAULTS.alpha, show_default=True, help="LoRA alpha.")
 @click.option("--a-seed", type=int, default=_DEFAULTS.a_seed, show_default=True, help="Seed of the frozen A matrices.")
