@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from prgec.errors import PassError
+from prgec.passes.dualize import Dualize
+from prgec.passes.program import GraphProgram
+from tests.passes.builder import GraphBuilder
+from tests.passes.golden import expect, run_pass, transcript
+from tests.passes.parity import assert_parity
+
+aten = torch.ops.aten
+EACH = Dualize(q=2)
+
+
+def example(*, dynamic: bool = True) -> GraphProgram:
+    """Eight rows are 2 queries, 2 signs, 2 examples; B is not zero, so that the branch counts."""
+    b = GraphBuilder(num_rows=8, dynamic=dynamic)
+    program = b.done(b.injected_site(b.hidden(), "q_proj", rank=2, out=3))
+    program.module.get_buffer("q_proj.lora_B").copy_(torch.arange(6.0).reshape(2, 3))
+    return program
+
+
+def test_hit() -> None:
+    expect(transcript(example(), EACH), """\
+graph(tokens: i64[8, T], label_pos: i64[8, 2], targets: i64[8, 2]):
+  %0: f32[8, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[8, T, 2] = aten.linear(%0, @q_proj.lora_A)
+  %2: f32[8, T, 3] = aten.matmul(%1, @q_proj.lora_B)
+  return %2
+--- dualize: 1 hits
+graph(tokens: i64[8, T], label_pos: i64[8, 2], targets: i64[8, 2]):
+  %0: f32[8, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[8, T, 2] = aten.linear(%0, @q_proj.lora_A)
+  %2: f32[1, 2, 3] = aten.unsqueeze(@q_proj.lora_B, 0)
+  %3: f32[4, 2, 3] = aten.expand(%2, [4, -1, -1])
+  %4: f32[4, 2*T, 2] = aten.reshape(%1, [4, -1, 2])
+  %5: f32[4, 2*T, 3] = aten.bmm(%4, %3)
+  %6: f32[4, 2, T, 3] = aten.view(%5, [4, 2, -1, 3])
+  %7: f32[8, T, 3] = aten.view(%6, [8, -1, 3])
+  return %7
+""")
+
+
+def test_hit_fixed_t() -> None:
+    expect(transcript(example(dynamic=False), EACH), """\
+graph(tokens: i64[8, 8], label_pos: i64[8, 2], targets: i64[8, 2]):
+  %0: f32[8, 8, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[8, 8, 2] = aten.linear(%0, @q_proj.lora_A)
+  %2: f32[8, 8, 3] = aten.matmul(%1, @q_proj.lora_B)
+  return %2
+--- dualize: 1 hits
+graph(tokens: i64[8, 8], label_pos: i64[8, 2], targets: i64[8, 2]):
+  %0: f32[8, 8, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[8, 8, 2] = aten.linear(%0, @q_proj.lora_A)
+  %2: f32[1, 2, 3] = aten.unsqueeze(@q_proj.lora_B, 0)
+  %3: f32[4, 2, 3] = aten.expand(%2, [4, -1, -1])
+  %4: f32[4, 16, 2] = aten.reshape(%1, [4, -1, 2])
+  %5: f32[4, 16, 3] = aten.bmm(%4, %3)
+  %6: f32[8, 8, 3] = aten.view(%5, [8, 8, 3])
+  return %6
+""")
+
+
+def test_miss_matmul_with_something_else() -> None:
+    b = GraphBuilder(num_rows=8)
+    hidden = b.hidden()
+    program = b.done(b.call(aten.matmul.default, hidden, b.weight("w", 4, 4)),
+                     b.call(aten.matmul.default, hidden, b.call(aten.neg.default, b.weight("q.lora_B", 4, 4))))  # fmt: skip
+    expect(transcript(program, EACH), """\
+graph(tokens: i64[8, 8], label_pos: i64[8, 2], targets: i64[8, 2]):
+  %0: f32[8, 8, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[8, 8, 4] = aten.matmul(%0, @w)
+  %2: f32[4, 4] = aten.neg(@q.lora_B)
+  %3: f32[8, 8, 4] = aten.matmul(%0, %2)
+  return %1, %3
+--- dualize: 0 hits
+(same)
+""")
+
+
+def test_idempotence() -> None:
+    program = example()
+    assert run_pass(program, EACH).changed
+    assert not run_pass(program, EACH).changed
+
+
+@pytest.mark.parametrize("q", [3, 0])
+def test_failure_rows_do_not_divide(q: int) -> None:
+    with pytest.raises(PassError) as error:
+        Dualize(q=q)(example())
+    assert str(error.value) == f"dualize: cannot run: 8 rows are not a multiple of 2q = {2 * q}"
+
+
+@pytest.mark.parametrize("q", [1, 2, 4])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_parity(q: int, dynamic: bool) -> None:
+    assert_parity(example(dynamic=dynamic), Dualize(q=q))
+
+
+def test_parity_of_a_site_behind_the_label_gather() -> None:
+    """The LM head as a site: N*K rows, and no T in its shape."""
+    b = GraphBuilder(num_rows=4, dynamic=True)
+    rows = b.call(aten.gather.default, b.hidden(), 1, b.label_index(4))
+    program = b.done(b.injected_site(rows, "lm_head", rank=2, out=6))
+    program.module.get_buffer("lm_head.lora_B").fill_(0.5)
+    assert_parity(program, EACH)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from prgec.errors import PassError, UsageError
+from prgec.passes.inject_lora_fa import InjectLoraFa
+from prgec.passes.program import GraphProgram
+from prgec.runtime_ops.lora import lora_a
+from tests.passes.builder import GraphBuilder, row_inputs
+from tests.passes.golden import expect, run_pass, transcript
+from tests.passes.parity import assert_parity, run
+
+aten = torch.ops.aten
+EACH = InjectLoraFa(rank=2, alpha=4.0, seed=5)
+
+
+def example() -> GraphProgram:
+    """Two projections of one layer, one with a bias and out != in, and the LM head, which is no default target."""
+    b = GraphBuilder(dynamic=True)
+    hidden = b.hidden()
+    query = b.call(aten.linear.default, hidden, b.weight("layers.0.q_proj.weight", 4, 4))
+    value = b.call(aten.linear.default, query, b.weight("layers.0.v_proj.weight", 3, 4), b.weight("layers.0.v_proj.bias", 3))
+    return b.done(b.call(aten.linear.default, value, b.weight("lm_head.weight", 6, 3)))
+
+
+def test_hit() -> None:
+    expect(transcript(example(), EACH), """\
+graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
+  %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[4, T, 4] = aten.linear(%0, @layers.0.q_proj.weight)
+  %2: f32[4, T, 3] = aten.linear(%1, @layers.0.v_proj.weight, @layers.0.v_proj.bias)
+  %3: f32[4, T, 6] = aten.linear(%2, @lm_head.weight)
+  return %3
+--- inject-lora-fa: 2 hits
+graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
+  %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[4, T, 4] = aten.linear(%0, @layers.0.q_proj.weight)
+  %2: f32[4, T, 2] = aten.linear(%0, @layers.0.q_proj.lora_A)
+  %3: f32[4, T, 4] = aten.matmul(%2, @layers.0.q_proj.lora_B)
+  %4: f32[4, T, 4] = aten.add(%1, %3)
+  %5: f32[4, T, 3] = aten.linear(%4, @layers.0.v_proj.weight, @layers.0.v_proj.bias)
+  %6: f32[4, T, 2] = aten.linear(%4, @layers.0.v_proj.lora_A)
+  %7: f32[4, T, 3] = aten.matmul(%6, @layers.0.v_proj.lora_B)
+  %8: f32[4, T, 3] = aten.add(%5, %7)
+  %9: f32[4, T, 6] = aten.linear(%8, @lm_head.weight)
+  return %9
+""")
+
+
+def test_hit_frozen_matrices_are_scaled_by_alpha_over_rank() -> None:
+    program = example()
+    run_pass(program, EACH)
+    assert torch.equal(program.module.get_buffer("layers.0.q_proj.lora_A"), 2.0 * lora_a(5, 0, 2, 4))
+    assert torch.equal(program.module.get_buffer("layers.0.v_proj.lora_A"), 2.0 * lora_a(5, 1, 2, 4))
+
+
+@pytest.mark.parametrize(
+    ("targets", "sites"),
+    [
+        (("q_proj",), ["layers.0.q_proj"]),
+        (("v_proj", "q_proj"), ["layers.0.q_proj", "layers.0.v_proj"]),
+        ((r"layers\.\d+\.v.*",), ["layers.0.v_proj"]),
+        (("lm_head", "q_proj"), ["layers.0.q_proj", "lm_head"]),
+        (("all-linear", "lm_head"), ["layers.0.q_proj", "layers.0.v_proj", "lm_head"]),
+    ],
+)
+def test_hit_targets(targets: tuple[str, ...], sites: list[str]) -> None:
+    program = example()
+    run_pass(program, InjectLoraFa(targets=targets, rank=1))
+    assert sorted(n for n, _ in program.module.named_buffers() if n.endswith("lora_B")) == [f"{s}.lora_B" for s in sites]
+
+
+def test_hit_branch_adds_its_product() -> None:
+    """With B at anything but zero, the layer is W + (alpha/r A^T B)^T."""
+    program = example()
+    inputs = row_inputs(program)
+    run_pass(program, InjectLoraFa(targets=("lm_head",), rank=2, alpha=4.0))
+    state = torch.randn(2, 6, generator=torch.Generator().manual_seed(1))
+    program.module.get_buffer("lm_head.lora_B").copy_(state)
+    merged = example()
+    weight = merged.module.get_buffer("lm_head.weight")
+    weight += (2.0 * lora_a(0, 0, 2, 3).T @ state).T
+    torch.testing.assert_close(run(program, inputs)[0], run(merged, inputs)[0])
+
+
+def test_miss_other_dtype_low_rank_and_shared_layers() -> None:
+    b = GraphBuilder()
+    hidden = b.hidden()
+    half = b.call(aten.to.dtype, hidden, torch.bfloat16)
+    outputs = [b.call(aten.linear.default, half, b.tensor("h.half_proj.weight", torch.ones(4, 4, dtype=torch.bfloat16)))]
+    row = b.call(aten.select.int, b.call(aten.select.int, hidden, 0, 0), 0, 0)
+    outputs.append(b.call(aten.linear.default, row, b.weight("h.row_proj.weight", 4, 4)))
+    outputs.append(b.call(aten.linear.default, hidden, b.weight("h.shared.weight", 4, 4)))
+    outputs.append(b.call(aten.linear.default, outputs[-1], b.read("h.shared.weight")))
+    outputs.append(b.call(aten.linear.default, hidden, b.weight("h.good.weight", 4, 4)))
+    expect(transcript(b.done(*outputs), InjectLoraFa(rank=1)), """""")
+
+
+def test_miss_weight_that_is_no_attribute() -> None:
+    b = GraphBuilder()
+    hidden = b.hidden()
+    computed = b.call(aten.neg.default, b.weight("a.weight", 4, 4))
+    b2 = b.call(aten.linear.default, hidden, computed)
+    program = b.done(b2, b.call(aten.linear.default, hidden, b.weight("b.weight", 4, 4)))
+    result = run_pass(program, EACH)
+    assert (result.hits, result.refusals) == (1, ())
+
+
+def test_idempotence_refuses_a_second_run() -> None:
+    program = example()
+    run_pass(program, EACH)
+    with pytest.raises(PassError) as error:
+        EACH(program)
+    assert str(error.value) == "inject-lora-fa: cannot run: the graph has LoRA-FA sites already"
+
+
+@pytest.mark.parametrize(
+    ("each", "text"),
+    [
+        (InjectLoraFa(rank=0), "inject-lora-fa: cannot run: rank is 0; expected at least 1"),
+        (
+            InjectLoraFa(targets=("w_proj",)),
+            "no Linear layer is called 'w_proj'. Hint: this model has: lm_head, q_proj, v_proj",
+        ),
+        (
+            InjectLoraFa(targets=("q_proj", "(")),
+            "--targets '(' is not a regular expression: missing ), unterminated subpattern at position 0",
+        ),
+    ],
+)
+def test_failure(each: InjectLoraFa, text: str) -> None:
+    with pytest.raises((PassError, UsageError)) as error:
+        each(example())
+    assert str(error.value) == text
+
+
+def test_failure_when_every_site_is_refused() -> None:
+    b = GraphBuilder()
+    half = b.call(aten.to.dtype, b.hidden(), torch.bfloat16)
+    linear = b.call(aten.linear.default, half, b.tensor("q.weight", torch.ones(4, 4, dtype=torch.bfloat16)))
+    with pytest.raises(UsageError) as error:
+        EACH(b.done(linear))
+    assert str(error.value) == "no layer could be made trainable (q: computes in torch.bfloat16; expected f32)"
+
+
+def test_parity_while_b_is_zero() -> None:
+    assert_parity(example(), EACH)
