@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
+from prgec.errors import InternalError
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 
@@ -64,7 +65,8 @@ class SeqTables:
 
     def _tokens(self) -> Node:
         tokens = self._program.placeholder(TOKENS)
-        assert tokens is not None
+        if tokens is None:
+            raise InternalError("the graph has no tokens input")
         return tokens
 
 
