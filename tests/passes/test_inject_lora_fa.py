@@ -94,7 +94,37 @@ def test_miss_other_dtype_low_rank_and_shared_layers() -> None:
     outputs.append(b.call(aten.linear.default, hidden, b.weight("h.shared.weight", 4, 4)))
     outputs.append(b.call(aten.linear.default, outputs[-1], b.read("h.shared.weight")))
     outputs.append(b.call(aten.linear.default, hidden, b.weight("h.good.weight", 4, 4)))
-    expect(transcript(b.done(*outputs), InjectLoraFa(rank=1)), """""")
+    expect(transcript(b.done(*outputs), InjectLoraFa(rank=1)), """\
+graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
+  %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
+  %1: bf16[4, 8, 4] = aten.to.dtype(%0, bf16)
+  %2: bf16[4, 8, 4] = aten.linear(%1, @h.half_proj.weight)
+  %3: f32[8, 4] = aten.select.int(%0, 0, 0)
+  %4: f32[4] = aten.select.int(%3, 0, 0)
+  %5: f32[4] = aten.linear(%4, @h.row_proj.weight)
+  %6: f32[4, 8, 4] = aten.linear(%0, @h.shared.weight)
+  %7: f32[4, 8, 4] = aten.linear(%6, @h.shared.weight)
+  %8: f32[4, 8, 4] = aten.linear(%0, @h.good.weight)
+  return %2, %5, %6, %7, %8
+--- inject-lora-fa: 1 hits
+refused h.half_proj: computes in torch.bfloat16; expected f32
+refused h.row_proj: its input has rank 1; expected rows first
+refused h.shared: is called 2 times; a branch serves one call
+graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
+  %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
+  %1: bf16[4, 8, 4] = aten.to.dtype(%0, bf16)
+  %2: bf16[4, 8, 4] = aten.linear(%1, @h.half_proj.weight)
+  %3: f32[8, 4] = aten.select.int(%0, 0, 0)
+  %4: f32[4] = aten.select.int(%3, 0, 0)
+  %5: f32[4] = aten.linear(%4, @h.row_proj.weight)
+  %6: f32[4, 8, 4] = aten.linear(%0, @h.shared.weight)
+  %7: f32[4, 8, 4] = aten.linear(%6, @h.shared.weight)
+  %8: f32[4, 8, 4] = aten.linear(%0, @h.good.weight)
+  %9: f32[4, 8, 1] = aten.linear(%0, @h.good.lora_A)
+  %10: f32[4, 8, 4] = aten.matmul(%9, @h.good.lora_B)
+  %11: f32[4, 8, 4] = aten.add(%8, %10)
+  return %2, %5, %6, %7, %11
+""")
 
 
 def test_miss_weight_that_is_no_attribute() -> None:
