@@ -28,6 +28,9 @@ _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _DOWNLOADED = ["*.json", "*.safetensors", "tokenizer.model", "*.txt"]
+# snapshot_download waits for ever on a hub that accepts the connection and never answers, so the hub is asked for
+# something small first.
+_HUB_TIMEOUT_S = 10.0
 _PASS_A_FOLDER = "pass the folder of a checkpoint instead: prgec compile path/to/checkpoint"
 
 
@@ -94,16 +97,17 @@ def _locate(model: str) -> Path:
 
 
 def _from_hub(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
 
     try:
         return Path(snapshot_download(hub_id, allow_patterns=_DOWNLOADED, local_files_only=True))
     except Exception:  # The cache's errors are many and none of them matters: the hub is asked next.
         pass
     try:
+        HfApi().model_info(hub_id, timeout=_HUB_TIMEOUT_S)
         return Path(snapshot_download(hub_id, allow_patterns=_DOWNLOADED))
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise CheckpointError(f"{hub_id} is not in the local cache and could not be downloaded: {reason}",
                               hint=_PASS_A_FOLDER) from error  # fmt: skip
 
@@ -112,7 +116,7 @@ def _shards(path: Path) -> tuple[Path, ...]:
     if (path / _SINGLE).is_file():
         return (path / _SINGLE,)
     if not (path / _INDEX).is_file():
-        hint = "convert it with transformers: model.save_pretrained(folder)"
+        hint = "pickled weights are never loaded: convert them with transformers, model.save_pretrained(folder)"
         raise CheckpointError(f"the checkpoint has neither {_SINGLE} nor {_INDEX}", where=path, hint=hint)
     weight_map = _read_json(path / _INDEX, "the index of the weights").get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,20 +60,22 @@ def load_model(checkpoint: Checkpoint) -> nn.Module:
     """Load the weights as f32 on the CPU; code from checkpoints is never run.
 
     Raises:
-        CheckpointError: If transformers does not know the architecture or the weights do not fit it.
+        CheckpointError: If transformers does not know the architecture, or the weights do not fit it.
     """
     from transformers import AutoModelForCausalLM
 
     try:
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(
+        loaded: tuple[nn.Module, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
             checkpoint.path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True,
-            use_safetensors=True, trust_remote_code=False,
+            use_safetensors=True, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
     except Exception as error:  # transformers raises KeyError, ValueError, OSError, RuntimeError and safetensors' own
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
-            f"transformers cannot load the checkpoint: {lines[0][:200]}", where=checkpoint.path
+            f"transformers cannot load the checkpoint: {reason[:200]}", where=checkpoint.path
         ) from error
+    model, info = loaded
+    _check_all_loaded(info, checkpoint)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return model.eval()
@@ -114,6 +117,17 @@ def weights_sha256(model: nn.Module) -> str:
         digest.update(f"{name} {list(tensor.shape)}\n".encode())
         digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _check_all_loaded(info: dict[str, Any], checkpoint: Checkpoint) -> None:
+    """Refuse weights that do not fit the configuration: transformers fills the gaps with random numbers."""
+    missing, mismatched = sorted(info["missing_keys"]), sorted(info["mismatched_keys"])
+    if missing:
+        raise CheckpointError(f"the checkpoint lacks {len(missing)} of the model's weights, first {missing[0]}",
+                              where=checkpoint.path, hint="config.json may belong to another model")  # fmt: skip
+    if mismatched:
+        name, found, expected = mismatched[0]
+        raise CheckpointError(f"{name} is {list(found)}; config.json asks for {list(expected)}", where=checkpoint.path)
 
 
 def _label_examples(num_rows: int, num_labels: int) -> tuple[Tensor, Tensor]:
