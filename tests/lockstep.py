@@ -1,0 +1,153 @@
+"""Trains a compiled program and the oracle side by side, each by its own losses alone, and says how far they part.
+
+Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from prgec.contract import Manifest
+from prgec.data.batches import Batch, training_batch
+from prgec.data.encode import Row
+from prgec.driver.adapter import masters
+from prgec.driver.estimators import Plain
+from prgec.driver.program import FloatArray, IntArray, Program, State
+from prgec.driver.trainer import Trainer
+from prgec.tokenizer import Tokenizer
+from tests.oracle import Example, Mezo, Settings
+
+Step = tuple[Sequence[Example], float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a program and the oracle compare after a run.
+
+    Attributes:
+        steps: Steps of the run.
+        max_rel_loss_diff: Largest |difference| / |oracle's loss| over all rows of all steps.
+        max_rel_state_diff: Largest |difference| of B after the run, over all sites, relative to `max_abs_state`.
+        max_abs_state: Largest |B| of the oracle after the run.
+        first_loss: The oracle's mean loss in the first step.
+        last_loss: The oracle's mean loss in the last step.
+    """
+
+    steps: int
+    max_rel_loss_diff: float
+    max_rel_state_diff: float
+    max_abs_state: float
+    first_loss: float
+    last_loss: float
+
+
+class Recorder:
+    """A program that remembers the losses of its last call, row by row; the trainer itself keeps only means."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.loss_N: FloatArray = np.zeros(0, dtype=np.float32)
+
+    @property
+    def manifest(self) -> Manifest:
+        return self._program.manifest
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._program.tokenizer
+
+    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
+                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+        self.loss_N = self._program.forward(tokens_NT, label_pos_NK, targets_NK, g_q, lr, eps, seed, step)
+        return self.loss_N
+
+    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+        self._program.apply(g_q, lr, seed, step)
+
+    def read_state(self) -> State:
+        return self._program.read_state()
+
+    def write_state(self, state: Mapping[str, FloatArray]) -> None:
+        self._program.write_state(state)
+
+
+def oracle_for(program: Program, checkpoint: Path, *, eps: float, seed: int,
+               dtype: torch.dtype = torch.float32) -> Mezo:  # fmt: skip
+    """Return the oracle of a program's training, on the checkpoint as transformers loads it."""
+    from transformers import AutoModelForCausalLM
+
+    m = program.manifest
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, local_files_only=True).eval()
+    settings = Settings(q=m.q, eps=eps, seed=seed, rank=m.rank, alpha=m.alpha, a_seed=m.a_seed)
+    return Mezo(model, [site.name for site in m.sites], settings)
+
+
+def follow(program: Program, oracle: Mezo, steps: Iterable[Step]) -> Comparison:
+    """Train both on the same examples and compare every loss and the final B.
+
+    Args:
+        program: A program in its initial state.
+        oracle: From `oracle_for`, at its start.
+        steps: Examples and learning rate of each step.
+    """
+    recorder = Recorder(program)
+    trainer = Trainer(recorder, Plain(), eps=oracle.settings.eps, seed=oracle.settings.seed)
+    differences, means = [], []
+    for number, (examples, lr) in enumerate(steps, 1):
+        trainer.step(batch_of(examples, program.manifest), lr)
+        expected = oracle.step(number, examples, lr).numpy()
+        found = recorder.loss_N.reshape(expected.shape).astype(np.float64)
+        differences.append(float((np.abs(found - expected) / np.abs(expected)).max()))
+        means.append(float(expected.mean()))
+    trainer.flush()
+    state_diff, state_size = state_difference(program, oracle)
+    return Comparison(len(means), max(differences), state_diff, state_size, means[0], means[-1])
+
+
+def state_difference(program: Program, oracle: Mezo) -> tuple[float, float]:
+    """Return the largest difference of B relative to the largest |B| of the oracle, and that |B|."""
+    expected = {f"{name}.lora_B": b_RO.numpy() for name, b_RO in oracle.masters().items()}
+    found = masters(program.read_state(), program.manifest)
+    assert list(found) == list(expected)
+    size = max(float(np.abs(b).max()) for b in expected.values())
+    return max(float(np.abs(found[name] - expected[name]).max()) for name in expected) / size, size
+
+
+def batch_of(examples: Sequence[Example], manifest: Manifest) -> Batch:
+    """Return the inputs of a training step on B examples."""
+    return training_batch([row_of(example) for example in examples], np.arange(len(examples)), manifest)
+
+
+def row_of(example: Example) -> Row:
+    """Return the row a program reads for an example: the last token is only predicted, never read."""
+    tokens = (*example.prompt, *example.completion[:-1])
+    first = len(example.prompt) - 1
+    return Row(tokens, tuple(range(first, first + len(example.completion))), example.completion)
+
+
+def random_examples(count: int, manifest: Manifest, seed: int) -> list[Example]:
+    """Return examples of random tokens, of all lengths up to the program's T and K."""
+    rng = np.random.default_rng(seed)
+    examples = []
+    for _ in range(count):
+        num_targets = int(rng.integers(1, manifest.num_labels + 1))
+        num_prompt = int(rng.integers(2, manifest.seq_len - num_targets + 2))
+        ids = tuple(rng.integers(3, manifest.vocab_size, num_prompt + num_targets).tolist())
+        examples.append(Example(ids[:num_prompt], ids[num_prompt:]))
+    return examples
+
+
+def random_steps(steps: int, manifest: Manifest, *, lr: float, pool: int, seed: int = 0) -> list[Step]:
+    """Return steps of B examples each from a pool, and so of varying T, with a learning rate that halves and doubles.
+
+    A learning rate that differs from step to step shows whether it stays with the g it belongs to.
+    """
+    examples = random_examples(pool, manifest, seed)
+    rng = np.random.default_rng([seed, 1])
+    chosen = [rng.choice(pool, manifest.batch_size, replace=False) for _ in range(steps)]
+    return [([examples[i] for i in indices], lr * (1.0, 0.5)[n % 2]) for n, indices in enumerate(chosen)]
