@@ -70,6 +70,58 @@ class GraphProgram:
         """Mode (and symbolic shapes) every `meta["val"]` belongs to."""
         for node in self.placeholders():
             val = node.meta["val"]
+            if isinstance(val, torch.Tensor):
+                mode: FakeTensorMode = val.fake_mode  # type: ignore[attr-defined]
+                return mode
+        raise InternalError("the graph has no tensor input")
+
+    def placeholders(self) -> list[Node]:
+        """Inputs in call order."""
+        return [node for node in self.graph.nodes if node.op == "placeholder"]
+
+    def placeholder(self, name: str) -> Node | None:
+        """The input called `name`, or None."""
+        return next((node for node in self.placeholders() if node.target == name), None)
+
+    def calls(self, *targets: Callable[..., Any]) -> Iterator[Node]:
+        """Calls of any of `targets`, in graph order; safe against edits while iterating."""
+        yield from [node for node in self.graph.nodes if node.op == "call_function" and node.target in targets]
+
+    def attribute(self, node: Node) -> torch.Tensor:
+        """The tensor a `get_attr` node reads."""
+        value = operator.attrgetter(str(node.target))(self.module)
+        if not isinstance(value, torch.Tensor):
+            raise InternalError(f"attribute {node.target} is not a tensor")
+        return value
+
+    def state_names(self) -> list[str]:
+        """Fully qualified names of the mutable state, in graph order of first use."""
+        written = {str(node.args[0].target) for node in self.graph.nodes if is_mutation(node) and _reads_attr(node)}
+        reads = [str(node.target) for node in self.graph.nodes if node.op == "get_attr"]
+        return [name for name in dict.fromkeys(reads) if name in written]
+
+    def max_seq_len(self) -> int:
+        """T of the graph; the upper bound where T is symbolic."""
+        node = self.placeholder(TOKENS)
+        if node is None:
+            raise InternalError("the graph has no tokens input")
+        size = node.meta["val"].shape[1]
+        return size if isinstance(size, int) else int(size.node.shape_env.bound_sympy(size.node.expr).upper)
+
+    def finish(self) -> None:
+        """Remove unused attributes and nodes, and bring the generated code up to date."""
+        self.graph.eliminate_dead_code(is_impure_node=is_impure)
+        self.graph.lint()
+        self.module.recompile()
+        self.module.delete_all_unused_submodules()
+        _delete_unused_tensors(self.module)
+
+    def to_exported(self) -> ExportedProgram:
+        """Export the rewritten graph: one re-trace restores signature, mutated buffers and dynamic T."""
+        example: list[torch.Tensor] = []
+        shapes: dict[str, Any] = {}
+        for node in self.placeholders():
+            val = node.meta["val"]
             dynamic = [d for d, size in enumerate(val.shape) if not isinstance(size, int)]
             # Methods without rows have no T.
             longest = self.max_seq_len() if dynamic else 0
