@@ -25,6 +25,8 @@ PASSES: dict[str, str] = {
     "rotate-half-to-linear": "prgec.passes.rotate_half_to_linear:RotateHalfToLinear",
     "label-gather-to-bmm": "prgec.passes.label_gather_to_bmm:LabelGatherToBmm",
     "reshape-to-view": "prgec.passes.reshape_to_view:ReshapeToView",
+    "quantize-base": "prgec.passes.quantize_base:QuantizeBase",
+    "quantize-embedding": "prgec.passes.quantize_embedding:QuantizeEmbedding",
 }
 
 

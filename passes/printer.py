@@ -30,7 +30,7 @@ def print_program(program: GraphProgram) -> str:
         elif node.op == "get_attr":
             names[node] = f"@{node.target}"
         elif node.op == "output":
-            lines.append("  return " + ", ".join(_argument(a, names) for a in node.args[0]))
+            lines.append(("  return " + ", ".join(_argument(a, names) for a in node.args[0])).rstrip())
         else:
             names[node] = f"%{num_values}"
             num_values += 1

@@ -84,8 +84,16 @@ def default_pipeline(options: CompileOptions, backend: Backend) -> str:
         },
         "dualize": {"q": options.q},
         "insert-self-update": {"state": options.state},
+        "quantize-base": {"scheme": options.quantize, "group": options.group_size},
+        "quantize-embedding": {"bits": options.quantize_embedding, "group": options.group_size},
     }
-    needed = {name: cls for name, cls in pass_table().items() if not cls.is_legality or name in backend.legality}
+    unused = {name for name, is_on in (("quantize-base", options.quantize != "none"),
+                                       ("quantize-embedding", options.quantize_embedding)) if not is_on}  # fmt: skip
+    needed = {
+        name: cls
+        for name, cls in pass_table().items()
+        if name not in unused and (not cls.is_legality or name in backend.legality)
+    }
     return print_pipeline([cls(**chosen.get(name, {})) for name, cls in needed.items()])
 
 
@@ -189,7 +197,8 @@ def _manifest(
         alpha=_option(passes, "inject-lora-fa", "alpha"),
         a_seed=_option(passes, "inject-lora-fa", "seed"),
         state=_option(passes, "insert-self-update", "state"),
-        quantize="none",
+        quantize=_optional(passes, "quantize-base", "scheme", "none"),
+        quantize_embedding=_optional(passes, "quantize-embedding", "bits", 0),
         sites=sites,
         pipeline=print_pipeline(passes),
         base_sha256=source.base_sha256,
@@ -203,6 +212,10 @@ def _option(passes: Sequence[Pass], name: str, option: str) -> Any:
     if len(found) != 1:
         raise UsageError(f"the pipeline has {name} {len(found)} times; a program that trains itself needs it once")
     return getattr(found[0], option)
+
+
+def _optional(passes: Sequence[Pass], name: str, option: str, default: Any) -> Any:
+    return next((getattr(each, option) for each in passes if each.name == name), default)
 
 
 def _versions() -> dict[str, str]:

@@ -75,6 +75,7 @@ class Manifest:
         a_seed: Seed the frozen A matrices were drawn from (`prgec.runtime_ops.lora_a`).
         state: `seeded` (one master per site) or `dual` (2q copies per site, the paper's Algorithm 2).
         quantize: Scheme of the frozen weights, `none` for f32.
+        quantize_embedding: Bits of the embedding table, 0 for f32.
         sites: Trained layers in the order of their noise index.
         pipeline: Text of the pass pipeline that built the graph.
         base_sha256: Hash over the names and bytes of the checkpoint's weights.
@@ -101,6 +102,7 @@ class Manifest:
     base_sha256: str
     versions: dict[str, str] = field(default_factory=dict)
     pad_token_id: int = 0
+    quantize_embedding: int = 0
 
     @property
     def num_rows(self) -> int:

@@ -8,6 +8,10 @@ from pathlib import Path
 from prgec.errors import UsageError
 
 
+QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w")
+EMBEDDING_BITS = (0, 8, 4)
+
+
 @dataclass(frozen=True)
 class CompileOptions:
     """One compilation.
@@ -25,6 +29,9 @@ class CompileOptions:
         alpha: LoRA alpha; the branch is scaled by alpha / rank.
         a_seed: Seed of the frozen A matrices.
         state: `seeded` or `dual`.
+        quantize: Scheme of the frozen linear layers: `none`, `8da8w` or `8da4w`.
+        group_size: Inputs that share a scale in 4-bit weights and in the embedding.
+        quantize_embedding: Bits of the embedding table: 0 (f32), 8 or 4.
         passes: Pipeline text that replaces the default one.
         dump_passes: Folder for the graph after each pass.
         save_program: Where to save the exported graph before any pass, for `prgec opt`.
@@ -43,6 +50,9 @@ class CompileOptions:
     alpha: float = 32.0
     a_seed: int = 0
     state: str = "seeded"
+    quantize: str = "none"
+    group_size: int = 32
+    quantize_embedding: int = 0
     passes: str | None = None
     dump_passes: Path | None = None
     save_program: Path | None = None

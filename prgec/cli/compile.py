@@ -10,7 +10,7 @@ import click
 from prgec.backends import BACKENDS
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.contract import STATE_MODES
-from prgec.options import CompileOptions
+from prgec.options import EMBEDDING_BITS, QUANTIZE_SCHEMES, CompileOptions
 
 if TYPE_CHECKING:
     from prgec.compiler import CompileResult
@@ -44,6 +44,12 @@ _MOST_OPS = 8
 @click.option("--a-seed", type=int, default=_DEFAULTS.a_seed, show_default=True, help="Seed of the frozen A matrices.")
 @click.option("--state", type=click.Choice(STATE_MODES), default=_DEFAULTS.state, show_default=True,
               help="One master copy of B, or the paper's 2q copies.")  # fmt: skip
+@click.option("--quantize", type=click.Choice(QUANTIZE_SCHEMES), default=_DEFAULTS.quantize, show_default=True,
+              help="Frozen layers: int8 activations with int8 (8da8w) or grouped int4 (8da4w) weights.")  # fmt: skip
+@click.option("--group-size", type=int, default=_DEFAULTS.group_size, show_default=True,
+              help="Inputs that share a scale in 4-bit weights and in the embedding.")  # fmt: skip
+@click.option("--quantize-embedding", type=click.Choice(EMBEDDING_BITS), default=_DEFAULTS.quantize_embedding,
+              show_default=True, help="Bits of the embedding table; 0 keeps f32.")  # fmt: skip
 @click.option("--static", is_flag=True, help="Fix T at --seq-len even where the backend could vary it.")
 @click.option("--passes", help="Pipeline text that replaces the default one.")
 @click.option("--dump-passes", type=FILE, metavar="DIR", help="Write the graph after each pass to DIR.")

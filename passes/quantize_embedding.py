@@ -1,0 +1,98 @@
+"""Store the embedding table in 8 or 4 bits.
+
+Before:
+    %0: f32[N, T, D] = aten.embedding(@embed.weight, tokens)
+After:
+    %0: f32[N, T, D] = quantized_decomposed.embedding_4bit(@embed.weight_packed, @embed.weight_scale, -, -8, 7, tokens)
+
+Requires: ExecuTorch's quantised kernels. Ensures: nothing.
+Numerics: CHANGES (the quantisation error of the table).
+Why: the f32 table of TinyLlama is 262 MB, a third of the whole 4-bit program, and only N*T of its rows are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier, describe
+from prgec.passes.program import TOKENS, GraphProgram
+from prgec.passes.quantize_base import SCHEMES, quantized
+from prgec.passes.rewrite import Rewriter
+from prgec.passes.shapes import shape_of
+
+aten = torch.ops.aten
+
+_BITS = {0: None, 8: SCHEMES["8da8w"], 4: SCHEMES["8da4w"]}
+
+
+@dataclass(frozen=True)
+class QuantizeEmbedding(Pass):
+    """Quantise the token embedding.
+
+    Attributes:
+        bits: 8, 4, or 0 to leave it in f32.
+        group: Columns that share a scale.
+    """
+
+    name: ClassVar[str] = "quantize-embedding"
+    tier: ClassVar[Tier] = CHANGES
+    after: ClassVar[frozenset[str]] = frozenset({"canonicalize"})
+
+    bits: int = 0
+    group: int = 32
+
+    def requires(self, program: GraphProgram) -> Sequence[str]:
+        """The number of bits is one the runtime has a kernel for."""
+        del program
+        return [] if self.bits in _BITS else [f"bits is {self.bits}; expected 0, 4 or 8"]
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Rewrite every lookup of token ids."""
+        if not self.bits:
+            return PassResult(program, False)
+        import executorch.exir.passes._quant_patterns_and_replacements  # noqa: F401 - registers the ops
+
+        rewriter = Rewriter(program, self.name)
+        hits, refusals = 0, []
+        for node in program.calls(aten.embedding.default):
+            reason = self._why_not(node)
+            if reason:
+                refusals.append(Refusal(describe(node), reason))
+                continue
+            self._rewrite(program, rewriter, node)
+            hits += 1
+        return PassResult(program, hits > 0, hits, tuple(refusals))
+
+    def _why_not(self, node: Node) -> str:
+        table, index = node.args[:2]
+        assert isinstance(table, Node) and isinstance(index, Node)
+        if table.op != "get_attr" or index.target != TOKENS:
+            return "it does not look up token ids"
+        width = int(shape_of(table)[1])
+        return f"its width {width} is not a multiple of group={self.group}" if width % self.group else ""
+
+    def _rewrite(self, program: GraphProgram, rewriter: Rewriter, node: Node) -> None:
+        table, tokens = node.args[:2]
+        assert isinstance(table, Node)
+        scheme = _BITS[self.bits]
+        assert scheme is not None
+        values, scale, _ = quantized(program.attribute(table), scheme, [1, self.group])
+        ops = torch.ops.quantized_decomposed
+        op = ops.embedding_byte.default if self.bits == 8 else ops.embedding_4bit.default
+        stored = values if self.bits == 8 else packed_nibbles(values)
+        with rewriter.before(node):
+            data = rewriter.constant(f"{table.target}_packed", stored)
+            scales = rewriter.constant(f"{table.target}_scale", scale)
+            lookup = rewriter.call(op, data, scales, None, scheme.minimum, scheme.maximum, tokens)
+        rewriter.replace(node, lookup)
+
+
+def packed_nibbles(values: torch.Tensor) -> torch.Tensor:
+    """Two values in [-8, 7] a byte, the even column in the high half: u8[V, D / 2]."""
+    shifted = (values + 8).to(torch.uint8)
+    return (shifted[:, ::2] << 4) | shifted[:, 1::2]
