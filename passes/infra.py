@@ -111,6 +111,8 @@ class Pass(ABC):
             PassError: If a precondition, a promise or the verifier fails, or the pass itself does.
         """
         self._raise_first("cannot run", self.requires(program))
+        # What was dead before is no change of this pass.
+        program.finish()
         before = print_program(program)
         try:
             result = self.run(program)

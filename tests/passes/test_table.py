@@ -93,8 +93,9 @@ def test_the_whole_table_is_a_pipeline_text() -> None:
     assert parse_pipeline(",".join(PASSES), pass_table()) == passes
 
 
-def test_only_the_training_step_changes_the_function() -> None:
-    assert [name for name, cls in pass_table().items() if cls.tier == CHANGES] == ["insert-self-update"]
+def test_only_the_training_step_and_quantisation_change_the_function() -> None:
+    changing = [name for name, cls in pass_table().items() if cls.tier == CHANGES]
+    assert changing == ["insert-self-update", "quantize-base", "quantize-embedding"]
 
 
 def _module_docstring(name: str) -> str:

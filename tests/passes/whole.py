@@ -1,6 +1,6 @@
 """Default pipelines run over a tiny random Llama, once a session each.
 
-One layer, grouped queries, biases on all projections; q = 2 queries, B = 1 example, so N = 4 rows.
+One layer, grouped queries, biases on all projections; q = 2 queries, B = 2 examples, so N = 8 rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prgec.passes.program import GraphProgram
 from prgec.passes.spec import parse_pipeline
 from tests.models import TinyLlama
 
-OPTIONS = CompileOptions(model="tiny", output=Path("tiny.pte"), q=2, batch_size=1, seq_len=8, num_labels=2,
+OPTIONS = CompileOptions(model="tiny", output=Path("tiny.pte"), q=2, batch_size=2, seq_len=8, num_labels=2,
                          rank=2, alpha=4.0, a_seed=3)  # fmt: skip
 MODEL = TinyLlama(has_bias=True)
 

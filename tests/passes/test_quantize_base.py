@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from prgec.errors import PassError
+from prgec.passes.program import GraphProgram
+from prgec.passes.quantize_base import QuantizeBase
+from tests.passes.builder import GraphBuilder, row_inputs
+from tests.passes.golden import expect, run_pass, transcript
+from tests.passes.parity import run
+
+aten = torch.ops.aten
+EACH = QuantizeBase(scheme="8da4w", group=2)
+
+
+def example() -> GraphProgram:
+    """A site with its LoRA branch, which stays as it is, and a second layer on the same input."""
+    b = GraphBuilder(dynamic=True)
+    hidden = b.hidden()
+    query = b.call(aten.linear.default, hidden, b.weight("q_proj.weight", 3, 4), b.weight("q_proj.bias", 3))
+    branch = b.injected_site(hidden, "q_proj", rank=1, out=3)
+    value = b.call(aten.linear.default, hidden, b.weight("v_proj.weight", 2, 4))
+    return b.done(b.call(aten.add.Tensor, query, branch), value)
+
+
+def test_hit() -> None:
+    expect(transcript(example(), EACH), """\
+graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
+  %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[4, T, 3] = aten.linear(%0, @q_proj.weight, @q_proj.bias)
+  %2: f32[4, T, 1] = aten.linear(%0, @q_proj.lora_A)
+  %3: f32[4, T, 3] = aten.matmul(%2, @q_proj.lora_B)
+  %4: f32[4, T, 2] = aten.linear(%0, @v_proj.weight)
+  %5: f32[4, T, 3] = aten.add(%1, %3)
+  return %5, %4
+--- quantize-base: 2 hits
+graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
+  %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: (f32[4, T], i8[4, T]) = torchao.choose_qparams_affine(%0, ASYMMETRIC, [1, 1, 4], i8, -128, 127, None, None, i8)
+  %2: f32[4, T] = getitem(%1, 0)
+  %3: i8[4, T] = getitem(%1, 1)
+  %4: i8[4, T, 4] = torchao.quantize_affine(%0, [1, 1, 4], %2, %3, i8, -128, 127)
+  %5: f32[4, T, 4] = torchao.dequantize_affine(%4, [1, 1, 4], %2, %3, i8, -128, 127)
+  %6: f32[3, 4] = torchao.dequantize_affine(@q_proj.weight_qdata, [1, 2], @q_proj.weight_scale, @q_proj.weight_zero_point, i8, -8, 7)
+  %7: f32[4, T, 3] = aten.linear(%5, %6, @q_proj.bias)
+  %8: f32[4, T, 1] = aten.linear(%0, @q_proj.lora_A)
+  %9: f32[4, T, 3] = aten.matmul(%8, @q_proj.lora_B)
+  %10: f32[2, 4] = torchao.dequantize_affine(@v_proj.weight_qdata, [1, 2], @v_proj.weight_scale, @v_proj.weight_zero_point, i8, -8, 7)
+  %11: f32[4, T, 2] = aten.linear(%5, %10)
+  %12: f32[4, T, 3] = aten.add(%7, %9)
+  return %12, %11
+""")
+
+
+def test_miss() -> None:
+    """No whole number of groups, half precision, and a weight that is no attribute (means and rotations are linears too)."""
+    b = GraphBuilder()
+    hidden = b.hidden()
+    odd = b.call(aten.linear.default, b.call(aten.slice.Tensor, hidden, 2, 0, 3), b.weight("odd.weight", 2, 3))
+    half = b.call(aten.linear.default, b.call(aten.to.dtype, hidden, torch.float16),
+                  b.tensor("small.weight", torch.ones(2, 4, dtype=torch.float16)))  # fmt: skip
+    mean = b.call(aten.linear.default, hidden, b.tensor("folded.c0", torch.full((1, 4), 0.25)))
+    expect(transcript(b.done(odd, half, mean), EACH), """\
+graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
+  %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[4, 8, 3] = aten.slice(%0, 2, 0, 3)
+  %2: f32[4, 8, 2] = aten.linear(%1, @odd.weight)
+  %3: f16[4, 8, 4] = aten.to.dtype(%0, f16)
+  %4: f16[4, 8, 2] = aten.linear(%3, @small.weight)
+  %5: f32[4, 8, 1] = aten.linear(%0, @folded.c0)
+  return %2, %4, %5
+--- quantize-base: 0 hits
+refused odd: its width 3 is not a multiple of group=2
+refused small: its weight is torch.float16, expected f32
+(same)
+""")
+
+
+def test_miss_by_default() -> None:
+    assert not run_pass(example(), QuantizeBase()).changed
+
+
+def test_idempotence() -> None:
+    program = example()
+    assert run_pass(program, EACH).changed
+    assert not run_pass(program, EACH).changed
+
+
+@pytest.mark.parametrize(
+    ("each", "reason"),
+    [
+        (QuantizeBase(scheme="fp4"), "scheme is 'fp4'; expected none, 8da8w, 8da4w"),
+        (QuantizeBase(scheme="8da4w", group=0), "group is 0; expected at least 1"),
+    ],
+)
+def test_failure(each: QuantizeBase, reason: str) -> None:
+    with pytest.raises(PassError) as error:
+        each(example())
+    assert str(error.value) == f"quantize-base: cannot run: {reason}"
+
+
+@pytest.mark.parametrize(("scheme", "group"), [("8da4w", 32), ("8da8w", 32)])
+def test_parity_with_torchao(scheme: str, group: int) -> None:
+    """The same numbers as torchao's own config for the scheme, and close to f32 as far as its bits go."""
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+    from torchao.quantization.granularity import PerAxis, PerGroup
+
+    b = GraphBuilder(dynamic=True)
+    program = b.done(b.call(aten.linear.default, b.hidden(64), b.weight("layer.weight", 8, 64), b.weight("layer.bias", 8)))
+    layer = nn.Linear(64, 8)
+    layer.load_state_dict({name: program.module.get_buffer(f"layer.{name}") for name in ("weight", "bias")})
+    rows = row_inputs(program)
+    exact = run(program, rows)[0]
+    run_pass(program, QuantizeBase(scheme=scheme, group=group))
+    is_grouped = scheme == "8da4w"
+    config = Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=torch.int4 if is_grouped else torch.int8, weight_granularity=PerGroup(group) if is_grouped else PerAxis(0)
+    )
+    quantize_(layer, config)
+    with torch.no_grad():
+        theirs = layer(program.module.get_buffer("embed.weight")[rows[0]])
+    ours = run(program, rows)[0]
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    error = float((ours - exact).norm() / exact.norm())
+    assert (0.02 < error < 0.15) if is_grouped else (0.002 < error < 0.02)

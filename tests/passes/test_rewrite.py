@@ -1,0 +1,61 @@
+"""Nodes made by a rewriter know their shape, their source line and who made them."""
+
+from __future__ import annotations
+
+import torch
+
+from prgec.passes.program import GraphProgram, is_mutation
+from prgec.passes.rewrite import RULE_META, Rewriter, erase_dead
+from tests.passes.builder import GraphBuilder
+
+aten = torch.ops.aten
+
+
+def test_new_nodes_inherit_the_source_line_and_name_their_rule() -> None:
+    b = GraphBuilder(dynamic=True)
+    hidden = b.hidden()
+    hidden.meta["stack_trace"] = "line 3"
+    rewriter = Rewriter(b.program, "rule-7")
+    with rewriter.before(hidden):
+        tripled = rewriter.call(aten.cat.default, [b.tokens] * 3, 1)
+    assert tripled.next is hidden
+    assert (tripled.meta["stack_trace"], tripled.meta[RULE_META]) == ("line 3", "rule-7")
+    assert tripled.meta["val"].shape[1].node.expr == 3 * b.tokens.meta["val"].shape[1].node.expr
+
+
+def test_set_arg_recomputes_the_value() -> None:
+    b = GraphBuilder()
+    node = b.call(aten.unsqueeze.default, b.hidden(), 0)
+    Rewriter(b.program, "test").set_arg(node, 1, -1)
+    assert tuple(node.meta["val"].shape) == (4, 8, 4, 1)
+
+
+def test_constants_never_share_a_name() -> None:
+    """Not even with one that an earlier rewriter made and somebody erased."""
+    b = GraphBuilder()
+    output = b.program.graph.output_node()
+    names = []
+    for _ in range(2):
+        rewriter = Rewriter(b.program, "test")
+        with rewriter.before(output):
+            names += [str(rewriter.folded(torch.zeros(i + 1)).target) for i in range(2)]
+        b.program.finish()
+    assert names == ["folded.c0", "folded.c1", "folded.c2", "folded.c3"]
+
+
+def test_erase_dead_spares_mutations_and_what_they_read() -> None:
+    b = GraphBuilder()
+    b.call(aten.abs.default, b.call(aten.neg.default, b.tokens))
+    b.call(aten.copy_.default, b.weight("state", 4), b.call(aten.neg.default, b.weight("w", 4)))
+    program = b.program
+    assert erase_dead(program) == 2
+    assert [node.name for node in program.graph.nodes if is_mutation(node)] == ["copy__default"]
+
+
+def test_state_names_come_in_order_of_first_use() -> None:
+    b = GraphBuilder()
+    values = [b.weight(name, 4) for name in ("z", "a", "frozen")]
+    for value in (values[1], values[0]):
+        b.call(aten.copy_.default, value, values[2])
+    program: GraphProgram = b.done(*values)
+    assert program.state_names() == ["z", "a"]
