@@ -182,7 +182,7 @@ def _check_member(info: zipfile.ZipInfo, seen: dict[str, bytes]) -> None:
     limit = _MAX_MEMBER_BYTES.get(info.filename)
     if limit is None or info.filename in seen:
         raise ProgramError(f"the program's tokenizer has an unexpected member {info.filename!r}", hint=_RECOMPILE)
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.file_size > limit:
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
         raise ProgramError(f"the program's tokenizer member {info.filename} is compressed or too large")
 
 

@@ -64,6 +64,17 @@ def test_evaluating_in_between_does_not_change_training(options: RunOptions, tmp
     assert never.before is never.after is None
 
 
+def test_evaluations_see_every_step_done(options: RunOptions, tmp_path: Path) -> None:
+    run(replace(options, eval_every=7))
+    short = run(replace(options, steps=7, out=tmp_path / "short"))
+    assert short.before and short.after
+    losses = {m["step"]: m["eval_loss"] for m in _metrics(options) if "eval_loss" in m}
+    assert losses[7] == pytest.approx(short.after.loss, rel=1e-9)
+    one = run(replace(options, steps=1, out=tmp_path / "one"))
+    assert one.before and one.after
+    assert one.after.loss != one.before.loss
+
+
 def test_starts_from_an_adapter(options: RunOptions, tmp_path: Path) -> None:
     first = run(options)
     assert options.out is not None and first.after is not None

@@ -137,6 +137,28 @@ def test_coefficient_that_is_not_finite_stops(program: Program, batches: list[Ba
     assert not program.read_state()["head.lora_B"].any()
 
 
+def test_failed_step_leaves_nothing_to_flush(tiny_pte: Path, batches: list[Batch]) -> None:
+    failed, reference = Program.open(tiny_pte), Program.open(tiny_pte)
+    trainer = Trainer(failed, _NanAfterOne(), eps=EPS, seed=SEED)
+    trainer.step(batches[0], LR)
+    with pytest.raises(NumericsError, match="step 2"):
+        trainer.step(batches[1], LR)
+    trainer.flush()
+    one_step = Trainer(reference, Plain(), eps=EPS, seed=SEED)
+    one_step.step(batches[0], LR)
+    one_step.flush()
+    assert failed.state_sha256() == reference.state_sha256()
+
+
+class _NanAfterOne(Plain):
+    calls = 0
+
+    def coefficients(self, loss_plus_q: np.ndarray, loss_minus_q: np.ndarray, eps: float) -> np.ndarray:
+        _NanAfterOne.calls += 1
+        g_q = super().coefficients(loss_plus_q, loss_minus_q, eps)
+        return g_q if _NanAfterOne.calls == 1 else np.full_like(g_q, np.nan)
+
+
 class _Overflow(Plain):
     def coefficients(self, loss_plus_q: np.ndarray, loss_minus_q: np.ndarray, eps: float) -> np.ndarray:
         return loss_plus_q * 1e300
