@@ -1,34 +1,36 @@
-"""XNNPACK's partitioner, restricted to the forward up to the logits."""
+"""XNNPACK's partitioner, restricted to the forward up to the logits and grouped into as few delegates as possible."""
 
 from __future__ import annotations
 
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir.backend.partitioner import PartitionResult
+from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import generate_partitions_from_list_of_nodes
 from executorch.exir.dialects._ops import ops as exir_ops
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.passes.infra.partitioner import Partition
 
-_TAG = "delegation_tag"
 _LOG_SOFTMAX = exir_ops.edge.aten._log_softmax.default
 
 
 class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorch ships no types for it
-    """Takes back what XNNPACK would take of the loss.
+    """Chooses the same nodes as XNNPACK's own partitioner, less the loss, and merges them all.
 
-    The loss ends in a negation and a division that XNNPACK supports: two delegates of one op each, with a round
-    trip through its thread pool and a packed workspace each, for N numbers.
+    The loss ends in a negation and a division that XNNPACK supports: left in, they become two delegates of one op
+    each, for N numbers.
+
+    XNNPACK's own grouping keeps the (de)quantisation of a layer next to it by never merging two groups that share a
+    quantised input, and cuts a quantised Llama into two delegates a layer. Here every chain is supported as a
+    whole, so the plain merge of everything that is supported keeps chains together too.
     """
 
-    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Partition, then drop every tag behind the log-softmax."""
-        result = super().partition(exported_program)
-        tail = _behind_log_softmax(exported_program)
-        for node in tail:
-            node.meta.pop(_TAG, None)
-        used = {node.meta[_TAG] for node in exported_program.graph.nodes if _TAG in node.meta}
-        for tag in set(result.partition_tags) - used:
-            del result.partition_tags[tag]
-        return result
+    def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
+        """Merge all supported nodes in front of the log-softmax."""
+        tail = _behind_log_softmax(ep)
+        groups = [[node for node in group if node not in tail] for group in self.get_matched_nodes_from_configs(ep)]
+        partitions: list[Partition] = generate_partitions_from_list_of_nodes(
+            ep.graph_module, [group for group in groups if group]
+        )
+        return partitions
 
 
 def _behind_log_softmax(exported_program: ExportedProgram) -> set[Node]:

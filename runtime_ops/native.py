@@ -26,6 +26,8 @@ from prgec.runtime_ops.schemas import RANDN
 
 LIBRARY_NAME = "libprgec_ops.so"
 
+_QUANTIZED_LIBRARY = "libexecutorch_kernels_quantized.so"
+_QUANTIZED_OPERATOR = "quantized_decomposed::embedding_4bit.out"
 _SOURCE_DIR = Path(__file__).resolve().parent
 _SOURCE_SUFFIXES = (".cpp", ".h", ".txt")
 _log = logging.getLogger(__name__)
@@ -59,12 +61,22 @@ def load_kernels() -> None:
     path = kernel_library()
     try:
         ctypes.CDLL(str(path))
+        _load_quantized_kernels()
     except OSError as error:
         raise BackendError(
             f"cannot load the prge kernels: {error}",
             where=path,
             hint="they were built against another ExecuTorch; reinstall prgec, or delete that file to build it again",
         ) from error
+
+
+def _load_quantized_kernels() -> None:
+    """Register the lookups of quantised embedding tables; ExecuTorch's wheel ships them apart from its bindings."""
+    if _QUANTIZED_OPERATOR in _registered_operators():
+        return
+    package = importlib.util.find_spec("executorch")
+    if package is not None and package.submodule_search_locations:
+        ctypes.CDLL(str(Path(next(iter(package.submodule_search_locations))) / "lib" / _QUANTIZED_LIBRARY))
 
 
 def _registered_operators() -> set[str]:
