@@ -83,7 +83,9 @@ class GraphBuilder:
 
     def heads(self, num_heads: int, width: int, name: str) -> Node:
         """Values laid out as attention heads, f32[N, H, T, d]: a transposed view, as models make them."""
-        split = self.call(aten.view.default, self.hidden(num_heads * width, name), [self.num_rows, -1, num_heads, width])
+        split = self.call(
+            aten.view.default, self.hidden(num_heads * width, name), [self.num_rows, -1, num_heads, width]
+        )
         return self.call(aten.transpose.int, split, 1, 2)
 
     def label_index(self, width: int) -> Node:

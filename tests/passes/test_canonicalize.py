@@ -27,7 +27,9 @@ def example() -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: size = aten.sym_size.int(tokens, 1)
   %1: f32[4, T, 8] = aten.embedding(@embed.weight, tokens)
@@ -42,13 +44,16 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 8] = aten.embedding(@embed.weight, tokens)
   %1: f32[4, T, 4, 2] = aten.view(%0, [4, -1, 4, 2])
   return %1
-""")
+""",
+    )
 
 
 def test_hit_expand_infers_t() -> None:
     b = GraphBuilder(dynamic=True)
     wide = b.call(aten.expand.default, b.call(aten.unsqueeze.default, b.hidden(), 1), [4, 2, b.length(), 4])
-    expect(transcript(b.done(wide), EACH), """\
+    expect(
+        transcript(b.done(wide), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[4, 1, T, 4] = aten.unsqueeze(%0, 1)
@@ -61,7 +66,8 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %1: f32[4, 1, T, 4] = aten.unsqueeze(%0, 1)
   %2: f32[4, 2, T, 4] = aten.expand(%1, [4, 2, -1, 4])
   return %2
-""")
+""",
+    )
 
 
 def test_miss_casts_cuts_and_dropout_that_do_something() -> None:
@@ -71,7 +77,9 @@ def test_miss_casts_cuts_and_dropout_that_do_something() -> None:
     part = b.call(aten.slice.Tensor, hidden, 1, 1, 8)
     strided = b.call(aten.slice.Tensor, hidden, 1, 0, 8, 2)
     dropped = b.call(aten.dropout.default, hidden, 0.5, True)
-    expect(transcript(b.done(wide, part, strided, dropped), EACH), """\
+    expect(
+        transcript(b.done(wide, part, strided, dropped), EACH),
+        """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
   %1: f64[4, 8, 4] = aten.to.dtype(%0, f64)
@@ -81,7 +89,8 @@ graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   return %1, %2, %3, %4
 --- canonicalize: 0 hits
 (same)
-""")
+""",
+    )
 
 
 @pytest.mark.parametrize("new_dim", [False, True])
@@ -95,7 +104,9 @@ def test_miss_expand_that_grows_to_t(new_dim: bool) -> None:
 def test_miss_view_with_two_dynamic_sizes() -> None:
     b = GraphBuilder(dynamic=True)
     length = b.length()
-    square = b.call(aten.mul.Tensor, b.call(aten.unsqueeze.default, b.tokens, 1), b.call(aten.unsqueeze.default, b.tokens, 2))
+    square = b.call(
+        aten.mul.Tensor, b.call(aten.unsqueeze.default, b.tokens, 1), b.call(aten.unsqueeze.default, b.tokens, 2)
+    )
     program = b.done(b.call(aten.view.default, square, [2, 2, length, length]))
     assert not run_pass(program, EACH).changed
 

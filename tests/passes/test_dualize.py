@@ -23,7 +23,9 @@ def example(*, dynamic: bool = True) -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[8, T], label_pos: i64[8, 2], targets: i64[8, 2]):
   %0: f32[8, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[8, T, 2] = aten.linear(%0, @q_proj.lora_A)
@@ -40,11 +42,14 @@ graph(tokens: i64[8, T], label_pos: i64[8, 2], targets: i64[8, 2]):
   %6: f32[4, 2, T, 3] = aten.view(%5, [4, 2, -1, 3])
   %7: f32[8, T, 3] = aten.view(%6, [8, -1, 3])
   return %7
-""")
+""",
+    )
 
 
 def test_hit_fixed_t() -> None:
-    expect(transcript(example(dynamic=False), EACH), """\
+    expect(
+        transcript(example(dynamic=False), EACH),
+        """\
 graph(tokens: i64[8, 8], label_pos: i64[8, 2], targets: i64[8, 2]):
   %0: f32[8, 8, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[8, 8, 2] = aten.linear(%0, @q_proj.lora_A)
@@ -60,24 +65,28 @@ graph(tokens: i64[8, 8], label_pos: i64[8, 2], targets: i64[8, 2]):
   %5: f32[4, 16, 3] = aten.bmm(%4, %3)
   %6: f32[8, 8, 3] = aten.view(%5, [8, 8, 3])
   return %6
-""")
+""",
+    )
 
 
 def test_miss_matmul_with_something_else() -> None:
     b = GraphBuilder(num_rows=8)
     hidden = b.hidden()
-    program = b.done(b.call(aten.matmul.default, hidden, b.weight("w", 4, 4)),
-                     b.call(aten.matmul.default, hidden, b.call(aten.neg.default, b.weight("q.lora_B", 4, 4))))  # fmt: skip
-    expect(transcript(program, EACH), """\
+    computed = b.call(aten.neg.default, b.weight("q.lora_B", 4, 4))
+    program = b.done(*[b.call(aten.matmul.default, hidden, weight) for weight in (b.weight("w", 4, 4), computed)])
+    expect(
+        transcript(program, EACH),
+        """\
 graph(tokens: i64[8, 8], label_pos: i64[8, 2], targets: i64[8, 2]):
   %0: f32[8, 8, 4] = aten.embedding(@embed.weight, tokens)
-  %1: f32[8, 8, 4] = aten.matmul(%0, @w)
-  %2: f32[4, 4] = aten.neg(@q.lora_B)
-  %3: f32[8, 8, 4] = aten.matmul(%0, %2)
-  return %1, %3
+  %1: f32[4, 4] = aten.neg(@q.lora_B)
+  %2: f32[8, 8, 4] = aten.matmul(%0, @w)
+  %3: f32[8, 8, 4] = aten.matmul(%0, %1)
+  return %2, %3
 --- dualize: 0 hits
 (same)
-""")
+""",
+    )
 
 
 def test_idempotence() -> None:

@@ -25,7 +25,9 @@ def _program(state: str = "seeded") -> GraphProgram:
 
 
 def test_nothing_of_the_forward_is_left() -> None:
-    expect(print_program(extract_apply(_program())), """\
+    expect(
+        print_program(extract_apply(_program())),
+        """\
 graph(g: f32[1], lr: f32[], seed: i64[], step: i64[]):
   %0: i64[] = aten.sub(step, 1)
   %1: f32[1, 1, 2] = prge.randn(seed, %0, 0, 1, [1, 2])
@@ -37,7 +39,8 @@ graph(g: f32[1], lr: f32[], seed: i64[], step: i64[]):
   %7: f32[1, 2] = aten.sub(@site.lora_B, %6)
   %8: f32[1, 2] = aten.copy_(@site.lora_B, %7)
   return
-""")
+""",
+    )
 
 
 @pytest.mark.parametrize("state", ["seeded", "dual"])

@@ -31,7 +31,9 @@ def _positions(b: GraphBuilder) -> Node:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: size = aten.sym_size.int(tokens, 1)
@@ -55,7 +57,8 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %5: f32[4, T, 4] = aten.mul(%3, %1)
   %6: f32[4, T, 4] = aten.add(%3, %4)
   return %5, %6
-""")
+""",
+    )
 
 
 def test_hit_fixed_t() -> None:
@@ -63,7 +66,9 @@ def test_hit_fixed_t() -> None:
     row = b.call(aten.unsqueeze.default, b.call(aten.arange.default, 8, device=torch.device("cpu")), 0)
     column = b.call(aten.unsqueeze.default, b.call(aten.arange.default, 8, device=torch.device("cpu")), 1)
     mask = b.call(aten.le.Tensor, row, column)
-    expect(transcript(b.done(b.call(aten.masked_fill.Scalar, b.hidden(8), mask, 0.0)), EACH), """\
+    expect(
+        transcript(b.done(b.call(aten.masked_fill.Scalar, b.hidden(8), mask, 0.0)), EACH),
+        """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: i64[8] = aten.arange(8)
   %1: i64[1, 8] = aten.unsqueeze(%0, 0)
@@ -78,7 +83,8 @@ graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 8, 8] = aten.embedding(@embed.weight, tokens)
   %1: f32[4, 8, 8] = aten.masked_fill.Scalar(%0, @folded.c0, 0.0)
   return %1
-""")
+""",
+    )
 
 
 def test_hit_shares_equal_tables() -> None:
@@ -93,7 +99,9 @@ def test_miss_rows_that_depend_on_t() -> None:
     """Distance to the end: row t is another one for every T, so no table holds it."""
     b = GraphBuilder(dynamic=True)
     distance = b.call(aten.rsub.Scalar, _positions(b), b.length())
-    expect(transcript(b.done(b.call(aten.mul.Tensor, b.tokens, distance)), EACH), """\
+    expect(
+        transcript(b.done(b.call(aten.mul.Tensor, b.tokens, distance)), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: size = aten.sym_size.int(tokens, 1)
   %1: i64[T] = aten.arange(%0)
@@ -104,14 +112,17 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
 --- fold-constants: 0 hits
 refused %rsub_scalar aten.rsub.Scalar: row t depends on T itself (checked at T = 2)
 (same)
-""")
+""",
+    )
 
 
 def test_miss_size_other_than_t() -> None:
     b = GraphBuilder(dynamic=True)
     doubled = b.call(aten.cat.default, [_positions(b), _positions(b)], 0)
     program = b.done(b.call(aten.mul.Tensor, b.call(aten.cat.default, [b.tokens, b.tokens], 1), doubled))
-    assert [str(r) for r in run_pass(program, EACH).refusals] == ["%cat_default aten.cat.default: its size is not T itself"]
+    assert [str(r) for r in run_pass(program, EACH).refusals] == [
+        "%cat_default aten.cat.default: its size is not T itself"
+    ]
 
 
 def test_miss_too_large() -> None:

@@ -29,7 +29,9 @@ def example(*, state: str = "seeded", num_sites: int = 1) -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], g: f32[2], lr: f32[], eps: f32[], seed: i64[], step: i64[]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[4, T, 1] = aten.linear(%0, @site0.lora_A)
@@ -61,7 +63,8 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], g: f32[2], lr
   %4: f32[4, T, 2] = aten.bmm(%3, %2)
   %5: f32[4, T, 2] = aten.view(%4, [4, -1, 2])
   return %5
-""")
+""",  # noqa: E501 - a golden line is as long as it is
+    )
 
 
 def test_hit_keeps_the_site_numbers() -> None:
@@ -116,9 +119,7 @@ def _from_another_master(program: GraphProgram, rewriter: Rewriter) -> None:
         (_from_another_master, "the update does not start from the stored master"),
     ],
 )
-def test_miss_chain_that_computes_something_else(
-    spoil: Callable[[GraphProgram, Rewriter], None], reason: str
-) -> None:
+def test_miss_chain_that_computes_something_else(spoil: Callable[[GraphProgram, Rewriter], None], reason: str) -> None:
     program = example()
     spoil(program, Rewriter(program, "test"))
     program.finish()

@@ -31,7 +31,9 @@ def test_hit() -> None:
     master = b.weight("site.lora_B", 4)
     updated = b.call(aten.sub.Tensor, master, rate)
     b.call(aten.copy_.default, master, updated)
-    expect(transcript(b.done(b.call(aten.add.Tensor, hidden, updated)), EACH), """\
+    expect(
+        transcript(b.done(b.call(aten.add.Tensor, hidden, updated)), EACH),
+        """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2], lr: f32[]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[4] = aten.sub(@site.lora_B, lr)
@@ -45,7 +47,8 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2], lr: f32[]):
   %2: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
   %3: f32[2, T, 4] = aten.add(%2, %0)
   return %3
-""")
+""",
+    )
 
 
 @pytest.mark.parametrize("state", ["seeded", "dual"])
@@ -63,7 +66,9 @@ def test_miss_values_that_read_no_state() -> None:
     b = GraphBuilder(num_rows=2)
     hidden = b.hidden()
     chain = b.call(aten.neg.default, b.weight("slope", 4))
-    expect(transcript(b.done(b.call(aten.mul.Tensor, hidden, chain)), EACH), """\
+    expect(
+        transcript(b.done(b.call(aten.mul.Tensor, hidden, chain)), EACH),
+        """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[4] = aten.neg(@slope)
@@ -71,7 +76,8 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   return %2
 --- hoist-updates: 0 hits
 (same)
-""")
+""",
+    )
 
 
 def test_idempotence() -> None:

@@ -20,12 +20,16 @@ def example() -> GraphProgram:
     b = GraphBuilder(dynamic=True)
     hidden = b.hidden()
     query = b.call(aten.linear.default, hidden, b.weight("layers.0.q_proj.weight", 4, 4))
-    value = b.call(aten.linear.default, query, b.weight("layers.0.v_proj.weight", 3, 4), b.weight("layers.0.v_proj.bias", 3))
+    value = b.call(
+        aten.linear.default, query, b.weight("layers.0.v_proj.weight", 3, 4), b.weight("layers.0.v_proj.bias", 3)
+    )
     return b.done(b.call(aten.linear.default, value, b.weight("lm_head.weight", 6, 3)))
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[4, T, 4] = aten.linear(%0, @layers.0.q_proj.weight)
@@ -45,7 +49,8 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %8: f32[4, T, 3] = aten.add(%5, %7)
   %9: f32[4, T, 6] = aten.linear(%8, @lm_head.weight)
   return %9
-""")
+""",
+    )
 
 
 def test_hit_frozen_matrices_are_scaled_by_alpha_over_rank() -> None:
@@ -68,7 +73,9 @@ def test_hit_frozen_matrices_are_scaled_by_alpha_over_rank() -> None:
 def test_hit_targets(targets: tuple[str, ...], sites: list[str]) -> None:
     program = example()
     run_pass(program, InjectLoraFa(targets=targets, rank=1))
-    assert sorted(n for n, _ in program.module.named_buffers() if n.endswith("lora_B")) == [f"{s}.lora_B" for s in sites]
+    assert sorted(n for n, _ in program.module.named_buffers() if n.endswith("lora_B")) == [
+        f"{s}.lora_B" for s in sites
+    ]
 
 
 def test_hit_branch_adds_its_product() -> None:
@@ -88,13 +95,17 @@ def test_miss_other_dtype_low_rank_and_shared_layers() -> None:
     b = GraphBuilder()
     hidden = b.hidden()
     half = b.call(aten.to.dtype, hidden, torch.bfloat16)
-    outputs = [b.call(aten.linear.default, half, b.tensor("h.half_proj.weight", torch.ones(4, 4, dtype=torch.bfloat16)))]
+    outputs = [
+        b.call(aten.linear.default, half, b.tensor("h.half_proj.weight", torch.ones(4, 4, dtype=torch.bfloat16)))
+    ]
     row = b.call(aten.select.int, b.call(aten.select.int, hidden, 0, 0), 0, 0)
     outputs.append(b.call(aten.linear.default, row, b.weight("h.row_proj.weight", 4, 4)))
     outputs.append(b.call(aten.linear.default, hidden, b.weight("h.shared.weight", 4, 4)))
     outputs.append(b.call(aten.linear.default, outputs[-1], b.read("h.shared.weight")))
     outputs.append(b.call(aten.linear.default, hidden, b.weight("h.good.weight", 4, 4)))
-    expect(transcript(b.done(*outputs), InjectLoraFa(rank=1)), """\
+    expect(
+        transcript(b.done(*outputs), InjectLoraFa(rank=1)),
+        """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
   %1: bf16[4, 8, 4] = aten.to.dtype(%0, bf16)
@@ -124,7 +135,8 @@ graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %10: f32[4, 8, 4] = aten.matmul(%9, @h.good.lora_B)
   %11: f32[4, 8, 4] = aten.add(%8, %10)
   return %2, %5, %6, %7, %11
-""")
+""",
+    )
 
 
 def test_miss_weight_that_is_no_attribute() -> None:

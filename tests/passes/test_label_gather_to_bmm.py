@@ -20,7 +20,9 @@ def example(*, dynamic: bool = True) -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: i64[4, 2, 1] = aten.unsqueeze(label_pos, -1)
@@ -37,7 +39,8 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %5: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
   %6: f32[4, 2, 4] = aten.bmm(%4, %5)
   return %6
-""")
+""",
+    )
 
 
 @pytest.mark.parametrize("spoil", ["computed", "along_width", "integers", "other_axis"])

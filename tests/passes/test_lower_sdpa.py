@@ -18,7 +18,9 @@ EACH = LowerSdpa()
 WIDTH = 2
 
 
-def example(*, dynamic: bool = True, heads: int = 4, kv_heads: int = 2, mask: str = "bool", **kwargs: Any) -> GraphProgram:
+def example(
+    *, dynamic: bool = True, heads: int = 4, kv_heads: int = 2, mask: str = "bool", **kwargs: Any
+) -> GraphProgram:
     b = GraphBuilder(num_rows=2, dynamic=dynamic)
     q = b.heads(heads, WIDTH, "q")
     k, v = (_repeated(b, b.heads(kv_heads, WIDTH, name), heads // kv_heads) for name in ("k", "v"))
@@ -50,7 +52,9 @@ def _mask(b: GraphBuilder, kind: str, offset: int = 0) -> Node | None:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 8] = aten.embedding(@q, tokens)
   %1: f32[2, T, 4, 2] = aten.view(%0, [2, -1, 4, 2])
@@ -101,11 +105,14 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %22: f32[4, 2, T, 2] = aten.view(%21, [4, 2, -1, 2])
   %23: f32[2, 4, T, 2] = aten.view(%22, [2, 4, -1, 2])
   return %23
-""")
+""",
+    )
 
 
 def test_hit_fixed_t() -> None:
-    expect(transcript(example(dynamic=False, mask="none", is_causal=True), EACH), """\
+    expect(
+        transcript(example(dynamic=False, mask="none", is_causal=True), EACH),
+        """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 8] = aten.embedding(@q, tokens)
   %1: f32[2, 8, 4, 2] = aten.view(%0, [2, -1, 4, 2])
@@ -146,7 +153,8 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %17: f32[4, 16, 2] = aten.bmm(%16, %11)
   %18: f32[2, 4, 8, 2] = aten.view(%17, [2, 4, -1, 2])
   return %18
-""")
+""",
+    )
 
 
 def test_hit_layers_share_one_mask() -> None:
@@ -165,7 +173,9 @@ def test_miss_mask_that_depends_on_rows() -> None:
     q, k, v = (b.heads(2, WIDTH, name) for name in "qkv")
     is_token = b.call(aten.unsqueeze.default, b.call(aten.unsqueeze.default, b.call(aten.ne.Scalar, b.tokens, 0), 1), 1)
     mask = b.call(aten.expand.default, is_token, [-1, -1, b.length(), -1])
-    expect(transcript(b.done(b.call(aten.scaled_dot_product_attention.default, q, k, v, mask)), EACH), """\
+    expect(
+        transcript(b.done(b.call(aten.scaled_dot_product_attention.default, q, k, v, mask)), EACH),
+        """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@q, tokens)
   %1: f32[2, T, 2, 2] = aten.view(%0, [2, -1, 2, 2])
@@ -186,7 +196,8 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
 --- lower-sdpa: 0 hits
 refused %scaled_dot_product_attention_default aten.scaled_dot_product_attention.default: its mask is not a constant [T, T]
 (same)
-""")
+""",  # noqa: E501 - a golden line is as long as it is
+    )
 
 
 def test_miss_dropout() -> None:

@@ -18,11 +18,15 @@ def example() -> GraphProgram:
     """Three means, two of one width: those share their weights."""
     b = GraphBuilder(dynamic=True)
     wide, narrow = b.hidden(6), b.hidden(4, "other")
-    return b.done(*[b.call(aten.mean.dim, source, dims, True) for source, dims in ((wide, [-1]), (narrow, [2]), (wide, [2]))])
+    return b.done(
+        *[b.call(aten.mean.dim, source, dims, True) for source, dims in ((wide, [-1]), (narrow, [2]), (wide, [2]))]
+    )
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 6] = aten.embedding(@embed.weight, tokens)
   %1: f32[4, T, 4] = aten.embedding(@other, tokens)
@@ -38,7 +42,8 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %3: f32[4, T, 1] = aten.linear(%1, @folded.c1)
   %4: f32[4, T, 1] = aten.linear(%0, @folded.c0)
   return %2, %3, %4
-""")
+""",
+    )
 
 
 def test_miss() -> None:
@@ -47,7 +52,9 @@ def test_miss() -> None:
     hidden = b.hidden()
     means = [b.call(aten.mean.dim, hidden, dims, keep) for dims, keep in (([1], True), ([-1], False), ([1, 2], True))]
     means.append(b.call(aten.mean.dim, hidden, [-1], True, dtype=torch.float64))
-    expect(transcript(b.done(*means), EACH), """\
+    expect(
+        transcript(b.done(*means), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[4, 1, 4] = aten.mean.dim(%0, [1], True)
@@ -57,7 +64,8 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   return %1, %2, %3, %4
 --- mean-to-linear: 0 hits
 (same)
-""")
+""",
+    )
 
 
 def test_miss_width_that_is_t() -> None:

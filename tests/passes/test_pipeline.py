@@ -114,7 +114,9 @@ def test_dump_writes_the_graph_after_each_pass(tmp_path: Path) -> None:
     folder = tmp_path / "not" / "there"
     run_pipeline(_program(), [First(), Second(strength=2)], dump_to(folder))
     assert sorted(path.name for path in folder.iterdir()) == ["01-first.txt", "02-second.txt"]
-    expect((folder / "01-first.txt").read_text(), """\
+    expect(
+        (folder / "01-first.txt").read_text(),
+        """\
 // first
 // first: 1 hits, aten.abs: 0 -> 1 (+1), aten.neg: 1 -> 0 (-1)
 // refused aten.relu.default: is no neg
@@ -123,5 +125,6 @@ graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %1: f32[4, 8, 4] = aten.abs(%0)
   %2: f32[4, 8, 4] = aten.relu(%1)
   return %2
-""")
+""",
+    )
     assert (folder / "02-second.txt").read_text().startswith("// second{strength=2}\n// second{strength=2}: 0 hits")

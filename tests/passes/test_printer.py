@@ -23,8 +23,12 @@ def test_every_form_of_value_and_argument() -> None:
     mask = b.call(aten.ne.Scalar, b.tokens, 0)
     split = b.call(aten.split.Tensor, hidden, 2, -1)
     first = b.call(operator.getitem, split, 0)
-    more = b.call(aten.full.default, [length, 2], 1.5, dtype=torch.float32, device=torch.device("cpu"), pin_memory=False)
-    expect(print_program(b.done(tail, mask, first, more)), """\
+    more = b.call(
+        aten.full.default, [length, 2], 1.5, dtype=torch.float32, device=torch.device("cpu"), pin_memory=False
+    )
+    expect(
+        print_program(b.done(tail, mask, first, more)),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: size = aten.sym_size.int(tokens, 1)
   %1: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -36,7 +40,8 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %7: f32[4, T, 2] = getitem(%6, 0)
   %8: f32[T, 2] = aten.full([%0, 2], 1.5, dtype=f32)
   return %4, %5, %7, %8
-""")
+""",
+    )
 
 
 def test_names_of_nodes_do_not_show() -> None:

@@ -26,7 +26,9 @@ def example() -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[4, T, 3] = aten.linear(%0, @q_proj.weight, @q_proj.bias)
@@ -51,18 +53,21 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %11: f32[4, T, 2] = aten.linear(%5, %10)
   %12: f32[4, T, 3] = aten.add(%7, %9)
   return %12, %11
-""")
+""",  # noqa: E501 - a golden line is as long as it is
+    )
 
 
 def test_miss() -> None:
-    """No whole number of groups, half precision, and a weight that is no attribute (means and rotations are linears too)."""
+    """No whole number of groups, half precision, and a constant that some pass made (means are linears too)."""
     b = GraphBuilder()
     hidden = b.hidden()
     odd = b.call(aten.linear.default, b.call(aten.slice.Tensor, hidden, 2, 0, 3), b.weight("odd.weight", 2, 3))
     half = b.call(aten.linear.default, b.call(aten.to.dtype, hidden, torch.float16),
                   b.tensor("small.weight", torch.ones(2, 4, dtype=torch.float16)))  # fmt: skip
     mean = b.call(aten.linear.default, hidden, b.tensor("folded.c0", torch.full((1, 4), 0.25)))
-    expect(transcript(b.done(odd, half, mean), EACH), """\
+    expect(
+        transcript(b.done(odd, half, mean), EACH),
+        """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[4, 8, 3] = aten.slice(%0, 2, 0, 3)
@@ -75,7 +80,8 @@ graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
 refused odd: its width 3 is not a multiple of group=2
 refused small: its weight is torch.float16, expected f32
 (same)
-""")
+""",
+    )
 
 
 def test_miss_by_default() -> None:
@@ -108,7 +114,9 @@ def test_parity_with_torchao(scheme: str, group: int) -> None:
     from torchao.quantization.granularity import PerAxis, PerGroup
 
     b = GraphBuilder(dynamic=True)
-    program = b.done(b.call(aten.linear.default, b.hidden(64), b.weight("layer.weight", 8, 64), b.weight("layer.bias", 8)))
+    program = b.done(
+        b.call(aten.linear.default, b.hidden(64), b.weight("layer.weight", 8, 64), b.weight("layer.bias", 8))
+    )
     layer = nn.Linear(64, 8)
     layer.load_state_dict({name: program.module.get_buffer(f"layer.{name}") for name in ("weight", "bias")})
     rows = row_inputs(program)
@@ -116,7 +124,8 @@ def test_parity_with_torchao(scheme: str, group: int) -> None:
     run_pass(program, QuantizeBase(scheme=scheme, group=group))
     is_grouped = scheme == "8da4w"
     config = Int8DynamicActivationIntxWeightConfig(
-        weight_dtype=torch.int4 if is_grouped else torch.int8, weight_granularity=PerGroup(group) if is_grouped else PerAxis(0)
+        weight_dtype=torch.int4 if is_grouped else torch.int8,
+        weight_granularity=PerGroup(group) if is_grouped else PerAxis(0),
     )
     quantize_(layer, config)
     with torch.no_grad():

@@ -20,7 +20,9 @@ def example() -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 8] = aten.embedding(@embed.weight, tokens)
   return %0
@@ -28,11 +30,14 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 8] = quantized_decomposed.embedding_4bit(@embed.weight_packed, @embed.weight_scale, None, -8, 7, tokens)
   return %0
-""")
+""",
+    )
 
 
 def test_hit_8_bits() -> None:
-    expect(transcript(example(), QuantizeEmbedding(bits=8, group=4)), """\
+    expect(
+        transcript(example(), QuantizeEmbedding(bits=8, group=4)),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 8] = aten.embedding(@embed.weight, tokens)
   return %0
@@ -40,7 +45,8 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 8] = quantized_decomposed.embedding_byte(@embed.weight_packed, @embed.weight_scale, None, -128, 127, tokens)
   return %0
-""")
+""",  # noqa: E501 - a golden line is as long as it is
+    )
 
 
 def test_miss() -> None:
@@ -50,7 +56,9 @@ def test_miss() -> None:
     outputs = [b.call(aten.embedding.default, table, b.label_pos)]
     outputs.append(b.call(aten.embedding.default, b.call(aten.neg.default, table), b.tokens))
     outputs.append(b.call(aten.embedding.default, b.weight("odd.weight", 16, 3), b.tokens))
-    expect(transcript(b.done(*outputs), EACH), """\
+    expect(
+        transcript(b.done(*outputs), EACH),
+        """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 2, 4] = aten.embedding(@positions.weight, label_pos)
   %1: f32[16, 4] = aten.neg(@positions.weight)
@@ -62,7 +70,8 @@ refused %embedding_default aten.embedding.default: it does not look up token ids
 refused %embedding_default_1 aten.embedding.default: it does not look up token ids
 refused %embedding_default_2 aten.embedding.default: its width 3 is not a multiple of group=2
 (same)
-""")
+""",
+    )
 
 
 def test_miss_by_default() -> None:

@@ -23,7 +23,9 @@ def example() -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 6] = aten.embedding(@q, tokens)
   %1: f32[2, T, 2, 3] = aten.view(%0, [2, -1, 2, 3])
@@ -44,7 +46,8 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %6: f32[2, T, 6] = aten.view(%5, [2, -1, 6])
   %7: f32[4, T, 3] = aten.view(%6, [4, -1, 3])
   return %7
-""")
+""",
+    )
 
 
 def test_hit_of_a_part_of_a_row_copies_it() -> None:
@@ -72,7 +75,9 @@ def test_hit_knows_the_memory_order_left_by_earlier_rewrites() -> None:
 def test_miss_fixed_t() -> None:
     b = GraphBuilder(num_rows=2)
     program = b.done(b.call(aten.reshape.default, b.heads(2, 3, "q"), [2, 2, 24]))
-    expect(transcript(program, EACH), """\
+    expect(
+        transcript(program, EACH),
+        """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 6] = aten.embedding(@q, tokens)
   %1: f32[2, 8, 2, 3] = aten.view(%0, [2, -1, 2, 3])
@@ -81,7 +86,8 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   return %3
 --- reshape-to-view: 0 hits
 (same)
-""")
+""",
+    )
 
 
 def test_idempotence() -> None:

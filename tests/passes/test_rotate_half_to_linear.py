@@ -29,7 +29,9 @@ def _rotated(b: GraphBuilder, source: Node, *, half: int = 2, dim: int = 3, step
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 8] = aten.embedding(@q, tokens)
   %1: f32[2, T, 2, 4] = aten.view(%0, [2, -1, 2, 4])
@@ -57,11 +59,14 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %6: f32[2, 2, T, 4] = aten.transpose.int(%5, 1, 2)
   %7: f32[2, 2, T, 4] = aten.linear(%6, @folded.c0)
   return %3, %7
-""")
+""",
+    )
 
 
 def test_miss_fixed_t() -> None:
-    expect(transcript(example(dynamic=False), EACH), """\
+    expect(
+        transcript(example(dynamic=False), EACH),
+        """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 8] = aten.embedding(@q, tokens)
   %1: f32[2, 8, 2, 4] = aten.view(%0, [2, -1, 2, 4])
@@ -80,7 +85,8 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   return %6, %13
 --- rotate-half-to-linear: 0 hits
 (same)
-""")
+""",
+    )
 
 
 @pytest.mark.parametrize("spoil", ["quarter", "strided", "other_axis", "two_sources", "swapped", "sign", "three_parts"])

@@ -23,7 +23,9 @@ def example() -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[4, T, 6] = aten.linear(%0, @lm_head.weight, @lm_head.bias)
@@ -45,14 +47,17 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %6: f32[4, 2, 6] = aten.tanh(%5)
   %7: f32[4, 2, 6] = aten.mul(%6, 3.0)
   return %7
-""")
+""",
+    )
 
 
 def test_miss_logits_with_other_readers() -> None:
     b = GraphBuilder()
     logits = b.call(aten.linear.default, b.hidden(), b.weight("lm_head.weight", 6, 4))
     program = b.done(b.call(aten.gather.default, logits, 1, b.label_index(6)), logits)
-    expect(transcript(program, EACH), """\
+    expect(
+        transcript(program, EACH),
+        """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[4, 8, 6] = aten.linear(%0, @lm_head.weight)
@@ -63,7 +68,8 @@ graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
 --- select-label-tokens: 0 hits
 refused %gather_default aten.gather.default: the logits have other readers
 (same)
-""")
+""",
+    )
 
 
 @pytest.mark.parametrize(

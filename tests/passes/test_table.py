@@ -59,7 +59,9 @@ def test_docstring(name: str) -> None:
 def test_sketch_is_what_the_pass_does(name: str) -> None:
     """Ops of the sketch occur in the example; those only Before get fewer, those only After get more."""
     doc = _module_docstring(name)
-    sketch_before, sketch_after = (_ops(part) for part in doc.partition("\nBefore")[2].split("Requires:")[0].split("\nAfter", 1))
+    sketch_before, sketch_after = (
+        _ops(part) for part in doc.partition("\nBefore")[2].split("Requires:")[0].split("\nAfter", 1)
+    )
     tests = importlib.import_module(f"tests.passes.test_{name.replace('-', '_')}")
     program = tests.example()
     before = _op_counts(print_program(program))

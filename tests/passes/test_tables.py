@@ -25,14 +25,17 @@ def test_symbolic_t_cuts_every_dimension() -> None:
     hidden = b.hidden()
     cut = _tables(b).cut(TABLE[:, None] - TABLE, [0, 1])
     program = b.done(hidden, cut)
-    expect(print_program(program), """\
+    expect(
+        print_program(program),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: size = aten.sym_size.int(tokens, 1)
   %1: f32[T, 9] = aten.slice(@folded.c0, 0, 0, %0)
   %2: f32[T, T] = aten.slice(%1, 1, 0, %0)
   %3: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
   return %3, %2
-""")
+""",
+    )
     for length in (2, 7, 8):
         found = program.module(torch.zeros(4, length, dtype=torch.int64), None, None)[1]
         assert torch.equal(found, (TABLE[:, None] - TABLE)[:length, :length])
@@ -42,11 +45,14 @@ def test_fixed_t_takes_the_table_as_it_is() -> None:
     b = GraphBuilder()
     hidden = b.hidden()
     program = b.done(hidden, _tables(b).cut(TABLE, [0]))
-    expect(print_program(program), """\
+    expect(
+        print_program(program),
+        """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
   return %0, @folded.c0
-""")
+""",
+    )
     assert torch.equal(program.module.get_buffer("folded.c0"), TABLE)
 
 

@@ -21,8 +21,8 @@ from tests.passes.parity import run, set_state, state_of
 from tests.passes.whole import MODEL, OPTIONS, finished
 
 VARIANTS = [("xnnpack", "seeded"), ("portable", "seeded"), ("portable", "dual")]
-SITES = tuple(f"model.layers.0.{name}_proj" for name in
-              ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down"))  # fmt: skip
+_PROJECTIONS = ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")
+SITES = tuple(f"model.layers.0.{name}_proj" for name in _PROJECTIONS)
 SEED, LR, EPS = 11, 0.02, 0.01
 
 
@@ -71,7 +71,9 @@ def test_evaluation_changes_nothing(backend: str, state: str) -> None:
     masters = textbook.updated(g, 1)
     held = state_of(program)
     rows = _rows(program, 9)
-    losses = run(program, (*rows, torch.zeros(2), torch.tensor(LR), torch.tensor(0.0), torch.tensor(SEED), torch.tensor(1)))[0]
+    losses = run(
+        program, (*rows, torch.zeros(2), torch.tensor(LR), torch.tensor(0.0), torch.tensor(SEED), torch.tensor(1))
+    )[0]
     torch.testing.assert_close(losses, textbook.loss(rows, masters), rtol=1e-5, atol=0)
     assert {name: value.tolist() for name, value in state_of(program).items()} == {
         name: value.tolist() for name, value in held.items()
