@@ -32,7 +32,7 @@ class DemoOptions:
         out: Run folder; None for the first free `runs/demo-<n>`.
     """
 
-    steps: int = 600
+    steps: int = 1000
     lr: float = RunOptions.lr
     estimator: str = DEFAULT_ESTIMATOR
     seed: int = 0

@@ -47,7 +47,7 @@ def plot_run(
         right.set(ylabel="accuracy", ylim=(0.0, 1.02))
         more_handles, more_labels = right.get_legend_handles_labels()
         handles, labels = handles + more_handles, labels + more_labels
-    axes.legend(handles, labels, loc="best", fontsize="small")
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize="small")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     write_atomic(path, buffer.getvalue())

@@ -28,7 +28,7 @@ def cosine(progress: float) -> float:
 
 
 SCHEDULES: dict[str, Schedule] = {"constant": constant, "linear": linear, "cosine": cosine}
-DEFAULT_SCHEDULE = "constant"
+DEFAULT_SCHEDULE = "linear"
 
 
 def find_schedule(name: str) -> Schedule:
