@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
+    from torch.fx import GraphModule
+    from torch.fx.passes.infra.pass_base import PassResult
+
+
+EdgePass: TypeAlias = "Callable[[GraphModule], PassResult]"
 
 
 class Backend(Protocol):
@@ -32,6 +37,9 @@ class Backend(Protocol):
 
     def partitioners(self) -> Sequence[Partitioner]:
         """Partitioners for the forward method; empty keeps every op on ExecuTorch's own kernels."""
+
+    def edge_passes(self) -> Sequence[EdgePass]:
+        """Rewrites of the forward in ExecuTorch's edge dialect, just before it is partitioned."""
 
     def why_on_cpu(self, op: str) -> str:
         """Reason why `op` (such as `aten.embedding`) is not in a delegate, in one clause."""

@@ -60,7 +60,12 @@ def lower(backend: Backend, programs: Mapping[str, ExportedProgram]) -> Lowered:
     prepared = dict(backend.prepare(programs))
     partitioners = {FORWARD_METHOD: list(backend.partitioners())}
     try:
-        edge = to_edge_transform_and_lower(prepared, partitioner=partitioners, compile_config=_EDGE_CONFIG)
+        edge = to_edge_transform_and_lower(
+            prepared,
+            transform_passes={FORWARD_METHOD: list(backend.edge_passes())},
+            partitioner=partitioners,
+            compile_config=_EDGE_CONFIG,
+        )
     except Exception as error:  # ExecuTorch has no common base class for lowering failures
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         raise BackendError(f"{backend.name}: lowering failed: {reason}") from error

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
 
+    from prgec.backends.base import EdgePass
+
 
 class PortableBackend:
     """Slow, small and everywhere: the oracle the others are compared with."""
@@ -22,6 +24,10 @@ class PortableBackend:
 
     def partitioners(self) -> Sequence[Partitioner]:
         """No delegate."""
+        return ()
+
+    def edge_passes(self) -> Sequence[EdgePass]:
+        """No rewrites."""
         return ()
 
     def why_on_cpu(self, op: str) -> str:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
 
+    from prgec.backends.base import EdgePass
+
 _LOSS = "the f32 loss"
 _LABELS = "one-hot rows of the label positions; XNNPACK has no integers"
 _SIZES = "arithmetic on sizes"
@@ -45,7 +47,14 @@ class XnnpackBackend:
     name: ClassVar[str] = "xnnpack"
     dynamic_seq_len: ClassVar[bool] = True
     legality: ClassVar[frozenset[str]] = frozenset(
-        {"lower-sdpa", "mean-to-linear", "rotate-half-to-linear", "label-gather-to-bmm", "reshape-to-view"}
+        {
+            "lower-sdpa",
+            "mean-to-linear",
+            "rotate-half-to-linear",
+            "label-gather-to-bmm",
+            "transpose-to-copy",
+            "reshape-to-view",
+        }
     )
 
     def check(self) -> None:
@@ -64,6 +73,12 @@ class XnnpackBackend:
         from prgec.backends.xnnpack_partitioner import ForwardPartitioner
 
         return (ForwardPartitioner(),)
+
+    def edge_passes(self) -> Sequence[EdgePass]:
+        """XNNPACK's permute writes its result in order, so a copy behind it is one too many."""
+        from prgec.backends.edge_clones import remove_clones_of_permutes
+
+        return (remove_clones_of_permutes,)
 
     def why_on_cpu(self, op: str) -> str:
         """Known reasons by op; a supported op that stays outside has a form XNNPACK's partitioner refused."""

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
+from executorch.exir.backend.backend_details import CompileSpec
 from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import generate_partitions_from_list_of_nodes
+from executorch.exir.backend.partitioner import DelegationSpec
 from executorch.exir.dialects._ops import ops as exir_ops
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.passes.infra.partitioner import Partition
 
+# With this key XNNPACK's preprocess runs one of its seventeen passes. The others are for images (bilinear sampling,
+# batch norm, channels last), for quantised padding, and for attention patterns that lower-sdpa has replaced; each
+# retraces the whole graph, and two of them export pattern graphs first: half the time of lowering a Llama.
+_ONLY_CONVERT_TO_LINEAR = "dqlinear_partitioner"
 _LOG_SOFTMAX = exir_ops.edge.aten._log_softmax.default
 
 
@@ -22,6 +29,10 @@ class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorc
     quantised input, and cuts a quantised Llama into two delegates a layer. Here every chain is supported as a
     whole, so the plain merge of everything that is supported keeps chains together too.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delegation_spec = DelegationSpec(XnnpackBackend.__name__, [CompileSpec(_ONLY_CONVERT_TO_LINEAR, b"")])
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
         """Merge all supported nodes in front of the log-softmax."""

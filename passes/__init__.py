@@ -24,6 +24,7 @@ PASSES: dict[str, str] = {
     "mean-to-linear": "prgec.passes.mean_to_linear:MeanToLinear",
     "rotate-half-to-linear": "prgec.passes.rotate_half_to_linear:RotateHalfToLinear",
     "label-gather-to-bmm": "prgec.passes.label_gather_to_bmm:LabelGatherToBmm",
+    "transpose-to-copy": "prgec.passes.transpose_to_copy:TransposeToCopy",
     "reshape-to-view": "prgec.passes.reshape_to_view:ReshapeToView",
     "quantize-base": "prgec.passes.quantize_base:QuantizeBase",
     "quantize-embedding": "prgec.passes.quantize_embedding:QuantizeEmbedding",

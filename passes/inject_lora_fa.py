@@ -101,7 +101,7 @@ class InjectLoraFa(Pass):
             b_RO = rewriter.state(name + STATE_SUFFIX, torch.zeros(self.rank, out_features))
             branch = rewriter.call(aten.matmul.default, low_rank, b_RO)
             total = rewriter.call(aten.add.Tensor, node, branch)
-        node.replace_all_uses_with(total, delete_user_cb=lambda user: user is not total)
+        rewriter.redirect(node, total)
 
 
 def site_name(node: Node) -> str:

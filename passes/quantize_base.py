@@ -8,7 +8,7 @@ After:
     %2: i8[N, T] = getitem(%0, 1)
     %3: i8[N, T, D] = torchao.quantize_affine(%x, [1, 1, D], %1, %2, i8, -128, 127)
     %4: f32[N, T, D] = torchao.dequantize_affine(%3, [1, 1, D], %1, %2, i8, -128, 127)
-    %5: f32[O, D] = torchao.dequantize_affine(@site.weight_qdata, [1, G], @site.weight_scale, @site.weight_zero_point, ...)
+    %5: f32[O, D] = torchao.dequantize_affine(@site.weight_qdata, [1, G], @site.weight_scale, ...)
     %6: f32[N, T, O] = aten.linear(%4, %5)
 
 The LoRA branch keeps reading the unquantised %x; A, B and the loss stay f32. Layers that share an input share its
@@ -44,21 +44,21 @@ class Scheme:
     """How weights are stored.
 
     Attributes:
-        dtype: Integer type of the values; int4 values live in int8 tensors until they are packed.
+        bits: Width of a value; narrow ones live in int8 tensors until a delegate packs them.
         minimum: Smallest value.
         maximum: Largest value.
         is_grouped: Whether every group of inputs has its own scale, or only every output.
     """
 
-    dtype: torch.dtype
+    bits: int
     minimum: int
     maximum: int
     is_grouped: bool
 
 
 SCHEMES: dict[str, Scheme] = {
-    "8da8w": Scheme(torch.int8, -128, 127, is_grouped=False),
-    "8da4w": Scheme(torch.int4, -8, 7, is_grouped=True),
+    "8da8w": Scheme(8, -128, 127, is_grouped=False),
+    "8da4w": Scheme(4, -8, 7, is_grouped=True),
 }
 
 
@@ -173,6 +173,6 @@ def quantized(
 
     with torch.no_grad():
         packed = IntxUnpackedToInt8Tensor.from_hp(
-            weight.detach(), tuple(block), scheme.dtype, mapping_type=MappingType.SYMMETRIC
+            weight.detach(), tuple(block), getattr(torch, f"int{scheme.bits}"), mapping_type=MappingType.SYMMETRIC
         )
     return packed.qdata, packed.scale.to(torch.float32), packed.zero_point.to(torch.int8)

@@ -33,7 +33,7 @@ class ReshapeToView(Pass):
 
     name: ClassVar[str] = "reshape-to-view"
     tier: ClassVar[Tier] = EXACT
-    after: ClassVar[frozenset[str]] = frozenset({"lower-sdpa", "dualize"})
+    after: ClassVar[frozenset[str]] = frozenset({"lower-sdpa", "dualize", "transpose-to-copy"})
     is_legality: ClassVar[bool] = True
 
     def run(self, program: GraphProgram) -> PassResult:

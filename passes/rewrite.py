@@ -106,6 +106,10 @@ class Rewriter:
         old.replace_all_uses_with(new)
         self.program.graph.erase_node(old)
 
+    def redirect(self, old: Node, new: Node) -> None:
+        """Send every user of `old` but `new` itself to `new`."""
+        old.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
+
     def erase(self, node: Node) -> None:
         """Remove a node nobody uses."""
         self.program.graph.erase_node(node)

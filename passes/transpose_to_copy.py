@@ -1,0 +1,62 @@
+"""Make every transposition of activations a copy in its new order.
+
+Before:
+    %0: f32[N, H, T, d] = aten.transpose.int(%x, 1, 2)
+After:
+    %0: f32[N, H, T, d] = aten.transpose.int(%x, 1, 2)
+    %1: f32[N, H, T, d] = aten.clone(%0, memory_format=torch.contiguous_format)
+
+Requires: nothing. Ensures: no transposition of a symbolic T is a view.
+Numerics: EXACT.
+Why: ExecuTorch has no strided tensors, so each transposition copies anyway, but the tracer believes in strides and
+puts more copies in front of later views. With the copy right here, everything behind is contiguous, and a backend
+that knows its transpositions copy drops the pair to one op (`backends/edge_clones.py`). `permute_copy` itself would
+say it in one op, but tracing it fixes T to the traced length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.program import GraphProgram
+from prgec.passes.rewrite import Rewriter
+from prgec.passes.shapes import dynamic_dims
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class TransposeToCopy(Pass):
+    """Replace views that reorder dimensions by copies."""
+
+    name: ClassVar[str] = "transpose-to-copy"
+    tier: ClassVar[Tier] = EXACT
+    after: ClassVar[frozenset[str]] = frozenset({"lower-sdpa"})
+    is_legality: ClassVar[bool] = True
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Rewrite every transposition of a dynamic shape."""
+        rewriter = Rewriter(program, self.name)
+        hits = 0
+        for node in program.calls(aten.transpose.int, aten.permute.default):
+            if is_dynamic_view(node):
+                with rewriter.before(node.next):
+                    copy = rewriter.call(aten.clone.default, node, memory_format=torch.contiguous_format)
+                rewriter.redirect(node, copy)
+                hits += 1
+        return PassResult(program, hits > 0, hits)
+
+    def ensures(self, program: GraphProgram) -> list[str]:
+        """Only fixed shapes are still transposed as views."""
+        left = program.calls(aten.transpose.int, aten.permute.default)
+        return [f"%{node.name} is left" for node in left if is_dynamic_view(node)]
+
+
+def is_dynamic_view(node: Node) -> bool:
+    """Whether a transposition depends on T and something other than its copy reads it."""
+    return bool(dynamic_dims(node)) and any(user.target is not aten.clone.default for user in node.users)
