@@ -7,7 +7,6 @@ from pathlib import Path
 
 from prgec.errors import UsageError
 
-
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w")
 EMBEDDING_BITS = (0, 8, 4)
 
