@@ -1,4 +1,4 @@
-"""Help is quick and light, and every failure is one line and one exit code."""
+"""Help is light, and every failure is one line and one exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -24,15 +23,6 @@ LIGHT_COMMANDS = ("run", "eval", "predict", "demo")
 def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=REPOSITORY,
                           env={**os.environ, **environment}, check=False)  # fmt: skip
-
-
-def test_help_is_quick() -> None:
-    seconds = []
-    for _ in range(5):
-        start = time.monotonic()
-        assert _python("-m", "prgec", "--help").returncode == 0
-        seconds.append(time.monotonic() - start)
-    assert min(seconds) < 0.5
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in LIGHT_COMMANDS)])
