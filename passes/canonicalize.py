@@ -1,4 +1,4 @@
-"""Remove what computes nothing: checks, no-op casts and views, and sizes a view can infer.
+"""Remove what computes nothing: no-op casts and views, and sizes a view can infer.
 
 Before:
     %0: size = aten.sym_size.int(tokens, 1)
@@ -8,7 +8,7 @@ Before:
 After:
     %0: f32[8, T, 4, 16] = aten.view(%h, [8, -1, 4, 16])
 
-Requires: nothing. Ensures: no check ops, no casts to the same dtype.
+Requires: nothing. Ensures: no casts to the same dtype. Run-time checks have no readers and go with the dead code.
 Numerics: EXACT.
 Why: a leftover `alias` or full slice stays outside a delegate and splits it in two, and a view that reads a
 size drags size arithmetic along.
@@ -24,7 +24,7 @@ import torch
 from torch.fx import Node
 
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
-from prgec.passes.program import GraphProgram, is_check
+from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, erase_dead
 from prgec.passes.shapes import dtype_of, dynamic_dims, is_same_shape, is_tensor, shape_of, view_sizes
 
@@ -42,7 +42,7 @@ _VIEW_OPS = (aten.view.default, aten.reshape.default)
 
 @dataclass(frozen=True)
 class Canonicalize(Pass):
-    """Drop checks, no-op casts and views; let views infer their dynamic size."""
+    """Drop no-op casts and views; let views infer their dynamic size."""
 
     name: ClassVar[str] = "canonicalize"
     tier: ClassVar[Tier] = EXACT
@@ -52,10 +52,7 @@ class Canonicalize(Pass):
         rewriter = Rewriter(program, self.name)
         hits = 0
         for node in list(program.graph.nodes):
-            if is_check(node):
-                rewriter.erase(node)
-                hits += 1
-            elif is_identity(node):
+            if is_identity(node):
                 rewriter.replace(node, node.args[0])
                 hits += 1
             elif (sizes := inferred_sizes(node)) is not None:
@@ -65,10 +62,8 @@ class Canonicalize(Pass):
         return PassResult(program, hits > 0, hits)
 
     def ensures(self, program: GraphProgram) -> list[str]:
-        """No check and no identity is left."""
-        return [
-            f"%{node.name} {node.target} is left" for node in program.graph.nodes if is_check(node) or is_identity(node)
-        ]
+        """No identity is left."""
+        return [f"%{node.name} {node.target} is left" for node in program.graph.nodes if is_identity(node)]
 
 
 def is_identity(node: Node) -> bool:

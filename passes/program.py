@@ -22,16 +22,6 @@ TOKENS = "tokens"
 # Inputs whose values differ from row to row; whatever does not depend on them is the same for every batch.
 ROW_INPUTS = frozenset({TOKENS, "label_pos", "targets"})
 
-_CHECK_OPS = frozenset(
-    {
-        torch.ops.aten._assert_tensor_metadata.default,
-        torch.ops.aten._assert_async.msg,
-        torch.ops.aten._assert_scalar.default,
-        torch.ops.aten.sym_constrain_range_for_size.default,
-        torch.ops.aten.sym_constrain_range.default,
-    }
-)
-
 
 class GraphProgram:
     """An unlifted graph with its attributes.
@@ -109,7 +99,7 @@ class GraphProgram:
         return size if isinstance(size, int) else int(size.node.shape_env.bound_sympy(size.node.expr).upper)
 
     def finish(self) -> None:
-        """Remove unused attributes and nodes, and bring the generated code up to date."""
+        """Remove unused attributes, nodes and run-time checks, and bring the generated code up to date."""
         self.graph.eliminate_dead_code(is_impure_node=is_impure)
         self.graph.lint()
         self.module.recompile()
@@ -136,11 +126,6 @@ class GraphProgram:
 def traced_seq_len(max_seq_len: int) -> int:
     """A T to trace a dynamic graph with: not the maximum, where cutting a table to T would look like no cut at all."""
     return max(2, max_seq_len - 1)
-
-
-def is_check(node: Node) -> bool:
-    """Whether a node only asserts something at run time."""
-    return node.op == "call_function" and node.target in _CHECK_OPS
 
 
 def is_mutation(node: Node) -> bool:

@@ -18,7 +18,6 @@ def example() -> GraphProgram:
     b = GraphBuilder(dynamic=True)
     length = b.length()
     hidden = b.hidden(8)
-    b.call(aten._assert_tensor_metadata.default, hidden, None, None, torch.float32)
     cast = b.call(aten.to.dtype, hidden, torch.float32)
     alias = b.call(aten.alias.default, cast)
     kept = b.call(aten.dropout.default, alias, 0.5, False)

@@ -157,15 +157,24 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
     )
 
 
+def test_hit_masks_are_finite() -> None:
+    """-inf overflows f16, and ExecuTorch guards softmax against rows that are masked whole."""
+    program = example(mask="f32")
+    run_pass(program, EACH)
+    table = program.module.get_buffer("folded.c0")
+    assert sorted(set(table.flatten().tolist())) == [-1e4, 0.0]
+
+
 def test_hit_layers_share_one_mask() -> None:
     b = GraphBuilder(num_rows=2, dynamic=True)
     mask = _mask(b, "bool")
-    q, k, v = (b.heads(2, WIDTH, name) for name in "qkv")
+    q, k, v = b.heads(4, WIDTH, "q"), *[_repeated(b, b.heads(2, WIDTH, name), 2) for name in "kv"]
     first = b.call(aten.scaled_dot_product_attention.default, q, k, v, mask)
     second = b.call(aten.scaled_dot_product_attention.default, first, k, v, mask)
     program = b.done(second)
     assert run_pass(program, EACH).hits == 2
     assert [name for name, _ in program.module.named_buffers() if name.startswith("folded")] == ["folded.c0"]
+    assert len(list(program.calls(aten.cat.default))) == 1
 
 
 def test_miss_mask_that_depends_on_rows() -> None:

@@ -52,6 +52,19 @@ def test_erase_dead_spares_mutations_and_what_they_read() -> None:
     assert [node.name for node in program.graph.nodes if is_mutation(node)] == ["copy__default"]
 
 
+def test_finish_removes_checks_and_tensors_nobody_reads() -> None:
+    """A check has no readers; what it would catch at run time, shapes say at compile time."""
+    b = GraphBuilder()
+    hidden = b.hidden()
+    b.call(aten._assert_tensor_metadata.default, hidden, None, None, torch.float32)
+    b.call(aten.neg.default, b.weight("layer.unused", 4))
+    program = b.done(hidden)
+    assert [str(node.target) for node in program.graph.nodes if node.op == "call_function"] == [
+        "aten.embedding.default"
+    ]
+    assert [name for name, _ in program.module.named_buffers()] == ["embed.weight"]
+
+
 def test_state_names_come_in_order_of_first_use() -> None:
     b = GraphBuilder()
     values = [b.weight(name, 4) for name in ("z", "a", "frozen")]

