@@ -29,6 +29,7 @@ from torch.fx import Node
 from prgec.contract import FROZEN_SUFFIX, STATE_SUFFIX
 from prgec.errors import UsageError
 from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier
+from prgec.passes.layer_choice import ALL_LAYERS, chosen
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
@@ -51,6 +52,7 @@ class InjectLoraFa(Pass):
         rank: r.
         alpha: The branch is scaled by alpha / r.
         seed: Seed of the frozen A matrices.
+        layers: Blocks to train, in the form `prgec.passes.layer_choice` reads.
     """
 
     name: ClassVar[str] = "inject-lora-fa"
@@ -61,6 +63,7 @@ class InjectLoraFa(Pass):
     rank: int = 16
     alpha: float = 32.0
     seed: int = 0
+    layers: tuple[str, ...] = (ALL_LAYERS,)
 
     def requires(self, program: GraphProgram) -> list[str]:
         """The options are sane and the graph has no sites yet."""
@@ -77,9 +80,8 @@ class InjectLoraFa(Pass):
         linears = _linears(program)
         _check_targets(self.targets, list(linears))
         hits, refusals = 0, []
-        for name, nodes in linears.items():
-            if not is_target(name, self.targets):
-                continue
+        for name in chosen([name for name in linears if is_target(name, self.targets)], self.layers):
+            nodes = linears[name]
             reason = why_not(nodes)
             if reason:
                 refusals.append(Refusal(name, reason))

@@ -78,6 +78,7 @@ def default_pipeline(options: CompileOptions, backend: Backend) -> str:
     chosen: dict[str, dict[str, Any]] = {
         "inject-lora-fa": {
             "targets": options.targets,
+            "layers": options.layers,
             "rank": options.rank,
             "alpha": options.alpha,
             "seed": options.a_seed,

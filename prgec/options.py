@@ -24,6 +24,7 @@ class CompileOptions:
         seq_len: T, the largest number of tokens a row may have.
         num_labels: K, the largest number of tokens a completion may have.
         targets: Layers to train: last components of module paths, regular expressions, or `all-linear`.
+        layers: Blocks to train: `all`, `last:K`, or indices and ranges.
         rank: LoRA rank r.
         alpha: LoRA alpha; the branch is scaled by alpha / rank.
         a_seed: Seed of the frozen A matrices.
@@ -45,6 +46,7 @@ class CompileOptions:
     seq_len: int = 128
     num_labels: int = 4
     targets: tuple[str, ...] = ("all-linear",)
+    layers: tuple[str, ...] = ("all",)
     rank: int = 16
     alpha: float = 32.0
     a_seed: int = 0

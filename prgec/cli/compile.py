@@ -37,8 +37,14 @@ _MOST_OPS = 8
 @click.option("--seq-len", type=int, default=_DEFAULTS.seq_len, show_default=True, help="Most tokens a row may have.")
 @click.option("--label-tokens", "num_labels", type=int, default=_DEFAULTS.num_labels, show_default=True,
               help="Most tokens a completion may have.")  # fmt: skip
-@click.option("--targets", default=",".join(_DEFAULTS.targets), show_default=True,
-              help="Layers to train: names (q_proj,v_proj), regular expressions, or all-linear.")
+@click.option(
+    "--targets",
+    default=",".join(_DEFAULTS.targets),
+    show_default=True,
+    help="Layers to train: names (q_proj,v_proj), regular expressions, or all-linear.",
+)
+@click.option("--layers", default=",".join(_DEFAULTS.layers), show_default=True,
+              help="Blocks to train: all, last:K, or indices and ranges such as 0,4-7.")  # fmt: skip
 @click.option("--rank", type=int, default=_DEFAULTS.rank, show_default=True, help="LoRA rank.")
 @click.option("--alpha", type=float, default=_DEFAULTS.alpha, show_default=True, help="LoRA alpha.")
 @click.option("--a-seed", type=int, default=_DEFAULTS.a_seed, show_default=True, help="Seed of the frozen A matrices.")
@@ -55,12 +61,12 @@ _MOST_OPS = 8
 @click.option("--dump-passes", type=FILE, metavar="DIR", help="Write the graph after each pass to DIR.")
 @click.option("--save-program", type=FILE, metavar="FILE", help="Save the traced graph as .pt2 for prgec opt.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def compile_command(targets: str, as_json: bool, **flags: Any) -> int:
+def compile_command(targets: str, layers: str, as_json: bool, **flags: Any) -> int:
     """Compile MODEL, a Hugging Face checkpoint, into a .pte that trains itself.
 
     MODEL is a folder, an alias such as tinyllama, a hub id, or `demo` for the bundled model.
     """
-    options = CompileOptions(targets=tuple(t for t in targets.split(",") if t), **flags)
+    options = CompileOptions(targets=_split(targets), layers=_split(layers), **flags)
     options.check()
     with stderr_console().status("starting") as status:
         from prgec.compiler import compile_model
@@ -71,6 +77,10 @@ def compile_command(targets: str, as_json: bool, **flags: Any) -> int:
     else:
         print_lines(*_summary(result))
     return 0
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
 
 
 def _summary(result: CompileResult) -> list[str]:
