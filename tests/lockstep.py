@@ -46,8 +46,29 @@ class Comparison:
     last_loss: float
 
 
-class Recorder:
-    """A program that remembers the losses of its last call, row by row; the trainer itself keeps only means."""
+class Run:
+    """A program under the real trainer with the paper's estimator, which tells the losses row by row.
+
+    Args:
+        program: The program to train.
+        eps: Perturbation scale.
+        seed: Key of the noise.
+        step: Number of steps already done.
+    """
+
+    def __init__(self, program: Program, *, eps: float, seed: int, step: int = 0) -> None:
+        self.program = program
+        self._recorder = _Recorder(program)
+        self.trainer = Trainer(self._recorder, Plain(), eps=eps, seed=seed, step=step)
+
+    def step(self, examples: Sequence[Example], lr: float) -> FloatArray:
+        """Run one step on B examples; return the loss of every row: f32[N]."""
+        self.trainer.step(batch_of(examples, self.program.manifest), lr)
+        return self._recorder.loss_N
+
+
+class _Recorder:
+    """A program that remembers the losses of its last call; the trainer itself keeps only means."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -95,16 +116,15 @@ def follow(program: Program, oracle: Mezo, steps: Iterable[Step]) -> Comparison:
         oracle: From `oracle_for`, at its start.
         steps: Examples and learning rate of each step.
     """
-    recorder = Recorder(program)
-    trainer = Trainer(recorder, Plain(), eps=oracle.settings.eps, seed=oracle.settings.seed)
+    run = Run(program, eps=oracle.settings.eps, seed=oracle.settings.seed)
     differences, means = [], []
     for number, (examples, lr) in enumerate(steps, 1):
-        trainer.step(batch_of(examples, program.manifest), lr)
+        loss_N = run.step(examples, lr)
         expected = oracle.step(number, examples, lr).numpy()
-        found = recorder.loss_N.reshape(expected.shape).astype(np.float64)
+        found = loss_N.reshape(expected.shape).astype(np.float64)
         differences.append(float((np.abs(found - expected) / np.abs(expected)).max()))
         means.append(float(expected.mean()))
-    trainer.flush()
+    run.trainer.flush()
     state_diff, state_size = state_difference(program, oracle)
     return Comparison(len(means), max(differences), state_diff, state_size, means[0], means[-1])
 

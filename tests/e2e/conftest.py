@@ -1,0 +1,56 @@
+"""Programs compiled once a session and shared: compiling costs more than all the tests together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prgec.compiler import compile_model
+from prgec.driver.program import Program
+from prgec.options import CompileOptions
+from tests.models import TinyLlama
+
+# One layer with biases and grouped queries: sites with out < in, out > in and out = in.
+MODEL = TinyLlama(has_bias=True)
+Compile = Callable[..., Path]
+
+# T varies where it may, so that both kinds of program are there for either backend and either state.
+PROGRAMS = {
+    "portable-seeded-static": {"backend": "portable", "state": "seeded", "static": True},
+    "portable-dual": {"backend": "portable", "state": "dual"},
+    "xnnpack-seeded": {"backend": "xnnpack", "state": "seeded"},
+    "xnnpack-dual-static": {"backend": "xnnpack", "state": "dual", "static": True},
+}
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return MODEL.write(tmp_path_factory.mktemp("e2e") / "checkpoint")
+
+
+@pytest.fixture(scope="session")
+def compile_once(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Compile:
+    """Compile with these options, or return what equal options gave before."""
+    folder = tmp_path_factory.mktemp("programs")
+    made: dict[str, Path] = {}
+
+    def compile_with(**options: Any) -> Path:
+        key = repr(sorted(options.items()))
+        if key not in made:
+            defaults: dict[str, Any] = {"model": str(checkpoint), "q": 2, "batch_size": 2, "seq_len": 16,
+                                        "num_labels": 2, "rank": 4, "alpha": 8.0}  # fmt: skip
+            output = folder / f"{len(made)}.pte"
+            made[key] = compile_model(CompileOptions(output=output, **{**defaults, **options})).path
+        return made[key]
+
+    return compile_with
+
+
+@pytest.fixture(params=PROGRAMS)
+def open_program(request: pytest.FixtureRequest, compile_once: Compile) -> Callable[[], Program]:
+    """Open a program of either backend and state as often as asked, each time in its initial state."""
+    path = compile_once(**PROGRAMS[request.param])
+    return lambda: Program.open(path)
