@@ -98,18 +98,21 @@ def default_pipeline(options: CompileOptions, backend: Backend) -> str:
     return print_pipeline([cls(**chosen.get(name, {})) for name, cls in needed.items()])
 
 
-def compile_model(options: CompileOptions, progress: Progress = lambda stage: None) -> CompileResult:
+def compile_model(
+    options: CompileOptions, progress: Progress = lambda stage: None, *, backend: Backend | None = None
+) -> CompileResult:
     """Compile a checkpoint.
 
     Args:
         options: What to compile and how.
         progress: Called with the name of each stage (`STAGES`) as it starts.
+        backend: Lowers instead of the row of the backend table that `options` names; of the same name.
 
     Raises:
         PrgecError: One of its subclasses; nothing is left behind at `options.output`.
     """
     options.check()
-    backend = load_backend(options.backend)
+    backend = backend or load_backend(options.backend)
     passes = parse_pipeline(options.passes or default_pipeline(options, backend), pass_table())
     check_order(passes)
     clock = _Clock(progress)
@@ -125,7 +128,7 @@ def compile_model(options: CompileOptions, progress: Progress = lambda stage: No
     with clock.stage("lower"):
         executable, delegation = _lower(backend, program, manifest, source.tokenizer)
     with clock.stage("write"):
-        file_bytes = _write(options.output, executable)
+        file_bytes = write_program(options.output, executable)
     return CompileResult(options.output, manifest, delegation, tuple(records), file_bytes, clock.seconds)
 
 
@@ -238,8 +241,11 @@ def _lower(
     return lowered.finish(constants), lowered.delegation
 
 
-def _write(path: Path, program: Any) -> int:
-    """Write through a temporary file, so that `path` is either the old file or a complete new one."""
+def write_program(path: Path, program: Any) -> int:
+    """Write a finished ExecuTorch program and return its size in bytes.
+
+    A temporary file is renamed in the end, so that `path` is either the old file or a complete new one.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
