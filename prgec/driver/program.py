@@ -168,6 +168,19 @@ class Program:
             raise ProgramError(f"the program failed to run: {error}", where=self.path) from error
 
 
+def open_forward(path: Path, backend: str) -> Any:
+    """Load the forward of any ExecuTorch program, one of ours or not; it takes a sequence of tensors.
+
+    Raises:
+        ProgramError: If the file is missing or damaged, or `backend`, which it was lowered for, does not run here.
+        BackendError: If the prge kernels cannot be loaded.
+    """
+    check_pte_file(path)
+    raw = _load_raw(path)
+    _load_kernels()
+    return _load_method(raw, FORWARD_METHOD, path, backend)
+
+
 def state_names(manifest: Manifest) -> tuple[str, ...]:
     """Return the names of a program's trainable buffers, in site order; `dual` also keeps the eps of its copies."""
     names = tuple(site.state_name for site in manifest.sites)
