@@ -103,7 +103,7 @@ def evaluate(
     if not np.isfinite(loss):
         raise NumericsError("the evaluation loss is not finite", hint="the state has diverged: lower --lr")
     accuracy = float((losses.argmin(axis=1) == answers).mean()) if eval_set.num_candidates > 1 else None
-    num_calls = -(-len(eval_set.rows) // program.manifest.num_rows)
+    num_calls = -(-len(eval_set.rows) // program.manifest.num_distinct_rows)
     return Evaluation(loss, accuracy, len(answers), num_calls, time.monotonic() - start)
 
 

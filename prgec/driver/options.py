@@ -38,7 +38,7 @@ class RunOptions:
     eval_data: Path | None = None
     task: str = AUTO_TASK
     steps: int = 1000
-    lr: float = 5e-3
+    lr: float = 3e-3
     schedule: str = DEFAULT_SCHEDULE
     eps: float = 1e-2
     seed: int = 0

@@ -20,12 +20,16 @@ from prgec.contract import (
     DUAL_EPS_STATE,
     FORWARD_INPUTS,
     FORWARD_METHOD,
+    HIDDEN_INPUT,
     MANIFEST_METHOD,
+    PREFIX_INPUTS,
+    PREFIX_METHOD,
     TOKENIZER_METHOD,
     VERSION_METHOD,
     Manifest,
 )
 from prgec.driver.native_log import captured_stderr
+from prgec.driver.prefix import PrefixRunner
 from prgec.driver.pte_file import check_pte_file
 from prgec.errors import ProgramError
 from prgec.tokenizer import Tokenizer
@@ -69,14 +73,18 @@ class Program:
         path: File it was opened from.
         manifest: What the program says of itself.
         tokenizer: The tokenizer it carries.
+        prefix: Runs the blocks before the first trained one, where they are a method of their own.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, tokenizer: Tokenizer, forward: Any, apply: Any) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, tokenizer: Tokenizer, forward: Any, apply: Any, prefix: Any = None
+    ) -> None:
         self.path = path
         self.manifest = manifest
         self.tokenizer = tokenizer
         self._forward = forward
         self._apply = apply
+        self.prefix = None if prefix is None else PrefixRunner(prefix, manifest)
         self._state = {name: self._attribute(name) for name in state_names(manifest)}
 
     @classmethod
@@ -93,8 +101,12 @@ class Program:
         manifest = read_manifest(raw, path)
         tokenizer = Tokenizer.unpack(_constant_bytes(raw, TOKENIZER_METHOD, path))
         _load_kernels()
-        methods = [_load_method(raw, name, path, manifest.backend) for name in (FORWARD_METHOD, APPLY_METHOD)]
-        for method, names in zip(methods, (FORWARD_INPUTS, APPLY_INPUTS), strict=True):
+        signatures = {FORWARD_METHOD: FORWARD_INPUTS, APPLY_METHOD: APPLY_INPUTS}
+        if manifest.prefix == "method":
+            signatures[FORWARD_METHOD] = (*FORWARD_INPUTS, HIDDEN_INPUT)
+            signatures[PREFIX_METHOD] = PREFIX_INPUTS
+        methods = [_load_method(raw, name, path, manifest.backend) for name in signatures]
+        for method, names in zip(methods, signatures.values(), strict=True):
             _check_signature(method, names, path)
         return cls(path, manifest, tokenizer, *methods)
 
@@ -118,7 +130,9 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        inputs = (*_int_tensors(tokens_NT, label_pos_NK, targets_NK), *_scalars(g_q, lr, eps), *_keys(seed, step))
+        inputs = [*_int_tensors(tokens_NT, label_pos_NK, targets_NK), *_scalars(g_q, lr, eps), *_keys(seed, step)]
+        if self.prefix is not None:
+            inputs.append(self.prefix.hidden(tokens_NT, label_pos_NK))
         (loss_N,) = self._execute(self._forward, inputs)
         result: FloatArray = loss_N.numpy()
         return result
