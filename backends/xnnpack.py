@@ -49,8 +49,14 @@ class XnnpackBackend:
     legality: ClassVar[frozenset[str]] = frozenset(
         {
             "lower-sdpa",
+            "lower-eager-attention",
+            "layer-norm-to-means",
             "mean-to-linear",
             "rotate-half-to-linear",
+            "split-fused-linear",
+            "slice-to-linear",
+            "pow-to-mul",
+            "lower-gelu-tanh",
             "label-gather-to-bmm",
             "transpose-to-copy",
             "reshape-to-view",

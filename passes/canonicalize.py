@@ -55,6 +55,12 @@ class Canonicalize(Pass):
             if is_identity(node):
                 rewriter.replace(node, node.args[0])
                 hits += 1
+            elif parts := filled_parts(node):
+                if len(parts) > 1:
+                    rewriter.set_arg(node, 0, parts)
+                else:
+                    rewriter.replace(node, parts[0])
+                hits += 1
             elif (sizes := inferred_sizes(node)) is not None:
                 rewriter.set_arg(node, 1, sizes)
                 hits += 1
@@ -78,6 +84,18 @@ def is_identity(node: Node) -> bool:
     if node.target is aten.slice.Tensor:
         return same and bool(len(node.args) < 5 or node.args[4] == 1)
     return same and node.target in _IDENTITY_OPS
+
+
+def filled_parts(node: Node) -> list[Node]:
+    """What a concatenation with empty parts joins apart from them; empty for any other node.
+
+    A rotary embedding of the whole head still appends the part it leaves alone.
+    """
+    if node.op != "call_function" or node.target is not aten.cat.default:
+        return []
+    parts = [part for part in node.args[0] if isinstance(part, Node)]  # type: ignore[union-attr]
+    filled = [part for part in parts if 0 not in [size for size in shape_of(part) if isinstance(size, int)]]
+    return filled if len(filled) < len(parts) else []
 
 
 def inferred_sizes(node: Node) -> list[int] | None:

@@ -31,7 +31,7 @@ from torch.fx import Node
 
 from prgec.passes.attention import Attention, AttentionLowering, causal_mask, constant_mask, shared_heads
 from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
-from prgec.passes.program import GraphProgram
+from prgec.passes.program import GraphProgram, argument
 from prgec.passes.rewrite import Rewriter, erase_dead
 from prgec.passes.shapes import shape_of
 
@@ -68,22 +68,18 @@ def match(program: GraphProgram, node: Node) -> Attention | Refusal:
     where = describe(node)
     q, k, v = (node.args[i] for i in range(3))
     assert isinstance(q, Node) and isinstance(k, Node) and isinstance(v, Node)
-    if _argument(node, 4, "dropout_p", 0.0) != 0.0:
+    if argument(node, 4, "dropout_p", 0.0) != 0.0:
         return Refusal(where, "it drops out")
     if len(shape_of(q)) != 4:
         return Refusal(where, f"its query has rank {len(shape_of(q))}; expected [N, H, T, d]")
-    mask = _argument(node, 3, "attn_mask", None)
+    mask = argument(node, 3, "attn_mask", None)
     if mask is None:
-        table = causal_mask(program.max_seq_len()) if _argument(node, 5, "is_causal", False) else None
+        table = causal_mask(program.max_seq_len()) if argument(node, 5, "is_causal", False) else None
     else:
         table = constant_mask(program, mask)
         if table is None:
             return Refusal(where, "its mask is not a constant [T, T]")
-    scale = _argument(node, 6, "scale", None)
+    scale = argument(node, 6, "scale", None)
     default_scale = 1.0 / math.sqrt(int(shape_of(q)[-1]))
     k, v = shared_heads(k, v)
     return Attention(node, q, k, v, table, scale if isinstance(scale, float) else default_scale)
-
-
-def _argument(node: Node, index: int, name: str, default: object) -> object:
-    return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)

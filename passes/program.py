@@ -141,6 +141,11 @@ def is_impure(node: Node) -> bool:
     return node.op in {"placeholder", "output"} or is_mutation(node)
 
 
+def argument(node: Node, index: int, name: str, default: object = None) -> object:
+    """An argument of a call, however it was passed."""
+    return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
+
+
 def _reads_attr(node: Node) -> bool:
     return isinstance(node.args[0], Node) and node.args[0].op == "get_attr"
 

@@ -76,6 +76,16 @@ class Rewriter:
         self._describe(node, self.program.fake_mode.from_tensor(value, static_shapes=True))
         return node
 
+    def overwrite(self, name: str, value: torch.Tensor) -> None:
+        """Give a read-only tensor another value; every node that reads it sees the new one."""
+        owner_name, _, leaf = name.rpartition(".")
+        owner = _submodule(self.program.module, owner_name)
+        delattr(owner, leaf)
+        owner.register_buffer(leaf, value)
+        for node in self.program.graph.find_nodes(op="get_attr"):
+            if node.target == name:
+                self._describe(node, self.program.fake_mode.from_tensor(value, static_shapes=True))
+
     def input(self, name: str, value: torch.Tensor) -> Node:
         """Append an input called `name` that looks like `value`."""
         last = self.program.placeholders()[-1]
@@ -84,6 +94,14 @@ class Rewriter:
         node.meta["val"] = self.program.fake_mode.from_tensor(value, static_shapes=True)
         node.meta[RULE_META] = self.rule
         return node
+
+    def input_like(self, name: str, node: Node) -> Node:
+        """Append an input called `name` with the shape (T included) and dtype of `node`."""
+        last = self.program.placeholders()[-1]
+        with self.program.graph.inserting_after(last):
+            entry = self.program.graph.placeholder(name)
+        self._describe(entry, node.meta["val"].new_empty(node.meta["val"].shape))
+        return entry
 
     def set_arg(self, node: Node, index: int, value: Argument) -> None:
         """Change one argument in place and recompute the node's value."""
@@ -109,6 +127,10 @@ class Rewriter:
     def redirect(self, old: Node, new: Node) -> None:
         """Send every user of `old` but `new` itself to `new`."""
         old.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
+
+    def redirect_all_but(self, old: Node, new: Node, kept: Node) -> None:
+        """Send every user of `old` but `kept` to `new`."""
+        old.replace_all_uses_with(new, delete_user_cb=lambda user: user is not kept)
 
     def erase(self, node: Node) -> None:
         """Remove a node nobody uses."""

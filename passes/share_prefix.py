@@ -1,0 +1,158 @@
+"""Run the blocks in front of the first trained layer once per example, not once per replica.
+
+Before (the first site lies in block i):
+    %h: f32[N, T, D] = ... embedding and blocks 0 to i-1 of tokens
+    ... blocks from i on read %h
+After:
+    %0: i64[B, T] = aten.slice(tokens, 0, 0, B)
+    %h: f32[B, T, D] = ... the same of %0
+    %1: f32[1, B, T, D] = aten.view(%h, [1, B, -1, D])
+    %2: f32[2q, B, T, D] = aten.add(%1, @folded.c0)            zeros f32[2q, 1, 1, 1]: a copy for every replica
+    %3: f32[N, T, D] = aten.view(%2, [N, -1, D])
+    ... blocks from i on read %3
+
+Rows are ((i*2 + s)*B + b), so the first B rows are the B examples, and all others repeat them. A program rewritten
+like this can tell only B rows apart; its manifest says so, and evaluation feeds B different rows a call.
+
+Requires: sites from inject-lora-fa. Ensures: nothing.
+Numerics: ROUNDING (products over B rows may be blocked differently from those over N).
+Why: with `--layers last:K` every replica computes the same prefix, and only the blocks behind it can differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.contract import STATE_SUFFIX
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, rounding
+from prgec.passes.program import TOKENS, GraphProgram
+from prgec.passes.rewrite import Rewriter
+from prgec.passes.shapes import is_same_size, shape_of
+from prgec.passes.tables import is_seq_len
+
+aten = torch.ops.aten
+
+# Marks the value where replicas part; extract_prefix cuts the program there.
+CUT_META = "prgec_prefix_cut"
+_SIZED_OPS = (aten.view.default, aten.reshape.default, aten.expand.default)
+
+
+@dataclass(frozen=True)
+class SharePrefix(Pass):
+    """Compute what comes before the first trained layer for B rows, then repeat it.
+
+    Attributes:
+        q: Queries a step.
+    """
+
+    name: ClassVar[str] = "share-prefix"
+    tier: ClassVar[Tier] = rounding(1e-5)
+    after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa"})
+
+    q: int = 1
+
+    def requires(self, program: GraphProgram) -> Sequence[str]:
+        """N rows must be 2q groups of B."""
+        num_rows = _num_rows(program)
+        return [] if num_rows % (2 * self.q) == 0 else [f"{num_rows} rows are not a multiple of 2q = {2 * self.q}"]
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Cut at the last value that alone carries the rows to the first site."""
+        cut = find_cut(program)
+        if cut is None:
+            return PassResult(program, False, 0, (Refusal("prefix", "no block comes before the first trained layer"),))
+        rewriter = Rewriter(program, self.name)
+        num_rows = _num_rows(program)
+        batch = num_rows // (2 * self.q)
+        prefix = _prefix_of(program, cut)
+        _narrow(program, rewriter, prefix, num_rows, batch)
+        _replicate(rewriter, cut, num_rows, batch)
+        return PassResult(program, True, 1)
+
+
+def find_cut(program: GraphProgram) -> Node | None:
+    """The last [N, T, D] value every path from tokens to a trained layer goes through; None if only tokens are."""
+    rows = _row_nodes(program)
+    first_site = next((node for node in program.graph.nodes if _reads_state(node)), None)
+    order = {node: index for index, node in enumerate(program.graph.nodes)}
+    last_use: dict[Node, int] = {node: max((order[user] for user in node.users), default=0) for node in rows}
+    cut, open_nodes = None, set[Node]()
+    for node in program.graph.nodes:
+        if node is first_site:
+            break
+        open_nodes = {each for each in open_nodes if last_use[each] > order[node]}
+        if node in rows:
+            open_nodes.add(node)
+        if open_nodes == {node} and node.target is not TOKENS and len(shape_of(node)) == 3:
+            cut = node
+    return None if cut is None or cut.target is aten.embedding.default else cut
+
+
+def _row_nodes(program: GraphProgram) -> set[Node]:
+    """Tokens and what depends on their values (not only on how many there are)."""
+    rows: set[Node] = set()
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            if node.target == TOKENS:
+                rows.add(node)
+        elif not is_seq_len(node) and any(source in rows for source in node.all_input_nodes):
+            rows.add(node)
+    return rows
+
+
+def _reads_state(node: Node) -> bool:
+    return any(source.op == "get_attr" and str(source.target).endswith(STATE_SUFFIX) for source in node.all_input_nodes)
+
+
+def _prefix_of(program: GraphProgram, cut: Node) -> list[Node]:
+    """Row-dependent nodes up to `cut`, tokens excluded, in graph order."""
+    rows = _row_nodes(program)
+    nodes = list(program.graph.nodes)
+    return [node for node in nodes[: nodes.index(cut) + 1] if node in rows and node.op == "call_function"]
+
+
+def _narrow(program: GraphProgram, rewriter: Rewriter, prefix: list[Node], num_rows: int, batch: int) -> None:
+    tokens = program.placeholder(TOKENS)
+    assert tokens is not None
+    with rewriter.before(prefix[0]):
+        first_rows = rewriter.call(aten.slice.Tensor, tokens, 0, 0, batch)
+    tables: dict[Node, Node] = {}
+    for node in prefix:
+        node.replace_input_with(tokens, first_rows)
+        for table in [each for each in node.all_input_nodes if _is_expanded_table(each, prefix, num_rows)]:
+            if table not in tables:
+                with rewriter.before(node):
+                    sizes = [batch, *list(table.args[1])[1:]]  # type: ignore[arg-type]
+                    tables[table] = rewriter.call(aten.expand.default, table.args[0], sizes)
+            node.replace_input_with(table, tables[table])
+        if node.target in _SIZED_OPS:
+            sizes = list(node.args[1])  # type: ignore[arg-type]
+            if sizes and sizes[0] == num_rows:
+                node.update_arg(1, [batch, *sizes[1:]])
+        rewriter.refresh(node)
+
+
+def _is_expanded_table(node: Node, prefix: list[Node], num_rows: int) -> bool:
+    """Whether a node is a table, the same for all rows, repeated N times."""
+    return node.target is aten.expand.default and node not in prefix and is_same_size(shape_of(node)[0], num_rows)
+
+
+def _replicate(rewriter: Rewriter, cut: Node, num_rows: int, batch: int) -> None:
+    width = int(shape_of(cut)[-1])
+    with rewriter.before(cut.next):
+        single = rewriter.call(aten.view.default, cut, [1, batch, -1, width])
+        zeros = rewriter.folded(torch.zeros(num_rows // batch, 1, 1, 1))
+        copies = rewriter.call(aten.add.Tensor, single, zeros)
+        rows = rewriter.call(aten.view.default, copies, [num_rows, -1, width])
+    rewriter.redirect_all_but(cut, rows, single)
+    single.meta[CUT_META] = True
+
+
+def _num_rows(program: GraphProgram) -> int:
+    tokens = program.placeholder(TOKENS)
+    return int(tokens.meta["val"].shape[0]) if tokens is not None else 0

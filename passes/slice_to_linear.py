@@ -1,0 +1,79 @@
+"""Cut the last dimension of activations by a product with the rows of an identity.
+
+Before:
+    %0: f32[N, H, T, w] = aten.slice(%q, 3, 0, w)
+After:
+    %0: f32[N, H, T, w] = aten.linear(%q, @folded.c0)
+
+Requires: nothing. Ensures: nothing; graphs with a fixed T are left alone, where slices are cheaper and legal.
+Numerics: EXACT for finite activations (each output is one input times 1 plus zeros).
+Why: XNNPACK slices only fixed shapes. split-fused-linear moves cuts into weights; what remains, such as the rotated
+part of a head behind a norm, is narrow, and the product costs d multiplications an element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.passes.cuts import cuts_of
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.program import GraphProgram
+from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.shapes import dtype_of, dynamic_dims, shape_of
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class SliceToLinear(Pass):
+    """Replace cuts of the last dimension of tensors whose shape depends on T."""
+
+    name: ClassVar[str] = "slice-to-linear"
+    tier: ClassVar[Tier] = EXACT
+    after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa", "rotate-half-to-linear", "split-fused-linear"})
+    is_legality: ClassVar[bool] = True
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Rewrite every cut; equal cuts share their matrix."""
+        rewriter = Rewriter(program, self.name)
+        matrices: dict[tuple[int, int, int], str] = {}
+        hits = 0
+        for node in program.calls(
+            aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default
+        ):
+            source = node.args[0]
+            assert isinstance(source, Node)
+            if not is_activation(source):
+                continue
+            width = int(shape_of(source)[-1])
+            for cut in cuts_of(node) or ():
+                key = (width, cut.begin, cut.end)
+                with rewriter.before(cut.node):
+                    if key in matrices:
+                        matrix = rewriter.read(matrices[key])
+                    else:
+                        matrix = rewriter.folded(torch.eye(width)[cut.begin : cut.end].clone())
+                        matrices[key] = str(matrix.target)
+                    product = rewriter.call(aten.linear.default, source, matrix)
+                rewriter.replace(cut.node, product)
+                hits += 1
+        if hits:
+            erase_dead(program)
+        return PassResult(program, hits > 0, hits)
+
+
+def is_activation(source: Node) -> bool:
+    """Whether a value is f32, of a shape that depends on T but for its last size, and not a table cut to T."""
+    dims = dynamic_dims(source)
+    is_wide = bool(dims) and len(shape_of(source)) - 1 not in dims
+    return is_wide and dtype_of(source) == torch.float32 and not _is_table(source)
+
+
+def _is_table(node: Node) -> bool:
+    while node.target in (aten.slice.Tensor, aten.expand.default) and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node.op == "get_attr"

@@ -1,0 +1,212 @@
+"""Split a fused layer (qkv, gate and up) into the layers its readers cut it into.
+
+Before:
+    %0: f32[N, T, 2*F] = aten.linear(%x, @gate_up.weight)
+    %1: f32[2q, B*T, 2*F] = aten.bmm(%h, %copies)
+    %2: f32[N, T, 2*F] = aten.add(%0, aten.view(%1))
+    %3, %4 = aten.chunk(%2, 2, -1)
+After (and the same for %4):
+    %0: f32[N, T, F] = aten.linear(%x, @gate_up.part0.weight)
+    %1: f32[2q, r, F] = aten.slice(%copies, 2, 0, F)
+    %2: f32[2q, B*T, F] = aten.bmm(%h, %1)
+    %3: f32[N, T, F] = aten.add(%0, aten.view(%2))
+
+Cuts behind the split into heads, as GPT-NeoX makes them, move too; the layer's site, its A and its state stay one.
+
+Requires: nothing. Ensures: nothing (a layer that is also read whole stays).
+Numerics: ROUNDING (a GEMM of another width may sum in another order).
+Why: XNNPACK slices only fixed shapes, so under a symbolic T each cut of activations would leave the delegate. Weights
+have fixed shapes, and cutting them once saves a copy of the activations at every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.passes.columns import Columns, whole
+from prgec.passes.cuts import Cut, cuts_of
+from prgec.passes.infra import Pass, PassResult, Tier, rounding
+from prgec.passes.inject_lora_fa import site_name
+from prgec.passes.program import GraphProgram
+from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.shapes import is_same_size, shape_of
+
+aten = torch.ops.aten
+
+_VIEWS = (aten.view.default, aten.reshape.default)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A fused layer.
+
+    Attributes:
+        linear: The frozen layer.
+        top: What its readers cut: the linear itself, or its sum with the LoRA branch.
+        product: The branch's bmm with the 2q copies; None without a branch.
+        views: Views between the product and the sum.
+        pieces: What is read, in graph order.
+    """
+
+    linear: Node
+    top: Node
+    product: Node | None
+    views: tuple[Node, ...]
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One value cut out of a fused layer.
+
+    Attributes:
+        node: The cut.
+        columns: Outputs of the layer it holds.
+        between: Views and transpositions between the layer and the cut, in order.
+    """
+
+    node: Node
+    columns: Columns
+    between: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class SplitFusedLinear(Pass):
+    """Cut weights and B instead of activations."""
+
+    name: ClassVar[str] = "split-fused-linear"
+    tier: ClassVar[Tier] = rounding(1e-5)
+    # rotate-half-to-linear first: what is left of RoPE would look like readers that cut.
+    after: ClassVar[frozenset[str]] = frozenset({"dualize", "fuse-update", "rotate-half-to-linear"})
+    is_legality: ClassVar[bool] = True
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Split every layer whose readers all cut it."""
+        rewriter = Rewriter(program, self.name)
+        hits = 0
+        for linear in program.calls(aten.linear.default):
+            found = match(linear)
+            if found is not None:
+                _split(rewriter, program, found)
+                hits += 1
+        if hits:
+            erase_dead(program)
+        return PassResult(program, hits > 0, hits)
+
+
+def match(linear: Node) -> Fused | None:
+    """The fused layer computed by `linear`; None if it is none."""
+    if not site_name(linear):
+        return None
+    top, product, views = linear, None, ()
+    readers = list(linear.users)
+    if len(readers) == 1 and readers[0].target is aten.add.Tensor and readers[0].args[0] is linear:
+        top = readers[0]
+        branch = _branch(top.args[1], int(shape_of(linear)[-1]))
+        if branch is None:
+            return None
+        product, views = branch
+    size = int(shape_of(linear)[-1])
+    pieces = pieces_of(top, whole(size), ())
+    # Overlapping cuts would compute their overlap twice.
+    if not pieces or sum(piece.columns.count for piece in pieces) > size:
+        return None
+    return Fused(linear, top, product, views, tuple(pieces))
+
+
+def pieces_of(node: Node, columns: Columns, between: tuple[Node, ...]) -> list[Piece]:
+    """What the readers of `node` cut out of it; empty if one of them reads it whole."""
+    found: list[Piece] = []
+    for user in node.users:
+        below = _below(user, columns, between)
+        if not below:
+            return []
+        found += below
+    return found
+
+
+def _below(user: Node, columns: Columns, between: tuple[Node, ...]) -> list[Piece]:
+    source = user.args[0]
+    if not isinstance(source, Node):
+        return []
+    cuts = cuts_of(user)
+    if cuts is not None:
+        return [piece for cut in cuts for piece in _cut_pieces(cut, columns, between)]
+    rank = len(shape_of(source))
+    if user.target is aten.transpose.int and rank - 1 not in (int(d) % rank for d in user.args[1:]):  # type: ignore[arg-type]
+        return pieces_of(user, columns, (*between, user))
+    heads = _heads(user, source)
+    split = columns.split(heads) if heads else None
+    return pieces_of(user, split, (*between, user)) if split is not None else []
+
+
+def _cut_pieces(cut: Cut, columns: Columns, between: tuple[Node, ...]) -> list[Piece]:
+    taken = columns.cut(cut.begin, cut.end)
+    return pieces_of(cut.node, taken, between) or [Piece(cut.node, taken, between)]
+
+
+def _heads(user: Node, source: Node) -> int:
+    """Number of heads a view splits the last dimension into; 0 if it does something else."""
+    if user.target not in _VIEWS:
+        return 0
+    before, after = shape_of(source), shape_of(user)
+    if len(after) != len(before) + 1 or not isinstance(after[-2], int):
+        return 0
+    return after[-2] if all(is_same_size(a, b) for a, b in zip(before[:-1], after[:-2], strict=True)) else 0
+
+
+def _branch(node: object, size: int) -> tuple[Node, tuple[Node, ...]] | None:
+    """The bmm a LoRA branch ends in and the views behind it; None for any other value."""
+    views: list[Node] = []
+    while isinstance(node, Node) and node.target in _VIEWS and shape_of(node)[-1] == size and len(node.users) == 1:
+        views.insert(0, node)
+        node = node.args[0]
+    if not isinstance(node, Node) or node.target is not aten.bmm.default or len(node.users) != 1:
+        return None
+    copies = node.args[1]
+    is_fixed = isinstance(copies, Node) and all(isinstance(each, int) for each in shape_of(copies))
+    return (node, tuple(views)) if is_fixed and shape_of(node)[-1] == size else None
+
+
+def _split(rewriter: Rewriter, program: GraphProgram, found: Fused) -> None:
+    blocks: dict[tuple[int, int, int], Node] = {}
+    for number, piece in enumerate(found.pieces):
+        with rewriter.before(found.top):
+            new = _narrow_linear(rewriter, program, found.linear, piece.columns, number)
+            if found.product is not None:
+                new = rewriter.call(aten.add.Tensor, new, _narrow_branch(rewriter, found, piece.columns, blocks))
+            for node in piece.between:
+                args = node.args[1:]
+                if node.target in _VIEWS:
+                    args = ([*node.args[1][:-2], piece.columns.heads, piece.columns.width],)  # type: ignore[index]
+                new = rewriter.call(node.target, new, *args)  # type: ignore[arg-type]
+        rewriter.replace(piece.node, new)
+
+
+def _narrow_linear(rewriter: Rewriter, program: GraphProgram, linear: Node, columns: Columns, number: int) -> Node:
+    """Rows of the weight and the bias, as a layer of its own."""
+    source, *tensors = linear.args
+    rows = columns.indices()
+    read = [
+        rewriter.constant(f"{site_name(linear)}.part{number}.{leaf}", program.attribute(tensor)[rows])
+        for leaf, tensor in zip(("weight", "bias"), tensors, strict=False)
+        if isinstance(tensor, Node)
+    ]
+    return rewriter.call(aten.linear.default, source, *read)
+
+
+def _narrow_branch(
+    rewriter: Rewriter, found: Fused, columns: Columns, blocks: dict[tuple[int, int, int], Node]
+) -> Node:
+    """The branch with those columns of B only."""
+    assert found.product is not None
+    low_rank, copies = found.product.args
+    assert isinstance(copies, Node)
+    new = rewriter.call(aten.bmm.default, low_rank, columns.pick(rewriter, copies, blocks))
+    for view in found.views:
+        new = rewriter.call(aten.view.default, new, [*view.args[1][:-1], columns.count])  # type: ignore[index]
+    return new

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from prgec.errors import PassError
+from prgec.passes.pow_to_mul import PowToMul
+from prgec.passes.program import GraphProgram
+from tests.passes.builder import GraphBuilder
+from tests.passes.golden import expect, run_pass, transcript
+from tests.passes.parity import assert_parity
+
+aten = torch.ops.aten
+EACH = PowToMul()
+
+
+def example() -> GraphProgram:
+    b = GraphBuilder(num_rows=2, dynamic=True)
+    hidden = b.hidden()
+    return b.done(*[b.call(aten.pow.Tensor_Scalar, hidden, exponent) for exponent in (2.0, 3, 3.0, 4)])
+
+
+def test_hit() -> None:
+    expect(transcript(example(), EACH), """\
+graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
+  %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 2.0)
+  %2: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 3)
+  %3: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 3.0)
+  %4: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 4)
+  return %1, %2, %3, %4
+--- pow-to-mul: 4 hits
+graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
+  %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[2, T, 4] = aten.mul(%0, %0)
+  %2: f32[2, T, 4] = aten.mul(%0, %0)
+  %3: f32[2, T, 4] = aten.mul(%2, %0)
+  %4: f32[2, T, 4] = aten.mul(%0, %0)
+  %5: f32[2, T, 4] = aten.mul(%4, %0)
+  %6: f32[2, T, 4] = aten.mul(%0, %0)
+  %7: f32[2, T, 4] = aten.mul(%6, %0)
+  %8: f32[2, T, 4] = aten.mul(%7, %0)
+  return %1, %3, %5, %8
+""")
+
+
+def test_miss() -> None:
+    """The square XNNPACK has, and powers that are no short product."""
+    b = GraphBuilder(num_rows=2, dynamic=True)
+    hidden = b.hidden()
+    exponents = (2, 0.5, -2, 1, 2.5, 5, 0)
+    expect(transcript(b.done(*[b.call(aten.pow.Tensor_Scalar, hidden, each) for each in exponents]), EACH), """\
+graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
+  %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 2)
+  %2: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 0.5)
+  %3: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, -2)
+  %4: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 1)
+  %5: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 2.5)
+  %6: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 5)
+  %7: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 0)
+  return %1, %2, %3, %4, %5, %6, %7
+--- pow-to-mul: 0 hits
+(same)
+""")
+
+
+def test_idempotence() -> None:
+    program = example()
+    assert run_pass(program, EACH).changed
+    assert not run_pass(program, EACH).changed
+
+
+def test_failure_names_the_invalid_node() -> None:
+    b = GraphBuilder()
+    with pytest.raises(PassError) as error:
+        EACH(b.done(b.broken(b.hidden())))
+    assert str(error.value) == (
+        "pow-to-mul: produced an invalid graph: %relu is a call_method; only functions are allowed"
+    )
+
+
+def test_parity() -> None:
+    assert_parity(example(), EACH)
