@@ -62,13 +62,11 @@ def load_model(checkpoint: Checkpoint) -> nn.Module:
     Raises:
         CheckpointError: If transformers does not know the architecture, or the weights do not fit it.
     """
-    from transformers import AutoModelForCausalLM
-
     try:
-        loaded: tuple[nn.Module, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
-            checkpoint.path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True,
-            use_safetensors=True, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
-        )  # fmt: skip
+        loaded = _from_pretrained(checkpoint, "sdpa")
+        if loaded is None:
+            loaded = _from_pretrained(checkpoint, "eager")
+        assert loaded is not None, "every model has eager attention"
     except Exception as error:  # transformers raises KeyError, ValueError, OSError, RuntimeError and safetensors' own
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
@@ -79,6 +77,22 @@ def load_model(checkpoint: Checkpoint) -> nn.Module:
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return model.eval()
+
+
+def _from_pretrained(checkpoint: Checkpoint, attention: str) -> tuple[nn.Module, dict[str, Any]] | None:
+    """Load with one implementation of attention; None where the model lacks it (Gemma 2 caps its scores)."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        loaded: tuple[nn.Module, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
+            checkpoint.path, dtype=torch.float32, attn_implementation=attention, local_files_only=True,
+            use_safetensors=True, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
+        )  # fmt: skip
+    except ValueError as error:
+        if "does not support an attention implementation" not in str(error):
+            raise
+        return None
+    return loaded
 
 
 def export_loss(model: nn.Module, *, num_rows: int, seq_len: int, num_labels: int, dynamic: bool) -> GraphProgram:
