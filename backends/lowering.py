@@ -17,7 +17,7 @@ from executorch.exir.passes import MemoryPlanningPass
 
 from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport, report
-from prgec.contract import FORWARD_METHOD
+from prgec.contract import FORWARD_METHOD, PREFIX_METHOD
 from prgec.errors import BackendError
 
 if TYPE_CHECKING:
@@ -52,17 +52,18 @@ _EDGE_CONFIG = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
 
 
 def lower(backend: Backend, programs: Mapping[str, ExportedProgram]) -> Lowered:
-    """Lower all methods for one backend; only the forward is partitioned.
+    """Lower all methods for one backend; only those with a forward in them are partitioned.
 
     Raises:
         BackendError: If ExecuTorch or the delegate refuses the graph.
     """
     prepared = dict(backend.prepare(programs))
-    partitioners = {FORWARD_METHOD: list(backend.partitioners())}
+    heavy = [name for name in (FORWARD_METHOD, PREFIX_METHOD) if name in prepared]
+    partitioners = {name: list(backend.partitioners()) for name in heavy}
     try:
         edge = to_edge_transform_and_lower(
             prepared,
-            transform_passes={FORWARD_METHOD: list(backend.edge_passes())},
+            transform_passes={name: list(backend.edge_passes()) for name in heavy},
             partitioner=partitioners,
             compile_config=_EDGE_CONFIG,
         )

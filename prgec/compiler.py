@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from prgec.contract import (
     DELEGATION_METHOD,
     FORWARD_METHOD,
     FROZEN_SUFFIX,
+    HIDDEN_INPUT,
     MANIFEST_METHOD,
+    PREFIX_METHOD,
     STATE_SUFFIX,
     TOKENIZER_METHOD,
     VERSION_METHOD,
@@ -39,6 +41,7 @@ from prgec.frontend.model import export_loss, load_model, weights_sha256
 from prgec.options import CompileOptions
 from prgec.passes import pass_table
 from prgec.passes.extract_apply import extract_apply
+from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
 from prgec.passes.infra import Pass
 from prgec.passes.pipeline import PassRecord, check_order, dump_to, run_pipeline
 from prgec.passes.program import GraphProgram
@@ -83,12 +86,14 @@ def default_pipeline(options: CompileOptions, backend: Backend) -> str:
             "alpha": options.alpha,
             "seed": options.a_seed,
         },
+        "share-prefix": {"q": options.q},
         "dualize": {"q": options.q},
         "insert-self-update": {"state": options.state},
         "quantize-base": {"scheme": options.quantize, "group": options.group_size},
         "quantize-embedding": {"bits": options.quantize_embedding, "group": options.group_size},
     }
-    unused = {name for name, is_on in (("quantize-base", options.quantize != "none"),
+    shares = options.prefix in ("shared", "method") or (options.prefix == "auto" and options.layers != ("all",))
+    unused = {name for name, is_on in (("share-prefix", shares), ("quantize-base", options.quantize != "none"),
                                        ("quantize-embedding", options.quantize_embedding)) if not is_on}  # fmt: skip
     needed = {
         name: cls
@@ -124,9 +129,11 @@ def compile_model(
         program = _export(options, source, dynamic)
     with clock.stage("passes"):
         records = run_pipeline(program, passes, dump_to(options.dump_passes) if options.dump_passes else None)
+        programs = _methods(program, options.prefix)
         manifest = _manifest(options, source, passes, sites_of(program), dynamic)
+        manifest = _with_prefix(manifest, programs)
     with clock.stage("lower"):
-        executable, delegation = _lower(backend, program, manifest, source.tokenizer)
+        executable, delegation = _lower(backend, programs, manifest, source.tokenizer)
     with clock.stage("write"):
         file_bytes = write_program(options.output, executable)
     return CompileResult(options.output, manifest, delegation, tuple(records), file_bytes, clock.seconds)
@@ -227,11 +234,30 @@ def _versions() -> dict[str, str]:
     return {"prgec": __version__, **{name: importlib.metadata.version(name) for name in packages}}
 
 
+def _methods(program: GraphProgram, prefix: str) -> dict[str, GraphProgram]:
+    """Split the finished graph into the methods of the contract."""
+    methods = {FORWARD_METHOD: program, APPLY_METHOD: extract_apply(program)}
+    if prefix == "method":
+        if find_shared_prefix(program) is None:
+            hint = "choose --layers last:K with K less than the number of layers"
+            raise UsageError("there is no block before the first trained layer", hint=hint)
+        methods[PREFIX_METHOD] = extract_prefix(program)
+    return methods
+
+
+def _with_prefix(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifest:
+    forward = methods[FORWARD_METHOD]
+    if PREFIX_METHOD in methods:
+        hidden = forward.placeholder(HIDDEN_INPUT)
+        assert hidden is not None
+        return replace(manifest, prefix="method", hidden_size=int(hidden.meta["val"].shape[-1]))
+    return replace(manifest, prefix="shared" if find_shared_prefix(forward) is not None else "none")
+
+
 def _lower(
-    backend: Backend, program: GraphProgram, manifest: Manifest, tokenizer: bytes
+    backend: Backend, programs: dict[str, GraphProgram], manifest: Manifest, tokenizer: bytes
 ) -> tuple[Any, DelegationReport]:
-    apply = extract_apply(program)
-    lowered = lower(backend, {FORWARD_METHOD: program.to_exported(), APPLY_METHOD: apply.to_exported()})
+    lowered = lower(backend, {name: program.to_exported() for name, program in programs.items()})
     constants = {
         VERSION_METHOD: CONTRACT_VERSION,
         MANIFEST_METHOD: manifest.to_json(),

@@ -17,12 +17,16 @@ CONTRACT_VERSION = 1
 
 FORWARD_METHOD = "forward"
 APPLY_METHOD = "apply"
+PREFIX_METHOD = "prefix"
 VERSION_METHOD = "prgec_contract_version"
 MANIFEST_METHOD = "prgec_manifest"
 TOKENIZER_METHOD = "prgec_tokenizer"
 DELEGATION_METHOD = "prgec_delegation"
 
 FORWARD_INPUTS = ("tokens", "label_pos", "targets", "g", "lr", "eps", "seed", "step")
+# Last input of `forward` in programs that have a `prefix` method, and what that method returns.
+HIDDEN_INPUT = "hidden"
+PREFIX_INPUTS = ("tokens",)
 APPLY_INPUTS = ("g", "lr", "seed", "step")
 
 IGNORE_TARGET = -100
@@ -32,6 +36,7 @@ FROZEN_SUFFIX = ".lora_A"
 DUAL_EPS_STATE = "prge_dual_eps"
 
 STATE_MODES = ("seeded", "dual")
+PREFIX_MODES = ("none", "shared", "method")
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,9 @@ class Manifest:
         state: `seeded` (one master per site) or `dual` (2q copies per site, the paper's Algorithm 2).
         quantize: Scheme of the frozen weights, `none` for f32.
         quantize_embedding: Bits of the embedding table, 0 for f32.
+        prefix: How the blocks before the first trained one run: `none` (with all N rows), `shared` (with B rows,
+            repeated for every replica) or `method` (the same, as a method of its own whose results can be kept).
+        hidden_size: D of the prefix's result; 0 without a prefix method.
         sites: Trained layers in the order of their noise index.
         pipeline: Text of the pass pipeline that built the graph.
         base_sha256: Hash over the names and bytes of the checkpoint's weights.
@@ -103,6 +111,13 @@ class Manifest:
     versions: dict[str, str] = field(default_factory=dict)
     pad_token_id: int = 0
     quantize_embedding: int = 0
+    prefix: str = "none"
+    hidden_size: int = 0
+
+    @property
+    def num_distinct_rows(self) -> int:
+        """Different rows one evaluation call can hold: N, or B where replicas share a prefix."""
+        return self.num_rows if self.prefix == "none" else self.batch_size
 
     @property
     def num_rows(self) -> int:
@@ -145,6 +160,8 @@ class Manifest:
                 raise ProgramError(f"the program's manifest has {name} = {value!r}; expected a positive integer")
         if self.state not in STATE_MODES:
             raise ProgramError(f"the program's manifest has state {self.state!r}; expected one of {STATE_MODES}")
+        if self.prefix not in PREFIX_MODES:
+            raise ProgramError(f"the program's manifest has prefix {self.prefix!r}; expected one of {PREFIX_MODES}")
         if len({site.name for site in self.sites}) != len(self.sites):
             raise ProgramError("the program's manifest names a site twice")
 

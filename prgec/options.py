@@ -8,6 +8,7 @@ from pathlib import Path
 from prgec.errors import UsageError
 
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w")
+PREFIX_CHOICES = ("auto", "none", "shared", "method")
 EMBEDDING_BITS = (0, 8, 4)
 
 
@@ -25,6 +26,8 @@ class CompileOptions:
         num_labels: K, the largest number of tokens a completion may have.
         targets: Layers to train: last components of module paths, regular expressions, or `all-linear`.
         layers: Blocks to train: `all`, `last:K`, or indices and ranges.
+        prefix: How blocks before the first trained one run: `none`, `shared`, `method`, or `auto`: `shared` wherever
+            `layers` leaves such blocks.
         rank: LoRA rank r.
         alpha: LoRA alpha; the branch is scaled by alpha / rank.
         a_seed: Seed of the frozen A matrices.
@@ -47,6 +50,7 @@ class CompileOptions:
     num_labels: int = 4
     targets: tuple[str, ...] = ("all-linear",)
     layers: tuple[str, ...] = ("all",)
+    prefix: str = "auto"
     rank: int = 16
     alpha: float = 32.0
     a_seed: int = 0

@@ -10,7 +10,7 @@ import click
 from prgec.backends import BACKENDS
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.contract import STATE_MODES
-from prgec.options import EMBEDDING_BITS, QUANTIZE_SCHEMES, CompileOptions
+from prgec.options import EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, CompileOptions
 
 if TYPE_CHECKING:
     from prgec.compiler import CompileResult
@@ -45,6 +45,9 @@ _MOST_OPS = 8
 )
 @click.option("--layers", default=",".join(_DEFAULTS.layers), show_default=True,
               help="Blocks to train: all, last:K, or indices and ranges such as 0,4-7.")  # fmt: skip
+@click.option("--prefix", type=click.Choice(PREFIX_CHOICES), default=_DEFAULTS.prefix, show_default=True,
+              help="Blocks before the first trained one: with all rows (none), once per example (shared), or as a "
+              "method whose results prgec run can keep (method). auto shares where --layers leaves any.")  # fmt: skip
 @click.option("--rank", type=int, default=_DEFAULTS.rank, show_default=True, help="LoRA rank.")
 @click.option("--alpha", type=float, default=_DEFAULTS.alpha, show_default=True, help="LoRA alpha.")
 @click.option("--a-seed", type=int, default=_DEFAULTS.a_seed, show_default=True, help="Seed of the frozen A matrices.")

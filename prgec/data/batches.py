@@ -80,16 +80,17 @@ def training_batch(rows: Sequence[Row], indices: IntArray, manifest: Manifest) -
 
 
 def evaluation_batches(rows: Sequence[Row], manifest: Manifest) -> Iterator[Batch]:
-    """Yield batches of N different rows; the last one is filled up by repeating its final row.
+    """Yield batches of as many different rows as the program can hold, N or B; the last one is filled up.
 
     Rows come sorted by length, so that a program with a dynamic T pads little; `Batch.indices` maps losses back.
     """
     order = np.argsort([len(row.tokens) for row in rows], kind="stable").astype(np.int64)
-    for start in range(0, len(order), manifest.num_rows):
-        indices = order[start : start + manifest.num_rows]
+    distinct = manifest.num_distinct_rows
+    for start in range(0, len(order), distinct):
+        indices = order[start : start + distinct]
         chosen = [rows[i] for i in indices.tolist()]
-        chosen += [chosen[-1]] * (manifest.num_rows - len(chosen))
-        yield _pad(chosen, indices, manifest)
+        chosen += [chosen[-1]] * (distinct - len(chosen))
+        yield _pad(chosen * (manifest.num_rows // distinct), indices, manifest)
 
 
 def _pad(rows: Sequence[Row], indices: IntArray, manifest: Manifest) -> Batch:
