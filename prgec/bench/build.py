@@ -1,0 +1,156 @@
+"""Builds the program of a variant, once: a finished program is found again by everything that went into it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from prgec.backends import load_backend
+from prgec.backends.base import Backend
+from prgec.backends.lowering import lower
+from prgec.bench.feed_copies import FeedCopies
+from prgec.bench.options import BenchOptions, Cell
+from prgec.bench.stock import stock_backend
+from prgec.bench.variants import Branch, Variant
+from prgec.compiler import compile_model, default_pipeline, write_program
+from prgec.contract import FORWARD_METHOD
+from prgec.driver.files import write_atomic
+from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
+from prgec.frontend.model import export_loss, load_model
+from prgec.options import CompileOptions
+from prgec.passes import pass_table
+from prgec.passes.infra import Pass
+from prgec.passes.pipeline import run_pipeline
+from prgec.passes.spec import parse_pipeline, print_pipeline
+
+# Says what a program without manifest is for; a program with this method trains nothing.
+BENCH_METHOD = "prgec_bench"
+_PACKAGE = Path(__file__).resolve().parent.parent
+_SOURCES = ("passes", "backends", "runtime_ops", "frontend", "compiler.py", "bench/build.py", "bench/feed_copies.py",
+            "bench/stock.py", "bench/variants.py")  # fmt: skip
+_PACKAGES = ("torch", "executorch", "torchao", "transformers")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A program on disk.
+
+    Attributes:
+        path: The .pte.
+        file_bytes: Its size.
+        compile_s: Seconds from checkpoint to file.
+        delegates: Delegates of its forward.
+    """
+
+    path: Path
+    file_bytes: int
+    compile_s: float
+    delegates: int
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """Everything a program depends on; equal recipes are one program, whichever variants and cells ask for it."""
+
+    model: str
+    backend: str
+    is_stock: bool
+    rows: int
+    seq_len: int
+    num_labels: int
+    pipeline: str
+    versions: dict[str, str]
+    sources: str
+
+
+def build(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> Built:
+    """Return the program of `variant` for `cell`, compiled into `folder` unless it is there already.
+
+    Raises:
+        PrgecError: One of its subclasses, as `compile_model`.
+    """
+    compile_options = replace(options.compile_options(cell, folder / "model.pte"), state=variant.state,
+                              static=variant.is_stock)  # fmt: skip
+    backend = stock_backend(options.backend) if variant.is_stock else load_backend(options.backend)
+    passes = pipeline_of(variant, cell, compile_options, backend)
+    checkpoint = find_checkpoint(options.model)
+    recipe = _Recipe(
+        model=_fingerprint(checkpoint), backend=backend.name, is_stock=variant.is_stock,
+        rows=variant.rows(cell.q, cell.batch_size), seq_len=cell.seq_len, num_labels=compile_options.num_labels,
+        pipeline=print_pipeline(passes), versions={name: importlib.metadata.version(name) for name in _PACKAGES},
+        sources=_sources_sha256(),
+    )  # fmt: skip
+    path = folder / f"{_sha256(json.dumps(asdict(recipe), sort_keys=True))[:16]}.pte"
+    found = _find(path, recipe)
+    if found is not None:
+        return found
+    started = time.perf_counter()
+    if variant.branch is Branch.UPDATED:
+        # The pipeline text names only passes of the table, so the compiler can take it.
+        into = replace(compile_options, output=path, passes=recipe.pipeline)
+        delegates = len(compile_model(into, backend=backend).delegation.delegates)
+    else:
+        delegates = _build_forward(path, checkpoint, recipe, passes, backend)
+    built = Built(path, path.stat().st_size, time.perf_counter() - started, delegates)
+    note = {"recipe": asdict(recipe), "compile_s": built.compile_s, "delegates": delegates}
+    write_atomic(path.with_suffix(".json"), json.dumps(note, indent=2).encode())
+    return built
+
+
+def pipeline_of(variant: Variant, cell: Cell, options: CompileOptions, backend: Backend) -> list[Pass]:
+    """Passes of a variant: the default ones of the backend, less what it does without."""
+    passes: list[Pass] = []
+    for each in parse_pipeline(default_pipeline(options, backend), pass_table()):
+        if each.name not in variant.left_out:
+            passes.append(each)
+        if each.name == "inject-lora-fa" and variant.branch is Branch.FED:
+            passes.append(FeedCopies(variant.copies(cell.q)))
+    return passes
+
+
+def _build_forward(path: Path, checkpoint: Checkpoint, recipe: _Recipe, passes: list[Pass], backend: Backend) -> int:
+    """Build a program that only computes losses; without a manifest, no driver takes it for one that trains."""
+    backend.check()
+    # Nothing else refers to the model, so its weights are those of the graph, and go when a pass replaces them.
+    program = export_loss(load_model(checkpoint), num_rows=recipe.rows, seq_len=recipe.seq_len,
+                          num_labels=recipe.num_labels, dynamic=backend.dynamic_seq_len)  # fmt: skip
+    run_pipeline(program, passes)
+    lowered = lower(backend, {FORWARD_METHOD: program.to_exported()})
+    note = {"trains": False, "model": checkpoint.name, "rows": recipe.rows, "pipeline": recipe.pipeline}
+    write_program(path, lowered.finish({BENCH_METHOD: json.dumps(note, sort_keys=True)}))
+    return len(lowered.delegation.delegates)
+
+
+def _find(path: Path, recipe: _Recipe) -> Built | None:
+    try:
+        note: Mapping[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        if note["recipe"] != asdict(recipe):
+            return None
+        return Built(path, path.stat().st_size, float(note["compile_s"]), int(note["delegates"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _fingerprint(checkpoint: Checkpoint) -> str:
+    """Name a checkpoint by what is cheap to read: hashing gigabytes would take as long as some measurements."""
+    files = [(each.name, stat.st_size, stat.st_mtime_ns) for each in checkpoint.shards for stat in [each.stat()]]
+    return _sha256(json.dumps([checkpoint.name, checkpoint.config, files], sort_keys=True))
+
+
+@cache
+def _sources_sha256() -> str:
+    """Hash of the compiler itself: a changed pass makes another program."""
+    roots = [_PACKAGE / name for name in _SOURCES]
+    files = [file for root in roots for file in (sorted(root.rglob("*.py")) if root.is_dir() else [root])]
+    return _sha256("".join(file.read_text(encoding="utf-8") for file in files))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,47 @@
+"""What one variant runs in one cell, in a form that another process can be told. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from prgec.bench.options import Cell
+from prgec.bench.variants import VARIANTS, Variant
+
+
+@dataclass(frozen=True)
+class Job:
+    """A variant, ready to run.
+
+    Attributes:
+        variant: Row of the variant table.
+        cell: Sizes of the step.
+        backend: Row of the backend table the program was lowered for.
+        model: Checkpoint, as the user named it.
+        vocab_size: V; tokens are drawn below it.
+        num_labels: K.
+        program: The .pte; None where PyTorch runs the model.
+    """
+
+    variant: Variant
+    cell: Cell
+    backend: str
+    model: str
+    vocab_size: int
+    num_labels: int
+    program: Path | None
+
+    def to_json(self) -> str:
+        """Serialise for the command line of another process."""
+        program = str(self.program) if self.program is not None else None
+        return json.dumps({"variant": self.variant.name, "cell": asdict(self.cell), "backend": self.backend,
+                           "model": self.model, "vocab_size": self.vocab_size, "num_labels": self.num_labels,
+                           "program": program})  # fmt: skip
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """Parse what `to_json` wrote."""
+        raw = json.loads(text)
+        program = Path(raw["program"]) if raw["program"] is not None else None
+        return cls(**{**raw, "variant": VARIANTS[raw["variant"]], "cell": Cell(**raw["cell"]), "program": program})

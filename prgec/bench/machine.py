@@ -1,0 +1,35 @@
+"""Describes where and with what a measurement was made."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from prgec import __version__
+
+_PACKAGES = ("torch", "executorch", "torchao", "transformers")
+
+
+def describe_machine() -> dict[str, Any]:
+    """Processor, cores, memory, system, versions and the load others put on the machine, as JSON types."""
+    versions = {"prgec": __version__, "python": platform.python_version()}
+    return {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load_1min": round(os.getloadavg()[0], 2),
+        "versions": {**versions, **{name: importlib.metadata.version(name) for name in _PACKAGES}},
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"

@@ -1,0 +1,90 @@
+"""One training step of each variant as a function without arguments; building it does everything that is not timed.
+
+Letters: q queries, B examples a step, N rows of a call, T tokens, K label positions. Every row is full, as in the
+paper's standard benchmark, and all K targets count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from prgec.bench.job import Job
+from prgec.bench.variants import Branch
+from prgec.driver.program import open_forward
+
+Step = Callable[[], None]
+
+# Values of a run that is going well; none of them changes the work.
+EPS, LR, G_STD = 1e-2, 1e-4, 1e-2
+_SEED = 0
+_NUM_ROW_INPUTS = 3
+
+
+def make_step(job: Job) -> Step:
+    """Load what `job` runs and return its step.
+
+    Raises:
+        PrgecError: If the program or the model cannot be loaded.
+    """
+    if job.program is None:
+        # The exporter's side of the house: other variants must not pay for importing it.
+        from prgec.bench.eager import EagerMezo
+
+        return EagerMezo.load(job.model, row_inputs(job), job.cell.q).step
+    method = open_forward(job.program, job.backend)
+    if job.variant.branch is Branch.UPDATED:
+        return _Training(method, row_inputs(job), job.cell.q).step
+    return _Forward(method, row_inputs(job), job.variant.calls(job.cell.q)).step
+
+
+def row_inputs(job: Job) -> list[Tensor]:
+    """Tokens i64[N, T], label positions i64[N, K] and targets i64[N, K] of one call."""
+    rows, seq_len = job.variant.rows(job.cell.q, job.cell.batch_size), job.cell.seq_len
+    generator = torch.Generator().manual_seed(_SEED)
+    tokens_NT = torch.randint(job.vocab_size, (rows, seq_len), generator=generator)
+    position_K = torch.arange(seq_len - job.num_labels - 1, seq_len - 1)
+    label_pos_NK = position_K.expand(rows, -1).contiguous()
+    return [tokens_NT, label_pos_NK, tokens_NT.gather(1, label_pos_NK + 1)]
+
+
+class _Training:
+    """A program that updates itself: one call is one step."""
+
+    def __init__(self, method: Any, rows: Sequence[Tensor], q: int) -> None:
+        self._method = method
+        self._rows = rows
+        self._g_q = torch.randn(q, generator=torch.Generator().manual_seed(_SEED)) * G_STD
+        self._step = 0
+
+    def step(self) -> None:
+        self._step += 1
+        scalars = [torch.tensor(LR), torch.tensor(EPS), torch.tensor(_SEED), torch.tensor(self._step)]
+        self._method([*self._rows, self._g_q, *scalars])
+
+
+class _Forward:
+    """A program that only computes losses: as many calls as the step has groups of rows, each with other copies of B.
+
+    The copies are drawn once. Neither noise nor update is part of the step, in favour of these variants.
+    """
+
+    def __init__(self, method: Any, rows: Sequence[Tensor], calls: int) -> None:
+        self._method = method
+        self._inputs = [*rows, *_copies(method)]
+        self._calls = calls
+
+    def step(self) -> None:
+        for _ in range(self._calls):
+            self._method(self._inputs)
+
+
+def _copies(method: Any) -> list[Tensor]:
+    """Perturbed copies of B for every input behind the rows; none where the program has no branch."""
+    meta = method.method_meta()
+    generator = torch.Generator().manual_seed(_SEED)
+    sizes = [meta.input_tensor_meta(index).sizes() for index in range(_NUM_ROW_INPUTS, meta.num_inputs())]
+    return [torch.randn(*size, generator=generator) * EPS for size in sizes]

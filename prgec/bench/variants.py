@@ -1,0 +1,92 @@
+"""The table of variants: ways of computing one training step, and inference to compare them with.
+
+Letters: q queries, B examples a step, T tokens. A step always evaluates 2qB rows; variants differ in how many of them
+one call of the program takes, and in what the graph around them looks like. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from prgec.errors import UsageError
+
+
+class Branch(Enum):
+    """Where the LoRA-FA branch gets its copies of B from."""
+
+    UPDATED = "the program updates and perturbs its own B"
+    FED = "the copies are inputs, made beforehand"
+    NONE = "there is no branch"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way of computing a step.
+
+    Attributes:
+        name: Spelling on the command line and in results.
+        summary: What it is, in one line.
+        all_queries: Whether one call takes the rows of all q queries, or of one.
+        both_signs: Whether one call takes both signs of the perturbation, or one.
+        branch: Where the copies of B come from.
+        state: State mode of a program that updates itself.
+        left_out: Passes of the default pipeline that it does without.
+        is_stock: Lowered as the backend's own partitioner does it, without legality passes, with fixed shapes.
+        is_eager: PyTorch on the Hugging Face model instead of a compiled program.
+    """
+
+    name: str
+    summary: str
+    all_queries: bool
+    both_signs: bool
+    branch: Branch
+    state: str = "seeded"
+    left_out: frozenset[str] = frozenset()
+    is_stock: bool = False
+    is_eager: bool = False
+
+    def copies(self, q: int) -> int:
+        """Copies of B that one call needs; a step is 2q of them."""
+        return (q if self.all_queries else 1) * (2 if self.both_signs else 1)
+
+    def rows(self, q: int, batch_size: int) -> int:
+        """Rows of one call."""
+        return self.copies(q) * batch_size
+
+    def calls(self, q: int) -> int:
+        """Calls of one step."""
+        return 2 * q // self.copies(q)
+
+
+_UPDATES = frozenset({"dualize", "insert-self-update", "hoist-updates", "fuse-update"})
+
+_ROWS = (
+    Variant("prgec", "the default training program: inner and outer loop in one call, B updated inside",
+            all_queries=True, both_signs=True, branch=Branch.UPDATED),
+    Variant("paper", "the paper's per-layer dual forwarding, lowered as it comes",
+            all_queries=True, both_signs=True, branch=Branch.UPDATED, state="dual",
+            left_out=frozenset({"hoist-updates", "fuse-update"}), is_stock=True),
+    Variant("inner", "both signs in one call, queries one after the other",
+            all_queries=False, both_signs=True, branch=Branch.FED, left_out=_UPDATES),
+    Variant("outer", "all queries in one call, signs one after the other",
+            all_queries=True, both_signs=False, branch=Branch.FED, left_out=_UPDATES),
+    Variant("sequential", "MeZO: 2q calls, one copy of B each",
+            all_queries=False, both_signs=False, branch=Branch.FED, left_out=_UPDATES),
+    Variant("inference", "the same rows without branch or update",
+            all_queries=True, both_signs=True, branch=Branch.NONE, left_out=_UPDATES | {"inject-lora-fa"}),
+    Variant("eager", "PyTorch, f32: sequential MeZO on the Hugging Face model",
+            all_queries=False, both_signs=False, branch=Branch.UPDATED, is_eager=True),
+)  # fmt: skip
+VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _ROWS}
+
+
+def find_variant(name: str) -> Variant:
+    """Return the variant called `name`.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    if name not in VARIANTS:
+        raise UsageError(f"there is no variant called {name!r}", hint=f"variants: {', '.join(VARIANTS)}")
+    return VARIANTS[name]

@@ -1,0 +1,98 @@
+"""`prgec bench`: time and memory of a training step against what it replaces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from prgec.backends import BACKENDS
+from prgec.bench.options import BenchOptions
+from prgec.bench.variants import VARIANTS
+from prgec.cli.render import print_json, print_lines, stderr_console
+from prgec.options import EMBEDDING_BITS, QUANTIZE_SCHEMES
+
+if TYPE_CHECKING:
+    from prgec.bench.result import BenchResult
+
+_DEFAULTS = BenchOptions(model="")
+JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "bench.json", "bench.md", "bench.png"
+
+
+class CommaList(click.ParamType):
+    """Values separated by commas.
+
+    Args:
+        kind: What each value is.
+    """
+
+    def __init__(self, kind: click.ParamType) -> None:
+        self.kind = kind
+        self.name = f"{kind.name},..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """Parse each part; the default is a tuple already."""
+        if isinstance(value, tuple):
+            return value
+        return tuple(self.kind.convert(part.strip(), param, ctx) for part in str(value).split(",") if part.strip())
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Name in the help text."""
+        return self.name.upper()
+
+
+def _list_of(kind: click.ParamType, default: tuple[Any, ...], help_text: str) -> dict[str, Any]:
+    return {"type": CommaList(kind), "default": ",".join(map(str, default)), "show_default": True, "help": help_text}
+
+
+@click.command()
+@click.argument("model")
+@click.option("--backend", type=click.Choice(list(BACKENDS)), default=_DEFAULTS.backend, show_default=True,
+              help="Runtime that executes the programs.")  # fmt: skip
+@click.option("--q", **_list_of(click.INT, _DEFAULTS.q, "Queries a step."))
+@click.option("--batch-size", **_list_of(click.INT, _DEFAULTS.batch_size, "Examples a step."))
+@click.option("--seq-len", **_list_of(click.INT, _DEFAULTS.seq_len, "Tokens a row; every row is full."))
+@click.option("--quantize", **_list_of(click.STRING, _DEFAULTS.quantize,
+              f"Schemes of the frozen layers, of {', '.join(QUANTIZE_SCHEMES)}."))  # fmt: skip
+@click.option("--quantize-embedding", type=click.Choice(EMBEDDING_BITS), default=_DEFAULTS.quantize_embedding,
+              show_default=True, help="Bits of the embedding table; 0 keeps f32.")  # fmt: skip
+@click.option("--variants", **_list_of(click.STRING, _DEFAULTS.variants, f"What to measure, of {', '.join(VARIANTS)}."))
+@click.option("--repeats", type=int, default=_DEFAULTS.repeats, show_default=True, help="Timed steps of each variant.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
+              help="Folder for bench.json, bench.md and bench.png; programs stay in it for the next run.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def bench(as_json: bool, **flags: Any) -> int:
+    """Measure a training step of MODEL against what it replaces.
+
+    Lists such as --q 1,4 --seq-len 64,128 span a matrix. All variants of a cell are in memory at once and take turns,
+    so that whatever else the machine does falls on all of them; memory is measured in a fresh process for each.
+    """
+    options = BenchOptions(**flags)
+    options.check()
+    console = stderr_console()
+    # Imported here: the compiler takes seconds, and --help needs none of it.
+    from prgec.bench.run import run_bench
+
+    result = run_bench(options, lambda text: console.print(text, markup=False, soft_wrap=True))
+    if options.out is not None:
+        _write(options.out, result)
+    if as_json:
+        print_json(result.to_json())
+    else:
+        from prgec.bench.markdown import to_markdown
+
+        print_lines(to_markdown(result).rstrip("\n"))
+    return 0
+
+
+def _write(folder: Path, result: BenchResult) -> None:
+    from prgec.bench.markdown import to_markdown
+    from prgec.bench.plot import plot_bench
+    from prgec.driver.files import write_atomic
+
+    document = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
+    write_atomic(folder / JSON_NAME, document.encode())
+    write_atomic(folder / MARKDOWN_NAME, to_markdown(result).encode())
+    plot_bench(folder / PLOT_NAME, result)
