@@ -19,6 +19,7 @@ from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import LossModel, load_model
 from prgec.options import CompileOptions
 from prgec.passes.inject_lora_fa import is_target
+from prgec.passes.layer_choice import chosen
 from prgec.runtime_ops.lora import lora_a
 
 
@@ -40,19 +41,22 @@ class EagerMezo:
         model: Causal LM from `load_model`; left as it is but for forward hooks.
         rows: Tokens i64[B, T], label positions i64[B, K], targets i64[B, K].
         q: Queries a step.
+        layers: Blocks to train.
     """
 
-    def __init__(self, model: nn.Module, rows: Sequence[Tensor], q: int) -> None:
+    def __init__(
+        self, model: nn.Module, rows: Sequence[Tensor], q: int, layers: tuple[str, ...] = CompileOptions.layers
+    ) -> None:
         self._loss = LossModel(model).eval()
         self._rows = rows
         self._q = q
         self._generator = torch.Generator().manual_seed(0)
-        self._branches = [_attach(module, index) for index, module in enumerate(_sites(model))]
+        self._branches = [_attach(module, index) for index, module in enumerate(_sites(model, layers))]
 
     @classmethod
-    def load(cls, model: str, rows: Sequence[Tensor], q: int) -> EagerMezo:
+    def load(cls, model: str, rows: Sequence[Tensor], q: int, layers: tuple[str, ...]) -> EagerMezo:
         """Load the checkpoint a user names `model`."""
-        return cls(load_model(find_checkpoint(model)), rows, q)
+        return cls(load_model(find_checkpoint(model)), rows, q, layers)
 
     @property
     def state(self) -> list[Tensor]:
@@ -79,11 +83,11 @@ class EagerMezo:
         return float(plus - minus) / (2 * EPS)
 
 
-def _sites(model: nn.Module) -> list[nn.Module]:
-    """Layers a default compilation trains: every linear one but the head."""
-    defaults = CompileOptions.__dataclass_fields__["targets"].default
-    return [module for name, module in model.named_modules()
-            if isinstance(module, nn.Linear | Conv1D) and is_target(name, defaults)]  # fmt: skip
+def _sites(model: nn.Module, layers: tuple[str, ...]) -> list[nn.Module]:
+    """Layers a compilation trains: every linear one of the chosen blocks."""
+    linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    targets = [name for name in linears if is_target(name, CompileOptions.targets)]
+    return [model.get_submodule(name) for name in chosen(targets, layers)]
 
 
 def _attach(module: nn.Module, index: int) -> _Branch:

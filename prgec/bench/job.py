@@ -21,6 +21,7 @@ class Job:
         model: Checkpoint, as the user named it.
         vocab_size: V; tokens are drawn below it.
         num_labels: K.
+        layers: Blocks that train.
         program: The .pte; None where PyTorch runs the model.
     """
 
@@ -30,6 +31,7 @@ class Job:
     model: str
     vocab_size: int
     num_labels: int
+    layers: tuple[str, ...]
     program: Path | None
 
     def to_json(self) -> str:
@@ -37,11 +39,12 @@ class Job:
         program = str(self.program) if self.program is not None else None
         return json.dumps({"variant": self.variant.name, "cell": asdict(self.cell), "backend": self.backend,
                            "model": self.model, "vocab_size": self.vocab_size, "num_labels": self.num_labels,
-                           "program": program})  # fmt: skip
+                           "layers": self.layers, "program": program})  # fmt: skip
 
     @classmethod
     def from_json(cls, text: str) -> Job:
         """Parse what `to_json` wrote."""
         raw = json.loads(text)
         program = Path(raw["program"]) if raw["program"] is not None else None
-        return cls(**{**raw, "variant": VARIANTS[raw["variant"]], "cell": Cell(**raw["cell"]), "program": program})
+        variant, cell, layers = VARIANTS[raw["variant"]], Cell(**raw["cell"]), tuple(raw["layers"])
+        return cls(**{**raw, "variant": variant, "cell": cell, "layers": layers, "program": program})

@@ -44,6 +44,7 @@ class BenchOptions:
         seq_len: Values of T.
         quantize: Schemes of the frozen layers.
         quantize_embedding: Bits of the embedding table, 0 for f32.
+        layers: Blocks to train, as `prgec compile` takes them.
         variants: Names of variants, in the order they take turns.
         repeats: Timed steps of each variant.
         out: Folder for results and programs; None keeps neither.
@@ -56,6 +57,7 @@ class BenchOptions:
     seq_len: tuple[int, ...] = (64,)
     quantize: tuple[str, ...] = ("none",)
     quantize_embedding: int = 0
+    layers: tuple[str, ...] = CompileOptions.layers
     variants: tuple[str, ...] = ("prgec", "paper", "sequential", "inference")
     repeats: int = 10
     out: Path | None = None
@@ -79,6 +81,7 @@ class BenchOptions:
             seq_len=cell.seq_len,
             quantize=cell.quantize,
             quantize_embedding=self.quantize_embedding,
+            layers=self.layers,
         )
 
     def check(self) -> None:

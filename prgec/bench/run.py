@@ -81,7 +81,8 @@ class _Bench:
         program = built[variant.name].path if variant.name in built else None
         num_labels = self.options.compile_options(cell, self.folder / "model.pte").num_labels
         vocab_size = _config(self.checkpoint, _VOCAB, _SMALLEST_VOCAB)
-        return Job(variant, cell, self.options.backend, self.options.model, vocab_size, num_labels, program)
+        return Job(variant, cell, self.options.backend, self.options.model, vocab_size, num_labels,
+                   self.options.layers, program)  # fmt: skip
 
     def _time(self, cell: Cell, jobs: Mapping[str, Job]) -> dict[str, dict[int, float]]:
         self.progress(f"{cell}: timing {', '.join(jobs)}")
@@ -101,7 +102,7 @@ class _Bench:
             variant=job.variant.name,
             backend=job.backend if built else "torch",
             quantize=cell.quantize if built else "none",
-            q=cell.q, B=cell.batch_size, T=cell.seq_len, layers="all",
+            q=cell.q, B=cell.batch_size, T=cell.seq_len, layers=",".join(self.options.layers),
             step_s=median_s(seconds),
             peak_anon_bytes=peak.anon_bytes,
             peak_rss_bytes=peak.rss_bytes,

@@ -34,7 +34,7 @@ def make_step(job: Job) -> Step:
         # The exporter's side of the house: other variants must not pay for importing it.
         from prgec.bench.eager import EagerMezo
 
-        return EagerMezo.load(job.model, row_inputs(job), job.cell.q).step
+        return EagerMezo.load(job.model, row_inputs(job), job.cell.q, job.layers).step
     method = open_forward(job.program, job.backend)
     if job.variant.branch is Branch.UPDATED:
         return _Training(method, row_inputs(job), job.cell.q).step

@@ -31,7 +31,7 @@ class Ratio:
 
 def interleave(
     steps: Mapping[str, Step], repeats: int, reducible: Collection[str] = (), budget_s: float = 60.0,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = time.perf_counter, settle_s: float = 0.02,
 ) -> dict[str, dict[int, float]]:  # fmt: skip
     """Run all steps round-robin and time each one.
 
@@ -41,6 +41,8 @@ def interleave(
         reducible: Variants that sit out some rounds, evenly spread, when all of them would take over `budget_s`.
         budget_s: Seconds a reducible variant may take.
         clock: Seconds of some clock.
+        settle_s: Pause before each step: worker threads of PyTorch and of the runtime spin for a while after their
+            work, and would take cores from the variant whose turn it is.
 
     Returns:
         Seconds by round, for each variant.
@@ -55,6 +57,7 @@ def interleave(
         for name, step in steps.items():
             share = wanted[name]
             if (round_number + 1) * share // repeats > round_number * share // repeats:
+                time.sleep(settle_s)
                 seconds[name][round_number] = _timed(step, clock)
     return seconds
 

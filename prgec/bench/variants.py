@@ -59,22 +59,22 @@ class Variant:
         return 2 * q // self.copies(q)
 
 
-_UPDATES = frozenset({"dualize", "insert-self-update", "hoist-updates", "fuse-update"})
+_TRAINING = frozenset({"share-prefix", "dualize", "insert-self-update", "hoist-updates", "fuse-update"})
 
 _ROWS = (
     Variant("prgec", "the default training program: inner and outer loop in one call, B updated inside",
             all_queries=True, both_signs=True, branch=Branch.UPDATED),
     Variant("paper", "the paper's per-layer dual forwarding, lowered as it comes",
             all_queries=True, both_signs=True, branch=Branch.UPDATED, state="dual",
-            left_out=frozenset({"hoist-updates", "fuse-update"}), is_stock=True),
+            left_out=frozenset({"share-prefix", "hoist-updates", "fuse-update"}), is_stock=True),
     Variant("inner", "both signs in one call, queries one after the other",
-            all_queries=False, both_signs=True, branch=Branch.FED, left_out=_UPDATES),
+            all_queries=False, both_signs=True, branch=Branch.FED, left_out=_TRAINING),
     Variant("outer", "all queries in one call, signs one after the other",
-            all_queries=True, both_signs=False, branch=Branch.FED, left_out=_UPDATES),
+            all_queries=True, both_signs=False, branch=Branch.FED, left_out=_TRAINING),
     Variant("sequential", "MeZO: 2q calls, one copy of B each",
-            all_queries=False, both_signs=False, branch=Branch.FED, left_out=_UPDATES),
+            all_queries=False, both_signs=False, branch=Branch.FED, left_out=_TRAINING),
     Variant("inference", "the same rows without branch or update",
-            all_queries=True, both_signs=True, branch=Branch.NONE, left_out=_UPDATES | {"inject-lora-fa"}),
+            all_queries=True, both_signs=True, branch=Branch.NONE, left_out=_TRAINING | {"inject-lora-fa"}),
     Variant("eager", "PyTorch, f32: sequential MeZO on the Hugging Face model",
             all_queries=False, both_signs=False, branch=Branch.UPDATED, is_eager=True),
 )  # fmt: skip

@@ -21,44 +21,31 @@ _DEFAULTS = BenchOptions(model="")
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "bench.json", "bench.md", "bench.png"
 
 
-class CommaList(click.ParamType):
-    """Values separated by commas.
+def _list_of(kind: click.ParamType[Any], metavar: str, default: tuple[Any, ...], help_text: str) -> dict[str, Any]:
+    """Arguments of an option whose values are separated by commas; they arrive as a tuple."""
 
-    Args:
-        kind: What each value is.
-    """
+    def parse(ctx: click.Context, param: click.Parameter, value: str) -> tuple[Any, ...]:
+        return tuple(kind.convert(part.strip(), param, ctx) for part in value.split(",") if part.strip())
 
-    def __init__(self, kind: click.ParamType) -> None:
-        self.kind = kind
-        self.name = f"{kind.name},..."
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        """Parse each part; the default is a tuple already."""
-        if isinstance(value, tuple):
-            return value
-        return tuple(self.kind.convert(part.strip(), param, ctx) for part in str(value).split(",") if part.strip())
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Name in the help text."""
-        return self.name.upper()
-
-
-def _list_of(kind: click.ParamType, default: tuple[Any, ...], help_text: str) -> dict[str, Any]:
-    return {"type": CommaList(kind), "default": ",".join(map(str, default)), "show_default": True, "help": help_text}
+    return {"metavar": f"{metavar},...", "callback": parse, "default": ",".join(map(str, default)),
+            "show_default": True, "help": help_text}  # fmt: skip
 
 
 @click.command()
 @click.argument("model")
 @click.option("--backend", type=click.Choice(list(BACKENDS)), default=_DEFAULTS.backend, show_default=True,
               help="Runtime that executes the programs.")  # fmt: skip
-@click.option("--q", **_list_of(click.INT, _DEFAULTS.q, "Queries a step."))
-@click.option("--batch-size", **_list_of(click.INT, _DEFAULTS.batch_size, "Examples a step."))
-@click.option("--seq-len", **_list_of(click.INT, _DEFAULTS.seq_len, "Tokens a row; every row is full."))
-@click.option("--quantize", **_list_of(click.STRING, _DEFAULTS.quantize,
+@click.option("--q", **_list_of(click.INT, "N", _DEFAULTS.q, "Queries a step."))
+@click.option("--batch-size", **_list_of(click.INT, "N", _DEFAULTS.batch_size, "Examples a step."))
+@click.option("--seq-len", **_list_of(click.INT, "N", _DEFAULTS.seq_len, "Tokens a row; every row is full."))
+@click.option("--quantize", **_list_of(click.STRING, "SCHEME", _DEFAULTS.quantize,
               f"Schemes of the frozen layers, of {', '.join(QUANTIZE_SCHEMES)}."))  # fmt: skip
 @click.option("--quantize-embedding", type=click.Choice(EMBEDDING_BITS), default=_DEFAULTS.quantize_embedding,
               show_default=True, help="Bits of the embedding table; 0 keeps f32.")  # fmt: skip
-@click.option("--variants", **_list_of(click.STRING, _DEFAULTS.variants, f"What to measure, of {', '.join(VARIANTS)}."))
+@click.option("--layers", **_list_of(click.STRING, "LAYERS", _DEFAULTS.layers,
+              "Blocks to train, as prgec compile takes them; one choice, not a list of the matrix."))  # fmt: skip
+@click.option("--variants", **_list_of(click.STRING, "NAME", _DEFAULTS.variants,
+              f"What to measure, of {', '.join(VARIANTS)}."))  # fmt: skip
 @click.option("--repeats", type=int, default=_DEFAULTS.repeats, show_default=True, help="Timed steps of each variant.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
               help="Folder for bench.json, bench.md and bench.png; programs stay in it for the next run.")  # fmt: skip
