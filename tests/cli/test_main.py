@@ -17,7 +17,7 @@ from prgec.cli import main as cli_main
 from prgec.cli.main import COMMANDS, Subcommand, main
 
 REPOSITORY = Path(__file__).parents[2]
-LIGHT_COMMANDS = ("run", "eval", "predict", "demo")
+LIGHT_COMMANDS = ("run", "eval", "predict", "demo", "bench")
 
 
 def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -174,4 +174,6 @@ def test_flags_are_frozen() -> None:
         "eval": "--adapter --data --json --task",
         "predict": "--adapter --candidate --data --json --task --text",
         "demo": "--backend --estimator --json --lr --out --seed --steps",
+        "bench": "--backend --batch-size --json --layers --out --q --quantize --quantize-embedding --repeats --seq-len "
+                 "--variants",
     }  # fmt: skip
