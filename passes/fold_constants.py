@@ -29,10 +29,11 @@ from torch.fx.node import map_arg
 from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier, describe
 from prgec.passes.program import TOKENS, GraphProgram, is_mutation
 from prgec.passes.rewrite import Rewriter, erase_dead
-from prgec.passes.shapes import dynamic_dims, is_tensor, shape_of
+from prgec.passes.shapes import dynamic_dims, is_same_shape, is_tensor, shape_of
 from prgec.passes.tables import SeqTables, is_seq_len
 
 aten = torch.ops.aten
+_BROADCASTING = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
 _RANDOM_TAGS = frozenset({torch.Tag.nondeterministic_seeded})
 
 
@@ -162,15 +163,21 @@ def _cut(table: torch.Tensor, dims: list[int], length: int) -> torch.Tensor:
 
 
 def _replace(rewriter: Rewriter, tables: SeqTables, node: Node, table: torch.Tensor) -> None:
-    """Replace `node` by its table, cut to T and expanded to the node's shape."""
+    """Replace `node` by its table, cut to T, and expanded to the node's shape where a reader needs that."""
     dims, shape = dynamic_dims(node), shape_of(node)
     compact = _without_repeats(table, dims)
     new = tables.cut(compact, dims)
-    if compact.shape != table.shape:
+    if compact.shape != table.shape and not all(_broadcasts(user, node) for user in node.users):
         sizes = [size if isinstance(size, int) else -1 for size in shape]
         with rewriter.before(node):
             new = rewriter.call(aten.expand.default, new, sizes)
     rewriter.replace(node, new)
+
+
+def _broadcasts(user: Node, node: Node) -> bool:
+    """Whether a reader's result keeps its shape when `node` is one slice where it was many equal ones."""
+    others = [source for source in user.all_input_nodes if source is not node]
+    return user.target in _BROADCASTING and any(is_same_shape(shape_of(each), shape_of(user)) for each in others)
 
 
 def _without_repeats(table: torch.Tensor, dynamic: list[int]) -> torch.Tensor:

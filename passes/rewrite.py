@@ -19,7 +19,8 @@ from prgec.errors import InternalError
 from prgec.passes.program import GraphProgram, is_mutation
 
 RULE_META = "prgec_rule"
-_INHERITED_META = ("stack_trace", "nn_module_stack")
+# Not `nn_module_stack`: ExecuTorch takes whatever carries a Linear's for a part of that Linear, a LoRA branch included.
+_INHERITED_META = ("stack_trace",)
 _constant_names: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
 
 

@@ -1,22 +1,25 @@
-"""Tiny random models of every architecture prgec promises to compile.
+"""Tiny random models of every architecture prgec promises to compile, and how each compiled one compares.
 
-One layer each, two where layers differ; sizes are chosen so that no two letters have the same value by accident and
-the sequences of the tests are longer than every sliding window.
+One layer each, two where layers differ. Sequences are longer than every sliding window.
+
+Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.models import VOCAB_SIZE, write_tokenizer
 
 WINDOW = 5
+SEQ_LEN = 16
+LENGTHS = (2, WINDOW, WINDOW + 1, SEQ_LEN)
 _HIDDEN = 32
 _DECODER = {
     "vocab_size": VOCAB_SIZE,
@@ -121,4 +124,82 @@ def architecture(name: str) -> Architecture:
     return next(each for each in ARCHITECTURES if each.name == name)
 
 
-Builder = Callable[[], torch.nn.Module]
+@dataclass(frozen=True)
+class Measured:
+    """What compiling one architecture for XNNPACK gave, and how the program compares with transformers.
+
+    Attributes:
+        architecture: Its name.
+        features: What it has that a Llama has not.
+        sites: Trained layers.
+        delegates: Ops in each delegate.
+        cpu_ops: Calls outside all delegates by op and reason, as `(op, count, reason)`.
+        max_rel_loss_diff: Largest relative difference of a loss from the untouched model's, with eps = 0 and g = 0.
+        max_rel_train_diff: Largest relative difference of a loss from textbook MeZO's on the untouched model.
+        max_abs_state: Largest |B| after training.
+    """
+
+    architecture: str
+    features: str
+    sites: int
+    delegates: tuple[int, ...]
+    cpu_ops: tuple[tuple[str, int, str], ...]
+    max_rel_loss_diff: float
+    max_rel_train_diff: float
+    max_abs_state: float
+
+
+def measure(each: Architecture, folder: Path, *, steps: int = 4) -> Measured:
+    """Compile one architecture for XNNPACK with a dynamic T, evaluate it at several T, then train it.
+
+    Args:
+        each: What to compile.
+        folder: For the checkpoint and the program.
+        steps: Training steps.
+    """
+    from prgec.compiler import compile_model
+    from prgec.driver.program import Program
+    from prgec.options import CompileOptions
+    from tests.lockstep import follow, oracle_for, random_steps
+
+    checkpoint = each.write(folder / each.model_type)
+    done = compile_model(CompileOptions(
+        model=str(checkpoint), output=folder / f"{each.model_type}.pte", q=2, batch_size=1, seq_len=SEQ_LEN,
+        num_labels=2, rank=4, alpha=8.0,
+    ))  # fmt: skip
+    program = Program.open(done.path)
+    evaluated = max(_loss_difference(program, each.build(), length) for length in LENGTHS)
+    oracle = oracle_for(program, checkpoint, eps=1e-2, seed=5)
+    trained = follow(program, oracle, random_steps(steps, program.manifest, lr=5e-3, pool=4))
+    return Measured(
+        each.name,
+        each.features,
+        len(done.manifest.sites),
+        tuple(delegate.ops for delegate in done.delegation.delegates),
+        tuple((op.op, op.count, op.reason) for op in done.delegation.cpu_ops),
+        evaluated,
+        trained.max_rel_loss_diff,
+        trained.max_abs_state,
+    )
+
+
+def random_rows(num_rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Random tokens, label positions and targets; the first row of two has one target only."""
+    generator = torch.Generator().manual_seed(length)
+    tokens = torch.randint(3, VOCAB_SIZE, (num_rows, length), generator=generator)
+    label_pos = torch.randint(0, length, (num_rows, 2), generator=generator)
+    targets = torch.randint(3, VOCAB_SIZE, (num_rows, 2), generator=generator)
+    targets[0, 1] = -100
+    return tokens, label_pos, targets
+
+
+def _loss_difference(program: Any, model: torch.nn.Module, length: int) -> float:
+    """Largest relative difference between a program's losses and the model's at one T."""
+    from prgec.frontend.model import LossModel
+
+    rows = random_rows(program.manifest.num_rows, length)
+    with torch.no_grad():
+        expected = LossModel(model)(*rows).numpy()
+    g_q = np.zeros(program.manifest.q, dtype=np.float32)
+    found = program.forward(*(each.numpy() for each in rows), g_q, 0.0, 0.0, 0, 0)
+    return float((np.abs(found - expected) / np.abs(expected)).max())

@@ -59,13 +59,16 @@ class Settings:
 
 
 class _Site:
-    """One Linear layer whose weight moves along (A^T B)^T."""
+    """One linear layer whose weight moves along (A^T B)^T; GPT-2's Conv1D holds its weight as [D, O]."""
 
-    def __init__(self, layer: nn.Linear, index: int, settings: Settings) -> None:
-        self.layer = layer
-        self.base_OD = layer.weight.detach().to(torch.float64).clone()
-        self.a_RD = lora_a(settings.a_seed, index, settings.rank, layer.in_features).to(torch.float64)
-        self.b_RO = torch.zeros(settings.rank, layer.out_features, dtype=torch.float64)
+    def __init__(self, layer: nn.Module, index: int, settings: Settings) -> None:
+        weight = layer.weight
+        assert isinstance(weight, nn.Parameter)
+        self.weight_OD = weight.data if isinstance(layer, nn.Linear) else weight.data.T
+        self.base_OD = self.weight_OD.to(torch.float64).clone()
+        out_features, in_features = self.base_OD.shape
+        self.a_RD = lora_a(settings.a_seed, index, settings.rank, in_features).to(torch.float64)
+        self.b_RO = torch.zeros(settings.rank, out_features, dtype=torch.float64)
         self.index = index
         self.settings = settings
 
@@ -78,7 +81,7 @@ class _Site:
         """Give the layer the weight of B + shift."""
         scale = self.settings.alpha / self.settings.rank
         change_OD = scale * (self.a_RD.T @ (self.b_RO + shift_RO)).T
-        self.layer.weight.data.copy_(self.base_OD + change_OD)
+        self.weight_OD.copy_(self.base_OD + change_OD)
 
 
 class Mezo:
@@ -86,7 +89,7 @@ class Mezo:
 
     Args:
         model: Hugging Face causal LM. Its dtype is the one all forwards run in.
-        sites: Module paths of the Linear layers to train; the position in the list is the site of the noise.
+        sites: Module paths of the linear layers to train; the position in the list is the site of the noise.
         settings: The run.
     """
 
@@ -143,7 +146,8 @@ class Mezo:
         return total / len(example.completion)
 
 
-def _linear(model: nn.Module, name: str) -> nn.Linear:
+def _linear(model: nn.Module, name: str) -> nn.Module:
     layer = model.get_submodule(name)
-    assert isinstance(layer, nn.Linear), f"{name} is {type(layer).__name__}; expected a Linear"
+    kind = type(layer).__name__
+    assert kind in ("Linear", "Conv1D"), f"{name} is {kind}; expected a linear layer"
     return layer

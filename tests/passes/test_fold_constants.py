@@ -53,10 +53,9 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %1: f32[T, 4] = aten.slice(@folded.c0, 0, 0, %0)
   %2: f32[1, T, 4] = aten.slice(@folded.c1, 1, 0, %0)
   %3: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
-  %4: f32[4, T, 4] = aten.expand(%2, [4, -1, 4])
-  %5: f32[4, T, 4] = aten.mul(%3, %1)
-  %6: f32[4, T, 4] = aten.add(%3, %4)
-  return %5, %6
+  %4: f32[4, T, 4] = aten.mul(%3, %1)
+  %5: f32[4, T, 4] = aten.add(%3, %2)
+  return %4, %5
 """,
     )
 
@@ -85,6 +84,18 @@ graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   return %1
 """,
     )
+
+
+def test_hit_expands_for_readers_that_need_it() -> None:
+    """Arithmetic with something of the full shape repeats rows by itself; joining does not."""
+    b = GraphBuilder(dynamic=True)
+    wide = b.call(aten.expand.default, b.call(aten.unsqueeze.default, _positions(b), 0), [4, -1])
+    more = b.call(
+        aten.expand.default, b.call(aten.unsqueeze.default, b.call(aten.neg.default, _positions(b)), 0), [4, -1]
+    )
+    program = b.done(b.call(aten.add.Tensor, b.tokens, wide), b.call(aten.cat.default, [b.tokens, more], 1))
+    assert_parity(program, EACH)
+    assert [str(node.args[0].args[0].target) for node in program.calls(aten.expand.default)] == ["folded.c1"]  # type: ignore[union-attr]
 
 
 def test_hit_shares_equal_tables() -> None:

@@ -1,0 +1,96 @@
+"""Compile a tiny random model of every architecture for XNNPACK and compare it with transformers.
+
+    python tools/architectures.py [NAME ...] [--json | --markdown]
+
+Each row compiles one model with a dynamic T and all linear layers as sites, evaluates it at several T against the
+untouched model, and trains it for a few steps beside textbook MeZO on that model. `--markdown` prints the body of
+docs/architectures.md. The exit code is 1 if one is not a single delegate or out of bounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prgec.cli.quiet import quiet_libraries
+
+if TYPE_CHECKING:
+    from tests.architectures import Measured
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_REL_LOSS_DIFF = 1e-4
+_TABLE = ("Architecture", "Beside a Llama", "Sites", "Delegates", "CPU ops", "Loss", "Training loss")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure the chosen architectures; return the exit code."""
+    options = _parse(argv)
+    quiet_libraries()
+    # The models belong to the tests, and they are not installed.
+    sys.path.insert(0, str(ROOT))
+    import torch
+
+    from tests.architectures import ARCHITECTURES, architecture, measure
+
+    # Tensors this small lose more to threads than they gain.
+    torch.set_num_threads(1)
+    chosen = [architecture(name) for name in options.names] or ARCHITECTURES
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for each in chosen:
+            print(f"{each.name} ...", file=sys.stderr, flush=True)
+            rows.append(measure(each, Path(folder)))
+    passed = all(map(_is_good, rows))
+    if options.json:
+        print(
+            json.dumps({"passed": passed, "bound": MAX_REL_LOSS_DIFF, "rows": [asdict(row) for row in rows]}, indent=2)
+        )
+    else:
+        print(_markdown(rows))
+    return 0 if passed else 1
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="architectures as the table spells them (default: all)"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON document")
+    form.add_argument("--markdown", action="store_true", help="print Markdown (default)")
+    return parser.parse_args(argv)
+
+
+def _is_good(row: Measured) -> bool:
+    return len(row.delegates) == 1 and max(row.max_rel_loss_diff, row.max_rel_train_diff) <= MAX_REL_LOSS_DIFF
+
+
+def _markdown(rows: Sequence[Measured]) -> str:
+    """One line an architecture, then each op that stays outside with its reason and where it is found."""
+    lines = [_line(_TABLE), _line("-" * len(name) for name in _TABLE)]
+    for row in rows:
+        outside = sum(count for _, count, _ in row.cpu_ops)
+        delegates = f"{len(row.delegates)} ({' + '.join(map(str, row.delegates))} ops)"
+        lines.append(_line((row.architecture, row.features, str(row.sites), delegates, str(outside),
+                            f"{row.max_rel_loss_diff:.0e}", f"{row.max_rel_train_diff:.0e}")))  # fmt: skip
+    lines += ["", "Outside the delegate:", "", _line(("Op", "Why", "Calls")), _line(("--", "---", "-----"))]
+    reasons = dict.fromkeys((op, reason) for row in rows for op, _, reason in row.cpu_ops)
+    for op, reason in sorted(reasons):
+        counts = sorted({count for row in rows for name, count, why in row.cpu_ops if (name, why) == (op, reason)})
+        calls = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        lines.append(_line((f"`{op}`", reason, calls)))
+    return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
