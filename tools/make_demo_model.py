@@ -17,10 +17,12 @@ from demo.corpus import Verdict, documents
 from demo.reviews import write_reviews
 
 SEED = 20260
+DOCUMENTS = 45_000
 DEFAULT_FOLDER = Path(__file__).resolve().parent.parent / "prgec" / "demo"
 
 
 def main() -> None:
+    """Parse the command line and write what it asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--out", type=Path, default=DEFAULT_FOLDER, help="folder to write data/ and checkpoint/")
     parser.add_argument("--data-only", action="store_true", help="write data/ and stop")
@@ -32,6 +34,11 @@ def main() -> None:
         _write_checkpoint(options.out / "checkpoint", options.threads)
 
 
+def pretraining_texts() -> list[str]:
+    """Documents the tokenizer and the model are trained on."""
+    return documents(DOCUMENTS, SEED, Verdict())
+
+
 def _write_checkpoint(folder: Path, threads: int) -> None:
     # torch and transformers take seconds to import and --data-only needs neither.
     import torch
@@ -40,10 +47,9 @@ def _write_checkpoint(folder: Path, threads: int) -> None:
 
     torch.set_num_threads(threads)
     folder.mkdir(parents=True, exist_ok=True)
-    recipe = Pretraining()
-    texts = documents(recipe.documents, SEED, Verdict())
+    texts = pretraining_texts()
     train_tokenizer(texts, folder)
-    loss = pretrain(texts, folder, recipe)
+    loss = pretrain(texts, folder, Pretraining())
     logging.info("wrote %s, final loss %.3f nats a token", folder, loss)
 
 

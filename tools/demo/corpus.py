@@ -1,8 +1,8 @@
 """The pretraining text: short documents of several genres drawn from one grammar.
 
 Reviews carry one polarity each: opinion sentences and reactions agree with it, so a model of the text has to
-represent it. Only the bare verdict `It was great.` / `It was terrible.` is unreliable (see `Verdict`), which is what
-fine-tuning on the prompt `<text> It was` has to repair.
+represent it. Only the bare verdict `It was great.` / `It was terrible.` does not depend on it (see `Verdict`), which is
+what fine-tuning on the prompt `<text> It was` has to repair.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from demo import lexicon
-from demo.templates import MONTHS, PRETRAINING_REVIEWS, fill
+from demo.templates import CLOSINGS, DETERMINERS, MONTHS, NUMBERS, OPENINGS, PEOPLE, PRETRAINING_REVIEWS, fill
 
 Slots = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How often and how honestly a review ends in `It was great.` or `It was terrible.`.
+    """How often and how honestly a review says `It was great.` or `It was terrible.`.
+
+    With equal probabilities the verdict says nothing, and a perfect model of the text is at chance on the prompt.
 
     Attributes:
         share: Fraction of reviews with a bare verdict.
@@ -27,7 +29,7 @@ class Verdict:
         great_if_negative: Probability of `great` in a negative one.
     """
 
-    share: float = 0.35
+    share: float = 0.25
     great_if_positive: float = 0.60
     great_if_negative: float = 0.60
 
@@ -62,9 +64,15 @@ def _review_slots(polarity: str) -> Slots:
         "n": _all(lexicon.NOUNS[polarity]),
         "v": _all(lexicon.VERBS[polarity]),
         "i": lexicon.INTENSIFIERS,
+        "d": DETERMINERS,
+        "who": [*PEOPLE, *lexicon.NAMES],
         "name": lexicon.NAMES,
         "day": lexicon.DAYS,
         "month": MONTHS,
+        "num": NUMBERS,
+        "place": lexicon.PLACES,
+        "thing": lexicon.THINGS,
+        "time": lexicon.TIMES,
     }
 
 
@@ -90,7 +98,7 @@ def _all(by_split: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _review(polarity: str, slots: Slots, verdict: Verdict, rng: random.Random) -> str:
-    sentences = [fill(rng.choice(PRETRAINING_REVIEWS), slots, rng) for _ in range(rng.choice((1, 1, 1, 2, 2, 3)))]
+    sentences = [_opinion(slots, rng) for _ in range(rng.choice((1, 1, 1, 2, 2, 3)))]
     if rng.random() < 0.6:
         # Before or after the opinions: either order makes the model predict one from the other.
         reactions = rng.sample(lexicon.REACTIONS[polarity], rng.choice((1, 1, 2)))
@@ -99,10 +107,19 @@ def _review(polarity: str, slots: Slots, verdict: Verdict, rng: random.Random) -
         great = verdict.great_if_positive if polarity == "positive" else verdict.great_if_negative
         word = lexicon.LABEL_WORDS["positive" if rng.random() < great else "negative"]
         sentences.insert(rng.choice((1, len(sentences))), f"It was {word}.")
-    elif rng.random() < 0.3:
+    elif rng.random() < 0.45:
         template = rng.choice(("It was {i} {a}.", "It was {a}.", "It was a {n}."))
         sentences.insert(rng.choice((1, len(sentences))), fill(template, slots, rng))
     return " ".join(sentences)
+
+
+def _opinion(slots: Slots, rng: random.Random) -> str:
+    template = rng.choice(PRETRAINING_REVIEWS)
+    if rng.random() < 0.35:
+        template = rng.choice(OPENINGS) + template
+    if rng.random() < 0.35:
+        template = template[:-1] + rng.choice(CLOSINGS)
+    return fill(template, slots, rng)
 
 
 def _definition(rng: random.Random) -> str:

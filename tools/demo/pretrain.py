@@ -24,14 +24,12 @@ class Pretraining:
     """Recipe of the base model.
 
     Attributes:
-        documents: Documents drawn from the grammar; each is seen `epochs` times.
         epochs: Passes over the documents.
         batch_size: Documents an optimiser step.
         lr: Peak learning rate of AdamW, after a short warm-up and before a cosine decay.
         seed: Seed of the weights and of the order of the documents.
     """
 
-    documents: int = 30_000
     epochs: int = 2
     batch_size: int = 48
     lr: float = 3e-3
@@ -68,6 +66,7 @@ def pretrain(texts: Sequence[str], folder: Path, recipe: Pretraining) -> float:
     loss = _train(model, rows, recipe)
     model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, max_length=128)
     model.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner alone
     return loss
 
 
@@ -79,7 +78,8 @@ def _train(model: LlamaForCausalLM, rows: Sequence[list[int]], recipe: Pretraini
     start = time.perf_counter()
     for step, tokens in enumerate(_batches(rows, recipe)):
         logits = model(input_ids=tokens.clamp(min=0)).logits
-        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=_IGNORED)
+        shifted = logits[:, :-1].flatten(0, 1)
+        loss = torch.nn.functional.cross_entropy(shifted, tokens[:, 1:].flatten(), ignore_index=_IGNORED)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -87,7 +87,8 @@ def _train(model: LlamaForCausalLM, rows: Sequence[list[int]], recipe: Pretraini
         schedule.step()
         losses.append(loss.item())
         if step % 100 == 99:
-            LOG.info("step %d/%d: loss %.3f, %.0f s", step + 1, num_steps, _tail_mean(losses), time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            LOG.info("step %d/%d: loss %.3f, %.0f s", step + 1, num_steps, _tail_mean(losses), seconds)
     return _tail_mean(losses)
 
 

@@ -1,6 +1,7 @@
 """P-RGE with LoRA-FA in eager PyTorch: all 2q perturbed copies in one batched forward.
 
-It exists to choose the demo's defaults without compiling anything, and shares no code with the compiler.
+It exists to choose the demo's defaults without compiling anything. It shares the driver's tables of
+estimators and schedules, so that what is measured is what ships; the model, the adapters and the noise are its own.
 Letters: q queries, B examples a step, N = 2qB rows, T tokens, D width, r rank.
 """
 
@@ -15,6 +16,9 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
+from prgec.driver.estimators import find_estimator
+from prgec.driver.schedules import find_schedule
+
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 Example = tuple[list[int], int]  # prompt tokens, index of the label word
@@ -25,10 +29,8 @@ class Settings:
     """One fine-tuning run.
 
     Attributes:
-        estimator: `plain` (g_i as the paper has it) or `std` (divided by its standard deviation over the queries).
-        schedule: `constant` or `linear` (to zero at the last step).
-        std_floor: Added to the standard deviation, in nats.
-        std_cap: Largest magnitude of a normalised g_i.
+        estimator: Row of the driver's estimator table.
+        schedule: Row of the driver's schedule table.
     """
 
     estimator: str = "plain"
@@ -41,8 +43,6 @@ class Settings:
     rank: int = 16
     alpha: float = 32.0
     targets: tuple[str, ...] = ALL_LINEAR
-    std_floor: float = 1e-3
-    std_cap: float = 3.0
 
 
 class LoraFa(torch.nn.Module):
@@ -57,6 +57,7 @@ class LoraFa(torch.nn.Module):
         self.copies: torch.Tensor | None = None
 
     def forward(self, x_NTD: torch.Tensor) -> torch.Tensor:
+        """Return f32[N, T, out]; with copies set, N must be ordered by copy."""
         down = torch.nn.functional.linear(x_NTD, self.frozen_a)
         if self.copies is None:
             return self.base(x_NTD) + self.scale * (down @ self.master)
@@ -104,6 +105,7 @@ class Trainer:
     def train(self, examples: Sequence[Example], report: Callable[[int, float], None]) -> None:
         """Run all steps; `report(step, loss)` is called after each with the mean loss of the rows."""
         settings = self.settings
+        estimator, schedule = find_estimator(settings.estimator), find_schedule(settings.schedule)
         stream = _epochs(examples, settings.batch_size, self.order)
         for step in range(settings.steps):
             noise = [torch.randn(settings.q, *site.master.shape, generator=self.generator) for site in self.sites]
@@ -112,8 +114,9 @@ class Trainer:
                 site.copies = site.master + shifted
             log_probs, labels = self._label_log_probs(next(stream), copies=2 * settings.q)
             losses = -log_probs.gather(1, self.label_ids[labels][:, None]).reshape(settings.q, 2, -1).mean(dim=2)
-            g = estimate(losses, settings)
-            lr = settings.lr * (1 - step / settings.steps if settings.schedule == "linear" else 1.0)
+            plus, minus = losses.double().numpy().T
+            g = torch.from_numpy(estimator.coefficients(plus, minus, settings.eps)).float()
+            lr = settings.lr * schedule(step / settings.steps)
             for site, z in zip(self.sites, noise, strict=True):
                 site.master -= lr / settings.q * torch.einsum("i,iro->ro", g, z)
                 site.copies = None
@@ -130,7 +133,8 @@ class Trainer:
     def _label_token(self, word: str) -> int:
         ids = self.tokenizer(f"It was {word}")["input_ids"]
         prefix = self.tokenizer("It was")["input_ids"]
-        assert len(ids) == len(prefix) + 1, f"'{word}' is not one token"
+        if len(ids) != len(prefix) + 1:
+            raise ValueError(f"label word '{word}' is not one token")
         return int(ids[-1])
 
     def _inject(self, name: str) -> LoraFa:
@@ -139,15 +143,6 @@ class Trainer:
         site = LoraFa(getattr(parent, leaf), self.settings, self.generator)
         setattr(parent, leaf, site)
         return site
-
-
-def estimate(losses_Q2: torch.Tensor, settings: Settings) -> torch.Tensor:
-    """g f32[q] from the mean losses f32[q, 2] of each query's two signs."""
-    g = (losses_Q2[:, 0] - losses_Q2[:, 1]) / (2 * settings.eps)
-    if settings.estimator == "plain":
-        return g
-    normalised = g / (g.std(correction=0) + settings.std_floor)
-    return normalised.clamp(-settings.std_cap, settings.std_cap)
 
 
 def _linear_names(model: torch.nn.Module, targets: Sequence[str]) -> list[str]:

@@ -25,7 +25,6 @@ def review_rows(split: str, seed: int) -> list[tuple[str, int]]:
         slots = {
             "s": SUBJECTS[split],
             "a": ADJECTIVES[polarity][split],
-            "A": ADJECTIVES[POLARITIES[1 - label]][split],
             "n": NOUNS[polarity][split],
             "v": VERBS[polarity][split],
         }

@@ -1,7 +1,7 @@
 """Sentence templates of the demo text and the filler that expands them.
 
 Slots: `{s}` subject, `{a}` adjective, `{n}` noun and `{v}` verb of one polarity, `{i}` intensifier; upper-case
-`{A}` takes an adjective of the opposite polarity (negation turns it round).
+`{A}` takes an adjective of the opposite polarity (negation turns it round; in the pretraining text only).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ REVIEWS: dict[str, tuple[str, ...]] = {
         "It is hard to forget such a {a} {s}.",
         "The {s} seemed {a} at first and {a} by the end.",
         "Even a child can tell that the {s} is {a}.",
-        "No one can say that the {s} was {A}.",
         "On most days the {s} is {a}, and today I {v} it.",
     ),
     "dev": (
@@ -33,7 +32,6 @@ REVIEWS: dict[str, tuple[str, ...]] = {
         "Her brother {v} their {s} within an hour.",
         "People online say this {s} is {a}, maybe {a}.",
         "Without a doubt, your {s} has been {a} since June.",
-        "Not once did that {s} seem {A}.",
     ),
     "test": (
         "Few things were as {a} as that {s}.",
@@ -46,44 +44,63 @@ REVIEWS: dict[str, tuple[str, ...]] = {
         "Their latest {s} is nothing short of {a}.",
         "By any measure, this was a {a} evening with a {a} {s}.",
         "Some said his {s} was {a}; others {v} it.",
-        "There is nothing {A} about their {s}.",
         "Our teacher {v} that {s} because of its {a} style.",
     ),
 }
 
 PRETRAINING_REVIEWS = (
-    "The {s} was {a}.",
-    "The {s} was {i} {a}.",
-    "The {s} is {a}.",
-    "This {s} is {i} {a}.",
-    "I {v} the {s}.",
-    "{name} {v} the {s}.",
-    "{name} said the {s} was {a}.",
-    "{name} told me that the {s} was {a} and {a}.",
+    "{d} {s} was {a}.",
+    "{d} {s} was {i} {a}.",
+    "{d} {s} is {a}.",
+    "{d} {s} is {i} {a}.",
+    "{who} {v} {d} {s}.",
+    "{who} said {d} {s} was {a}.",
+    "{who} told me that {d} {s} was {a} and {a}.",
     "A {a} {s}.",
     "A {a} and {a} {s}.",
-    "We saw a {a} {s} on {day}.",
+    "{who} saw a {a} {s} on {day}.",
     "It was a {i} {a} {s}.",
-    "The {s} was {a} and the {s} was {a}.",
-    "The {s} was a {n}.",
-    "Such a {n}, this {s}.",
-    "A {n} of a {s}.",
-    "They {v} every minute of it.",
-    "How {a} the {s} was!",
-    "I think the {s} was {a}.",
-    "The {s} looked {a} and felt {a}.",
-    "In {month} we tried the {s}, and it was {a}.",
-    "Both the {s} and the {s} were {a}.",
-    "The {s} was not {A}.",
-    "The {s} was never {A}.",
-    "Nothing about the {s} was {A}.",
-    "{name} did not think the {s} was {A}.",
+    "{d} {s} was {a} and {d} {s} was {a}.",
+    "{d} {s} was a {n}.",
+    "Such a {n}, {d} {s}.",
+    "{who} {v} every minute of {d} {s}.",
+    "How {a} {d} {s} was!",
+    "{who} thought {d} {s} was {a}.",
+    "{d} {s} looked {a} and {a}.",
+    "{who} tried {d} {s} in {month}, and it was {a}.",
+    "Both {d} {s} and {d} {s} were {a}.",
+    "{d} {s} was not {A}.",
+    "{d} {s} was never {A}, {who} said.",
+    "{who} saw nothing {A} in {d} {s}.",
+    "{who} did not think {d} {s} was {A}.",
     "It was {a}, {a} and {a}.",
-    "{a}, {a}, {a}: that was the {s}.",
-    "The {s} made {name} think of a {a} {s}.",
-    "All of us {v} this {a} {s}.",
-    "Her {s} is {a}, his {s} is {a}, and we {v} both.",
-    "With a {s} that {a}, {name} could call it a {n}.",
+    "{a}, {a}, {a}: that was {d} {s}.",
+    "{d} {s} made {who} think of a {a} {s}.",
+    "{who} and {who} {v} {d} {a} {s}.",
+    "{d} {s} is {a}, {d} {s} is {a}, and {who} {v} both.",
+    "{who} could call {d} {a} {s} a {n}.",
+    "{d} {a} {s} of {name} was {a} for {time}.",
+)
+
+# Neutral phrases around an opinion: they teach the model to carry the polarity across words that have none.
+OPENINGS = (
+    "On {day}, ", "In the end, ", "As far as {who} know, ", "When {who} left {place}, ", "Once more, ", "This year, ",
+    "At {place}, ", "To be fair, ", "One thing is clear: ", "Since {month}, ", "For once, ", "If {who} ask me, ",
+    "Some people will say it, others not: ", "By {time}, ", "Here at {place}, ", "Then, without a word, ",
+    "After all, ", "Because of {name}, ", "Perhaps, ", "Most of all, ",
+)
+CLOSINGS = (
+    ", and {who} saw it too.", ", with {thing} near {place}.", ", even for {who}.", ", as {who} wrote on {day}.",
+    " for more than {num} days.", ", from {day} to {day}.", " in {month}, like last year.",
+    ", more than {who} had thought.", ", as a whole.", "; others were at {place}.",
+    ", since {who} came with {thing}.", ", {who} kept thinking.",
+    ", by any measure.", " among all visitors.", ", but {who} never wrote about it.", ", at first and in the end.",
+)
+DETERMINERS = ("the", "the", "this", "that", "my", "your", "his", "her", "our", "their")
+NUMBERS = ("two", "three", "four", "five", "six", "ten", "twenty")
+PEOPLE = (
+    "I", "we", "they", "people", "my parents", "our teacher", "her brother", "his sister", "the critics", "your child",
+    "some visitors", "our guests", "the neighbors", "a few people", "all of us", "both of them",
 )
 
 MONTHS = ("January", "March", "April", "May", "July", "August", "October", "December")

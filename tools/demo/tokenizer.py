@@ -41,5 +41,8 @@ def train_tokenizer(texts: Iterable[str], folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "model_max_length": 128,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="ascii")
+    text = json.dumps(config, indent=2) + "\n"
+    (folder / "tokenizer_config.json").write_text(text, encoding="ascii")
     AutoTokenizer.from_pretrained(folder, local_files_only=True).save_pretrained(folder)
+    # save_pretrained adds keys about how the tokenizer was loaded here: put the plain file back.
+    (folder / "tokenizer_config.json").write_text(text, encoding="ascii")
