@@ -53,7 +53,7 @@ def test_each_copy_serves_its_rows(name: str) -> None:
     assert [tuple(each.shape) for each in copies[:2]] == [(num_copies, 16, 32), (num_copies, 16, 16)]
     rows = _rows(num_copies * CELL.batch_size)
     with torch.no_grad():
-        found = program.module(*rows, *copies).view(num_copies, CELL.batch_size)
+        found = program.module(*rows, *copies)[0].view(num_copies, CELL.batch_size)
         eager = EagerMezo(model := TinyLlama().build(), _rows(CELL.batch_size), CELL.q)
         for index in range(num_copies):
             for b_RO, copy in zip(eager.state, copies, strict=True):
@@ -77,7 +77,8 @@ def test_an_eager_step_is_a_mezo_step() -> None:
     generator = torch.Generator().manual_seed(0)
     z = [torch.randn(b_RO.shape, generator=generator) for b_RO in eager.state]
     with torch.no_grad():
-        losses = program.module(*_rows(4), *[torch.stack([EPS * each, -EPS * each]) for each in z]).view(2, -1)
+        copies = [torch.stack([EPS * each, -EPS * each]) for each in z]
+        losses = program.module(*_rows(4), *copies)[0].view(2, -1)
     g = float(losses[0].mean() - losses[1].mean()) / (2 * EPS)
     eager.step()
     assert abs(g) > 0.1
