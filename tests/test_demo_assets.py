@@ -27,10 +27,7 @@ CHECKPOINT_FILES = {
     "tokenizer_config.json",
 }
 # Words any two English sentences may share; everything else occurs in one split only.
-FUNCTION_WORDS = set(
-    "a an and as be been by did even has her his i is it like more my of on one our say so than that the their they "
-    "this to was we with".split()
-)
+FUNCTION_WORDS = set("a an and by even her his is it more my of one that their this was".split())
 
 
 def rows(split: str) -> list[tuple[str, int]]:

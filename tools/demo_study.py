@@ -17,18 +17,17 @@ from demo.prge_eager import Settings, Trainer
 
 from prgec.demo import checkpoint_dir, data_file
 
-_STD = Settings(estimator="std", schedule="linear", lr=0.006)
-_PLAIN = Settings(estimator="plain", schedule="linear", lr=0.003)
+_PLAIN = Settings(estimator="plain", lr=0.003)
+_STD = Settings(estimator="std", lr=0.006)
 
 RUNS: dict[str, Settings] = {
-    "std-0.006": _STD,
-    "std-0.003": replace(_STD, lr=0.003),
-    "std-0.012": replace(_STD, lr=0.012),
-    "std-0.006-constant": replace(_STD, schedule="constant"),
     "plain-0.003": _PLAIN,
+    "std-0.006": _STD,
     "plain-0.0015": replace(_PLAIN, lr=0.0015),
     "plain-0.006": replace(_PLAIN, lr=0.006),
-    "plain-0.003-q1-b16": replace(_PLAIN, q=1, batch_size=16),
+    "std-0.003": replace(_STD, lr=0.003),
+    "std-0.012": replace(_STD, lr=0.012),
+    "plain-0.003-constant": replace(_PLAIN, schedule="constant"),
     "std-0.02-qv": replace(_STD, lr=0.02, targets=("q_proj", "v_proj")),
 }
 COLUMNS = "| run | estimator | lr | schedule | q x B | targets | before | after: mean | min | max | CPU s |"

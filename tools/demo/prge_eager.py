@@ -34,10 +34,10 @@ class Settings:
     """
 
     estimator: str = "plain"
-    lr: float = 0.03
-    schedule: str = "constant"
+    lr: float = 0.003
+    schedule: str = "linear"
     eps: float = 1e-2
-    steps: int = 400
+    steps: int = 600
     q: int = 4
     batch_size: int = 4
     rank: int = 16
