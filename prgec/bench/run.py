@@ -12,13 +12,14 @@ from typing import Any
 
 from prgec.bench.build import Built, build
 from prgec.bench.job import Job
-from prgec.bench.machine import describe_machine
+from prgec.bench.machine import available_memory_bytes, describe_machine
 from prgec.bench.memory import Peak, measure
 from prgec.bench.options import BenchOptions, Cell
 from prgec.bench.result import BenchResult, CellResult, Row, compare
 from prgec.bench.steps import make_step
 from prgec.bench.timing import interleave, median_s
 from prgec.bench.variants import Variant
+from prgec.errors import UsageError
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
 
 PROGRAMS = "programs"
@@ -49,6 +50,8 @@ def run_bench(options: BenchOptions, progress: Progress = lambda text: None) -> 
 _DEPTH = ("num_hidden_layers", "n_layer")
 _VOCAB = ("vocab_size",)
 _SMALLEST_VOCAB = 256
+# PyTorch computes in f32 whatever the checkpoint holds.
+_F32_PER_BF16 = 2
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class _Bench:
         variants = self.options.chosen_variants()
         built = {each.name: self._build(each, cell) for each in variants if not each.is_eager}
         jobs = {each.name: self._job(each, cell, built) for each in variants}
+        self._check_memory(jobs, built)
         seconds = self._time(cell, jobs)
         rows = []
         for name, job in jobs.items():
@@ -83,6 +87,15 @@ class _Bench:
         vocab_size = _config(self.checkpoint, _VOCAB, _SMALLEST_VOCAB)
         return Job(variant, cell, self.options.backend, self.options.model, vocab_size, num_labels,
                    self.options.layers, program)  # fmt: skip
+
+    def _check_memory(self, jobs: Mapping[str, Job], built: Mapping[str, Built]) -> None:
+        """Refuse what would end in the kernel killing some process: delegates unpack all weights on loading."""
+        eager_bytes = _F32_PER_BF16 * sum(each.stat().st_size for each in self.checkpoint.shards)
+        needed = sum(built[name].file_bytes if name in built else eager_bytes for name in jobs)
+        available = available_memory_bytes()
+        if needed > available:
+            raise UsageError(f"the variants need about {needed / 1e9:.1f} GB together; {available / 1e9:.1f} are free",
+                             hint="measure two at a time, with the same --out")  # fmt: skip
 
     def _time(self, cell: Cell, jobs: Mapping[str, Job]) -> dict[str, dict[int, float]]:
         self.progress(f"{cell}: timing {', '.join(jobs)}")

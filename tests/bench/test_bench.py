@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from prgec.bench import run
 from prgec.bench.variants import VARIANTS
 from prgec.cli.main import main
 from prgec.driver.program import Program
@@ -92,6 +93,15 @@ def test_only_a_training_program_is_taken_for_one(out: Path) -> None:
     assert Program.open(programs["prgec"]).manifest.q == 1
     with pytest.raises(ProgramError, match="not made by prgec compile"):
         Program.open(programs["inference"])
+
+
+def test_variants_that_do_not_fit_are_not_loaded(
+    checkpoint: Path, out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = sum(path.stat().st_size for path in _programs(out).values())
+    monkeypatch.setattr(run, "available_memory_bytes", lambda: size - 1)
+    assert _bench(checkpoint, "--out", out) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("Hint: measure two at a time, with the same --out")
 
 
 @pytest.mark.slow
