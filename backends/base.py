@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
-    from torch.fx import GraphModule
+    from torch.fx import GraphModule, Node
     from torch.fx.passes.infra.pass_base import PassResult
 
 
@@ -41,8 +41,14 @@ class Backend(Protocol):
     def edge_passes(self) -> Sequence[EdgePass]:
         """Rewrites of the forward in ExecuTorch's edge dialect, just before it is partitioned."""
 
-    def why_on_cpu(self, op: str) -> str:
-        """Reason why `op` (such as `aten.embedding`) is not in a delegate, in one clause."""
+    def why_on_cpu(self, op: str, node: Node, program: ExportedProgram) -> str:
+        """Reason why a call of `op` (such as `aten.embedding`) is not in a delegate, in one clause.
+
+        Args:
+            op: Short name of the op.
+            node: The call.
+            program: Edge program it is in, after partitioning.
+        """
 
     def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:
         """Last changes to the exported methods before lowering."""

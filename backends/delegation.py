@@ -28,7 +28,7 @@ class Delegate:
 
 @dataclass(frozen=True)
 class CpuOp:
-    """Calls of one op outside every delegate."""
+    """Calls of one op outside every delegate, for one reason."""
 
     op: str
     count: int
@@ -47,24 +47,24 @@ class DelegationReport:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-def report(program: ExportedProgram, why_on_cpu: Callable[[str], str]) -> DelegationReport:
+def report(program: ExportedProgram, why_on_cpu: Callable[[str, Node, ExportedProgram], str]) -> DelegationReport:
     """Describe a lowered method.
 
     Args:
         program: Edge program after partitioning.
-        why_on_cpu: Gives the reason for an op outside.
+        why_on_cpu: Gives the reason for a call outside; calls of one op with different reasons are listed apart.
     """
     module = program.graph_module
     delegates: list[Delegate] = []
-    outside: Counter[str] = Counter()
+    outside: Counter[tuple[str, str]] = Counter()
     for node in module.graph.nodes:
         if node.op != "call_function":
             continue
         if node.target is executorch_call_delegate:
             delegates.append(_delegate(_lowered(module, node)))
         elif (name := _name(node)) is not None:
-            outside[name] += 1
-    cpu_ops = (CpuOp(op, count, why_on_cpu(op)) for op, count in sorted(outside.items()))
+            outside[name, why_on_cpu(name, node, program)] += 1
+    cpu_ops = (CpuOp(op, count, reason) for (op, reason), count in sorted(outside.items()))
     return DelegationReport(tuple(delegates), tuple(cpu_ops))
 
 

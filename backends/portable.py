@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
+    from torch.fx import Node
 
     from prgec.backends.base import EdgePass
 
@@ -30,9 +31,9 @@ class PortableBackend:
         """No rewrites."""
         return ()
 
-    def why_on_cpu(self, op: str) -> str:
+    def why_on_cpu(self, op: str, node: Node, program: ExportedProgram) -> str:
         """Everything is."""
-        del op
+        del op, node, program
         return "the portable backend has no delegate"
 
     def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:

@@ -1,0 +1,145 @@
+"""Why an op is not in an XNNPACK delegate: by its place in the graph first, then in the partitioner's own words."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
+from executorch.exir.dialects._ops import ops as exir_ops
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+
+_STEP_INPUTS = frozenset({"g", "lr", "eps", "seed", "step"})
+_STATE = "state"
+_LOG_SOFTMAX = exir_ops.edge.aten._log_softmax.default
+
+_UPDATE = "the state update; it changes memory that a delegate would cache"
+_LOSS = "the f32 loss"
+_SIZES = "arithmetic on sizes"
+_LOOKUP = "XNNPACK has no table lookup"
+_LABELS = "one-hot rows of the label positions; XNNPACK has no integers"
+_INTEGERS = "XNNPACK computes in floating point only"
+_SLICES = "XNNPACK slices only fixed shapes"
+_VIEWS = "XNNPACK reshapes to fixed sizes and at most one inferred size"
+_OF_TABLES = {
+    "aten.slice": f"tables are cut to T here; {_SLICES}",
+    "aten.cat": "copies of a table, one for each head of a group",
+}
+_NO_OP = "XNNPACK has no such op"
+
+
+def why_on_cpu(op: str, node: Node, program: ExportedProgram) -> str:
+    """Return the reason in one clause.
+
+    Args:
+        op: Short name, such as `aten.embedding`.
+        node: The call.
+        program: Edge program it is in, after partitioning.
+    """
+    by_place = _why_here(op, node, program)
+    return by_place or _own_reason(node, program) or _NO_OP
+
+
+def _why_here(op: str, node: Node, program: ExportedProgram) -> str:
+    """The reason that follows from what a node computes and of what; empty if none does."""
+    if op.startswith(("size.", "aten.sym_size")):
+        return _SIZES
+    if is_loss(node, program):
+        return _LOSS
+    sources = sources_of(node, program)
+    if op.startswith("prge.") or (sources & (_STEP_INPUTS | {_STATE}) and not sources & {"tokens", "label_pos"}):
+        return _UPDATE
+    if op == "aten.embedding":
+        return _LOOKUP
+    if op in _OF_TABLES and not sources:
+        return _OF_TABLES[op]
+    if not all(map(_is_float, (node, *node.all_input_nodes))):
+        return _LABELS if sources <= {"tokens", "label_pos"} and "label_pos" in sources else _INTEGERS
+    if op == "aten.slice" and _is_dynamic(node):
+        return _SLICES
+    return _VIEWS if op == "aten.view" and any(isinstance(size, Node) for size in node.args[1]) else ""  # type: ignore[union-attr]
+
+
+def is_loss(node: Node, program: ExportedProgram) -> bool:
+    """Whether a node is behind the log-softmax or works on targets only, as constants for such nodes do."""
+    if _LOG_SOFTMAX in {each.target for each in _with_ancestors(node)}:
+        return True
+    sources = sources_of(node, program)
+    if sources:
+        return sources == {"targets"}
+    readers = [user for user in node.users if user.op == "call_function"]
+    return bool(readers) and all(is_loss(user, program) for user in readers)
+
+
+def sources_of(node: Node, program: ExportedProgram) -> set[str]:
+    """Names of the inputs a node depends on; `_STATE` stands for all buffers that calls change."""
+    signature = program.graph_signature
+    kinds = {spec.arg.name: spec for spec in signature.input_specs}
+    state = set(signature.buffers_to_mutate.values())
+    specs = [kinds[each.name] for each in _with_ancestors(node) if each.name in kinds]
+    inputs = {spec.arg.name for spec in specs if spec.kind == InputKind.USER_INPUT}
+    return inputs | {_STATE for spec in specs if spec.target in state}
+
+
+def _with_ancestors(node: Node) -> set[Node]:
+    """A node and everything its values depend on; what it reads sizes of is none of that."""
+    seen: set[Node] = set()
+    pending = [node]
+    while pending:
+        each = pending.pop()
+        if each not in seen and each.target is not torch.ops.aten.sym_size.int:
+            seen.add(each)
+            pending += each.all_input_nodes
+    return seen
+
+
+def _own_reason(node: Node, program: ExportedProgram) -> str:
+    """What XNNPACK's partitioner answers when it is asked about a node again; empty if it does not know the op."""
+    name = str(getattr(node.target, "__name__", "")).removeprefix("aten.")
+    for config in ALL_PARTITIONER_CONFIGS:
+        if config.target_name == name:
+            return _refusal(config(), node, program)
+    return ""
+
+
+def _refusal(config: Any, node: Node, program: ExportedProgram) -> str:
+    """The partitioner logs its reasons instead of returning them."""
+    heard = _Listener()
+    logger = logging.getLogger("executorch.backends.xnnpack.partition.config")
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(heard)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        is_taken = config.check_constraints(node, program)
+    finally:
+        logger.removeHandler(heard)
+        logger.setLevel(level)
+        logger.propagate = propagate
+    if is_taken:
+        return "XNNPACK takes the op, but its inputs come from outside and nothing inside follows"
+    return f"XNNPACK: {heard.reason}" if heard.reason else "XNNPACK takes this op only in other shapes or dtypes"
+
+
+class _Listener(logging.Handler):
+    """Keeps the last reason logged."""
+
+    reason = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.reason = str(getattr(record.msg, "reason", ""))
+
+
+def _is_float(node: Node) -> bool:
+    """Whether a node is no tensor or one of floating point."""
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor) or value.dtype.is_floating_point
+
+
+def _is_dynamic(node: Node) -> bool:
+    """Whether the first argument's shape depends on T."""
+    source = node.args[0]
+    return isinstance(source, Node) and any(not isinstance(size, int) for size in source.meta["val"].shape)
