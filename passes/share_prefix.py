@@ -29,10 +29,11 @@ import torch
 from torch.fx import Node
 
 from prgec.contract import STATE_SUFFIX
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, rounding
-from prgec.passes.program import TOKENS, GraphProgram
+from prgec.errors import PassError
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
+from prgec.passes.program import ROW_INPUTS, TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
-from prgec.passes.shapes import is_same_size, shape_of
+from prgec.passes.shapes import is_same_shape, is_same_size, is_tensor, shape_of
 from prgec.passes.tables import is_seq_len
 
 aten = torch.ops.aten
@@ -59,7 +60,9 @@ class SharePrefix(Pass):
     def requires(self, program: GraphProgram) -> Sequence[str]:
         """N rows must be 2q groups of B."""
         num_rows = _num_rows(program)
-        return [] if num_rows % (2 * self.q) == 0 else [f"{num_rows} rows are not a multiple of 2q = {2 * self.q}"]
+        if self.q < 1 or num_rows % (2 * self.q):
+            return [f"{num_rows} rows are not a multiple of 2q = {2 * self.q}"]
+        return []
 
     def run(self, program: GraphProgram) -> PassResult:
         """Cut at the last value that alone carries the rows to the first site."""
@@ -76,33 +79,46 @@ class SharePrefix(Pass):
 
 
 def find_cut(program: GraphProgram) -> Node | None:
-    """The last [N, T, D] value every path from tokens to a trained layer goes through; None if only tokens are."""
-    rows = _row_nodes(program)
+    """The last [N, T, D] value that every path from tokens to a trained layer goes through.
+
+    None if no linear layer comes before it: then there is nothing worth sharing.
+    """
+    tokens = program.placeholder(TOKENS)
+    assert tokens is not None
+    rows = _dependents(program, TOKENS)
+    labels = _dependents(program, *(ROW_INPUTS - {TOKENS}))
+    num_rows = _num_rows(program)
     first_site = next((node for node in program.graph.nodes if _reads_state(node)), None)
     order = {node: index for index, node in enumerate(program.graph.nodes)}
     last_use: dict[Node, int] = {node: max((order[user] for user in node.users), default=0) for node in rows}
     cut, open_nodes = None, set[Node]()
     for node in program.graph.nodes:
-        if node is first_site:
+        # Behind the label gather rows are of another kind, and where they are not the outermost axis none can be told.
+        if node is first_site or (node in rows and (node in labels or not _has_rows_first(node, num_rows))):
             break
         open_nodes = {each for each in open_nodes if last_use[each] > order[node]}
         if node in rows:
             open_nodes.add(node)
-        if open_nodes == {node} and node.target is not TOKENS and len(shape_of(node)) == 3:
+        if open_nodes == {node} and is_same_shape(shape_of(node)[:-1], shape_of(tokens)):
             cut = node
-    return None if cut is None or cut.target is aten.embedding.default else cut
+    has_layer = cut is not None and any(node.target is aten.linear.default for node in _prefix_of(program, cut))
+    return cut if has_layer else None
 
 
-def _row_nodes(program: GraphProgram) -> set[Node]:
-    """Tokens and what depends on their values (not only on how many there are)."""
-    rows: set[Node] = set()
+def _dependents(program: GraphProgram, *inputs: str) -> set[Node]:
+    """These inputs and what depends on their values (not only on how many there are)."""
+    found: set[Node] = set()
     for node in program.graph.nodes:
         if node.op == "placeholder":
-            if node.target == TOKENS:
-                rows.add(node)
-        elif not is_seq_len(node) and any(source in rows for source in node.all_input_nodes):
-            rows.add(node)
-    return rows
+            if node.target in inputs:
+                found.add(node)
+        elif not is_seq_len(node) and any(source in found for source in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _has_rows_first(node: Node, num_rows: int) -> bool:
+    return is_tensor(node) and len(shape_of(node)) > 0 and is_same_size(shape_of(node)[0], num_rows)
 
 
 def _reads_state(node: Node) -> bool:
@@ -111,7 +127,7 @@ def _reads_state(node: Node) -> bool:
 
 def _prefix_of(program: GraphProgram, cut: Node) -> list[Node]:
     """Row-dependent nodes up to `cut`, tokens excluded, in graph order."""
-    rows = _row_nodes(program)
+    rows = _dependents(program, TOKENS)
     nodes = list(program.graph.nodes)
     return [node for node in nodes[: nodes.index(cut) + 1] if node in rows and node.op == "call_function"]
 
@@ -135,6 +151,9 @@ def _narrow(program: GraphProgram, rewriter: Rewriter, prefix: list[Node], num_r
             if sizes and sizes[0] == num_rows:
                 node.update_arg(1, [batch, *sizes[1:]])
         rewriter.refresh(node)
+    if not is_same_size(shape_of(prefix[-1])[0], batch):
+        raise PassError(f"share-prefix: {describe(prefix[-1])} keeps {shape_of(prefix[-1])[0]} rows; expected {batch}",
+                        hint="--prefix none")  # fmt: skip
 
 
 def _is_expanded_table(node: Node, prefix: list[Node], num_rows: int) -> bool:
