@@ -40,6 +40,9 @@ STOPPING = "stopping after this step; press Ctrl-C again to abort without saving
 @click.option("--eval-every", type=int, default=RunOptions.eval_every, metavar="N",
               help="Also evaluate every N steps.")  # fmt: skip
 @click.option("--adapter", type=FILE, help="Start from this adapter.")
+@click.option("--prefix-cache", type=FILE, metavar="DIR",
+              help="Keep hidden states here, so that later epochs run the trained blocks only "
+              "(programs compiled with --prefix method).")  # fmt: skip
 @click.option("--out", type=FILE, help="Run folder [default: the first free runs/<program>-<n>].")
 @click.option("--force", is_flag=True, help="Use --out even if it holds other files.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")

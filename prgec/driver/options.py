@@ -29,6 +29,7 @@ class RunOptions:
         estimator: Row of the estimator table.
         eval_every: Steps between evaluations; 0 for before and after only.
         adapter: Adapter to start from.
+        prefix_cache: Folder that keeps hidden states of a program with a `prefix` method; None to keep none.
         out: Run folder; None for the first free `runs/<program>-<n>`.
         force: Use `out` even if it holds other files.
     """
@@ -45,6 +46,7 @@ class RunOptions:
     estimator: str = DEFAULT_ESTIMATOR
     eval_every: int = 0
     adapter: Path | None = None
+    prefix_cache: Path | None = None
     out: Path | None = None
     force: bool = False
 

@@ -6,86 +6,96 @@ Letters: B examples a step, N = 2qB rows, T tokens, K label positions, D model w
 from __future__ import annotations
 
 import hashlib
+import json
+import logging
+import re
 import struct
+import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from prgec.contract import Manifest
+from prgec.driver.files import write_atomic
 from prgec.errors import UsageError
 
-_ENTRY = struct.Struct("<32sQI")
-_DATA, _INDEX = "hidden.f16", "hidden.idx"
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+logger = logging.getLogger(__name__)
+
+# In front of the values: CRC-32 of everything behind it, then the exponent of their scale.
+_CHECKSUM, _EXPONENT = struct.Struct("<I"), struct.Struct("<i")
+_HEADER_BYTES = _CHECKSUM.size + _EXPONENT.size
+_FORMAT = "prgec hidden states 1"
 
 
 class HiddenCache:
-    """Results of a prefix, one row of tokens each: f16[length, D] in one growing file, with an index beside it.
+    """Results of a prefix on disk, one file a row of tokens: f16[length, D].
 
-    A result depends on the frozen weights and the tokens alone, so the folder's name carries the weights' hash and an
-    entry's key is the hash of its tokens. Entries are written before they are indexed; one that was cut short by a
-    crash is never found.
+    A result depends on the frozen weights and the tokens alone: the folder's name is the hash of what makes the
+    weights, and a file's name that of the tokens. Files appear whole or not at all, and carry a checksum, so that
+    any number of runs may share a folder and none ever reads half a row. A damaged file is a row that is not kept.
 
     Args:
         folder: Parent folder; programs of other weights may share it.
         manifest: The program the results come from.
+
+    Raises:
+        UsageError: If the folder cannot be used.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
-        first_site = manifest.sites[0].name
-        identity = f"{manifest.base_sha256} {manifest.quantize} {manifest.quantize_embedding} {first_site}"
-        self._folder = folder / hashlib.sha256(identity.encode()).hexdigest()[:16]
+        self._folder = folder / _identity(manifest)
         self._width = manifest.hidden_size
+        self._takes_more = True
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._entries = self._read_index()
         except OSError as error:
             raise UsageError(f"cannot use the prefix cache: {error.strerror}", where=folder) from error
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float16] | None:
-        """Return f16[length, D] of a row of tokens i64[length]; None if it is not kept."""
-        entry = self._entries.get(_key(tokens))
-        if entry is None:
+    def get(self, tokens: IntArray) -> FloatArray | None:
+        """Return f32[length, D] of a row of tokens i64[length]; None if it is not kept."""
+        try:
+            raw = self._path(tokens).read_bytes()
+        except OSError:
             return None
-        offset, length = entry
-        shape = (length, self._width)
-        return np.memmap(self._folder / _DATA, dtype=np.float16, mode="r", offset=offset, shape=shape)
+        return _unpack(raw, len(tokens), self._width)
 
-    def put(self, tokens: npt.NDArray[np.int64], hidden: npt.NDArray[np.float16]) -> None:
-        """Keep f16[length, D] for a row of tokens."""
-        with (self._folder / _DATA).open("ab") as data:
-            offset = data.tell()
-            data.write(hidden.tobytes())
-        key = _key(tokens)
-        with (self._folder / _INDEX).open("ab") as index:
-            index.write(_ENTRY.pack(key, offset, len(hidden)))
-        self._entries[key] = (offset, len(hidden))
+    def put(self, tokens: IntArray, hidden: FloatArray) -> FloatArray:
+        """Keep f32[length, D] for a row of tokens; return it as `get` will, rounded to f16.
 
-    def _read_index(self) -> dict[bytes, tuple[int, int]]:
-        path = self._folder / _INDEX
-        raw = path.read_bytes() if path.is_file() else b""
-        size = (self._folder / _DATA).stat().st_size if (self._folder / _DATA).is_file() else 0
-        entries = {}
-        for key, offset, length in _ENTRY.iter_unpack(raw[: len(raw) - len(raw) % _ENTRY.size]):
-            if offset + 2 * length * self._width <= size:
-                entries[key] = (offset, length)
-        return entries
+        A disk that cannot take it only makes later epochs slower.
+        """
+        raw = _pack(hidden)
+        if self._takes_more:
+            try:
+                write_atomic(self._path(tokens), raw)
+            except OSError as error:
+                self._takes_more = False
+                logger.warning("the prefix cache keeps no more rows: %s (%s)", error.strerror, self._folder)
+        kept = _unpack(raw, *hidden.shape)
+        assert kept is not None
+        return kept
+
+    def _path(self, tokens: IntArray) -> Path:
+        name = hashlib.sha256(np.ascontiguousarray(tokens, dtype="<i8").tobytes()).hexdigest()
+        return self._folder / f"{name}.f16"
 
 
 class PrefixRunner:
     """Gives `forward` its hidden states, computed or kept.
 
     Args:
-        method: The loaded `prefix` method.
+        compute: The `prefix` method: tokens i64[B, T] -> f32[B, T, D].
         manifest: The program's manifest.
     """
 
-    def __init__(self, method: Any, manifest: Manifest) -> None:
-        self._method = method
+    def __init__(self, compute: Callable[[IntArray], FloatArray], manifest: Manifest) -> None:
+        self._compute = compute
         self._manifest = manifest
         self._cache: HiddenCache | None = None
 
@@ -97,44 +107,58 @@ class PrefixRunner:
         """
         self._cache = HiddenCache(folder, self._manifest)
 
-    def hidden(self, tokens_NT: npt.NDArray[np.int64], label_pos_NK: npt.NDArray[np.int64]) -> Any:
-        """Return the hidden states of the B examples as a tensor f32[B, T, D].
+    def hidden(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> FloatArray:
+        """Return the hidden states of the B examples: f32[B, T, D].
 
-        With a cache they are rounded to f16 whether kept or fresh, so that every epoch sees the same values.
+        With a cache they are rounded to f16 whether kept or fresh, so that every epoch sees the same values, and
+        zero behind a row's last position that counts.
         """
-        import torch
-
         batch = self._manifest.batch_size
         tokens_BT, label_pos_BK = tokens_NT[:batch], label_pos_NK[:batch]
         if self._cache is None:
             return self._compute(tokens_BT)
         pad = self._manifest.pad_token_id
         rows = [row[: _used(row, labels, pad)] for row, labels in zip(tokens_BT, label_pos_BK, strict=True)]
-        kept = [self._cache.get(row) for row in rows]
-        if any(each is None for each in kept):
-            fresh = self._compute(tokens_BT).numpy().astype(np.float16)
-            for index, row in enumerate(rows):
-                if self._cache.get(row) is None:
-                    self._cache.put(row, fresh[index, : len(row)])
-                kept[index] = fresh[index, : len(row)]
-        hidden = np.zeros((batch, tokens_BT.shape[1], self._manifest.hidden_size), dtype=np.float32)
-        for index, each in enumerate(kept):
-            assert each is not None
-            hidden[index, : len(each)] = each
-        return torch.from_numpy(hidden)
-
-    def _compute(self, tokens_BT: npt.NDArray[np.int64]) -> Any:
-        import torch
-
-        (hidden,) = self._method([torch.from_numpy(np.ascontiguousarray(tokens_BT))])
-        return hidden
+        hidden_BTD = np.zeros((*tokens_BT.shape, self._manifest.hidden_size), dtype=np.float32)
+        fresh_BTD: FloatArray | None = None
+        for b, row in enumerate(rows):
+            kept = self._cache.get(row)
+            if kept is None:
+                fresh_BTD = self._compute(tokens_BT) if fresh_BTD is None else fresh_BTD
+                kept = self._cache.put(row, fresh_BTD[b, : len(row)])
+            hidden_BTD[b, : len(row)] = kept
+        return hidden_BTD
 
 
-def _used(row: npt.NDArray[np.int64], label_pos: npt.NDArray[np.int64], pad: int) -> int:
+def _identity(manifest: Manifest) -> str:
+    """Hash of everything a result depends on besides the tokens; some models choose their RoPE by the largest T."""
+    schemes = re.findall(r"quantize-\w+(?:\{[^}]*\})?", manifest.pipeline)
+    parts = [_FORMAT, manifest.base_sha256, manifest.backend, manifest.seq_len, manifest.hidden_size,
+             manifest.sites[0].name, *schemes]  # fmt: skip
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _pack(hidden: FloatArray) -> bytes:
+    """Round to f16, scaled down by a power of two where a value is too large for it."""
+    peak = float(np.abs(hidden).max(initial=0.0)) / float(np.finfo(np.float16).max)
+    exponent = int(np.ceil(np.log2(peak))) if 1.0 < peak < np.inf else 0
+    values = _EXPONENT.pack(exponent) + np.ldexp(hidden, -exponent).astype("<f2").tobytes()
+    return _CHECKSUM.pack(zlib.crc32(values)) + values
+
+
+def _unpack(raw: bytes, length: int, width: int) -> FloatArray | None:
+    """Undo `_pack`; None if this is not what it wrote for f32[length, width]."""
+    if (
+        len(raw) != _HEADER_BYTES + 2 * length * width
+        or _CHECKSUM.pack(zlib.crc32(raw[_CHECKSUM.size :])) != raw[: _CHECKSUM.size]
+    ):
+        return None
+    (exponent,) = _EXPONENT.unpack_from(raw, _CHECKSUM.size)
+    values = np.frombuffer(raw, dtype="<f2", offset=_HEADER_BYTES).reshape(length, width)
+    return np.ldexp(values.astype(np.float32), exponent)
+
+
+def _used(row: IntArray, label_pos: IntArray, pad: int) -> int:
     """Positions of a row anything can depend on: up to its last token that is not padding, or its last label."""
     tokens = np.flatnonzero(row != pad)
     return max(int(tokens[-1]) + 1 if len(tokens) else 1, int(label_pos.max()) + 1)
-
-
-def _key(tokens: npt.NDArray[np.int64]) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(tokens, dtype="<i8").tobytes()).digest()

@@ -31,7 +31,7 @@ from prgec.contract import (
 from prgec.driver.native_log import captured_stderr
 from prgec.driver.prefix import PrefixRunner
 from prgec.driver.pte_file import check_pte_file
-from prgec.errors import ProgramError
+from prgec.errors import ProgramError, UsageError
 from prgec.tokenizer import Tokenizer
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
@@ -84,7 +84,8 @@ class Program:
         self.tokenizer = tokenizer
         self._forward = forward
         self._apply = apply
-        self.prefix = None if prefix is None else PrefixRunner(prefix, manifest)
+        self._prefix = prefix
+        self.prefix = None if prefix is None else PrefixRunner(self.compute_prefix, manifest)
         self._state = {name: self._attribute(name) for name in state_names(manifest)}
 
     @classmethod
@@ -132,7 +133,7 @@ class Program:
         """
         inputs = [*_int_tensors(tokens_NT, label_pos_NK, targets_NK), *_scalars(g_q, lr, eps), *_keys(seed, step)]
         if self.prefix is not None:
-            inputs.append(self.prefix.hidden(tokens_NT, label_pos_NK))
+            inputs.append(_float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK)))
         (loss_N,) = self._execute(self._forward, inputs)
         result: FloatArray = loss_N.numpy()
         return result
@@ -144,6 +145,27 @@ class Program:
             ProgramError: If the runtime reports a failure.
         """
         self._execute(self._apply, (*_scalars(g_q, lr), *_keys(seed, step)))
+
+    def compute_prefix(self, tokens_BT: IntArray) -> FloatArray:
+        """Run the blocks before the first trained one: f32[B, T, D]; only where they are a method of their own.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        (hidden_BTD,) = self._execute(self._prefix, _int_tensors(tokens_BT))
+        result: FloatArray = hidden_BTD.numpy()
+        return result
+
+    def keep_prefix_in(self, folder: Path) -> None:
+        """Keep results of the prefix in `folder`, and compute none that is there already.
+
+        Raises:
+            UsageError: If the program has no prefix method, or the folder cannot be used.
+        """
+        if self.prefix is None:
+            raise UsageError("the program has no prefix method whose results could be kept", where=self.path,
+                             hint="compile it with --layers last:K --prefix method")  # fmt: skip
+        self.prefix.keep_in(folder)
 
     def read_state(self) -> State:
         """Return copies of the trainable buffers by name, in site order."""
@@ -291,11 +313,16 @@ def _int_tensors(*arrays: IntArray) -> list[Any]:
     return [torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)) for array in arrays]
 
 
+def _float_tensor(array: FloatArray) -> Any:
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
 def _scalars(g_q: FloatArray, *values: float) -> list[Any]:
     import torch
 
-    g = torch.from_numpy(np.ascontiguousarray(g_q, dtype=np.float32))
-    return [g, *(torch.tensor(value, dtype=torch.float32) for value in values)]
+    return [_float_tensor(g_q), *(torch.tensor(value, dtype=torch.float32) for value in values)]
 
 
 def _keys(seed: int, step: int) -> list[Any]:

@@ -148,6 +148,8 @@ class _Session:
             logger.warning("%s", remark)
         rows = _encode_training_rows(data, program)
         eval_set = encode_eval_set(eval_data, program) if eval_data else None
+        if options.prefix_cache is not None:
+            program.keep_prefix_in(options.prefix_cache)
         listener.on_ready(program, len(rows), len(eval_set.answers) if eval_set else 0)
         trainer = Trainer(program, estimator, eps=options.eps, seed=options.seed)
         return cls(options, listener, should_stop, folder, program, trainer, rows, eval_set, start)
