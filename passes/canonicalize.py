@@ -95,7 +95,9 @@ def filled_parts(node: Node) -> list[Node]:
         return []
     parts = [part for part in node.args[0] if isinstance(part, Node)]  # type: ignore[union-attr]
     filled = [part for part in parts if 0 not in [size for size in shape_of(part) if isinstance(size, int)]]
-    return filled if len(filled) < len(parts) else []
+    # An empty part may still widen the dtype of the others.
+    keeps_dtype = any(dtype_of(part) == dtype_of(node) for part in filled)
+    return filled if len(filled) < len(parts) and keeps_dtype else []
 
 
 def inferred_sizes(node: Node) -> list[int] | None:

@@ -69,6 +69,39 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
     )
 
 
+def test_hit_empty_parts() -> None:
+    """What a rotary embedding of the whole head leaves behind: the part that is not rotated has no width."""
+    b = GraphBuilder(num_rows=2, dynamic=True)
+    hidden = b.hidden()
+    rest = b.call(aten.slice.Tensor, hidden, 2, 4, 9223372036854775807)
+    both, all_three = ([hidden, rest], [hidden, rest, hidden])
+    expect(
+        transcript(b.done(*[b.call(aten.cat.default, parts, -1) for parts in (both, all_three)]), EACH),
+        """\
+graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
+  %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[2, T, 0] = aten.slice(%0, 2, 4, end)
+  %2: f32[2, T, 4] = aten.cat([%0, %1], -1)
+  %3: f32[2, T, 8] = aten.cat([%0, %1, %0], -1)
+  return %2, %3
+--- canonicalize: 3 hits
+graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
+  %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[2, T, 8] = aten.cat([%0, %0], -1)
+  return %0, %1
+""",
+    )
+
+
+def test_miss_parts_that_are_filled_or_decide_the_dtype() -> None:
+    b = GraphBuilder(num_rows=2, dynamic=True)
+    hidden = b.hidden()
+    rest = b.call(aten.slice.Tensor, hidden, 2, 4, 9223372036854775807)
+    wide = b.call(aten.to.dtype, rest, torch.float64)
+    cats = [b.call(aten.cat.default, parts, -1) for parts in ([hidden, hidden], [rest, rest], [hidden, wide])]
+    assert not run_pass(b.done(*cats), EACH).changed
+
+
 def test_miss_casts_cuts_and_dropout_that_do_something() -> None:
     b = GraphBuilder()
     hidden = b.hidden()
