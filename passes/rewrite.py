@@ -87,6 +87,16 @@ class Rewriter:
             if node.target == name:
                 self._describe(node, self.program.fake_mode.from_tensor(value, static_shapes=True))
 
+    def release(self, name: str) -> None:
+        """Free a tensor as soon as nobody reads it: the end of a pass is late for one copy of all weights."""
+        reads = [node for node in self.program.graph.find_nodes(op="get_attr") if node.target == name]
+        if any(node.users for node in reads):
+            return
+        for node in reads:
+            self.program.graph.erase_node(node)
+        owner_name, _, leaf = name.rpartition(".")
+        delattr(_submodule(self.program.module, owner_name), leaf)
+
     def input(self, name: str, value: torch.Tensor) -> Node:
         """Append an input called `name` that looks like `value`."""
         last = self.program.placeholders()[-1]

@@ -21,6 +21,7 @@ have fixed shapes, and cutting them once saves a copy of the activations at ever
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -87,14 +88,19 @@ class SplitFusedLinear(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Split every layer whose readers all cut it."""
         rewriter = Rewriter(program, self.name)
+        parts: Counter[str] = Counter()
         hits = 0
         for linear in program.calls(aten.linear.default):
             found = match(linear)
-            if found is not None:
-                _split(rewriter, program, found)
-                hits += 1
-        if hits:
+            if found is None:
+                continue
+            site, tensors = site_name(linear), [str(node.target) for node in linear.args[1:] if isinstance(node, Node)]
+            _split(rewriter, program, found, parts[site])
+            parts[site] += len(found.pieces)
             erase_dead(program)
+            for name in tensors:
+                rewriter.release(name)
+            hits += 1
         return PassResult(program, hits > 0, hits)
 
 
@@ -102,7 +108,8 @@ def match(linear: Node) -> Fused | None:
     """The fused layer computed by `linear`; None if it is none."""
     if not site_name(linear):
         return None
-    top, product, views = linear, None, ()
+    top, product = linear, None
+    views: tuple[Node, ...] = ()
     readers = list(linear.users)
     if len(readers) == 1 and readers[0].target is aten.add.Tensor and readers[0].args[0] is linear:
         top = readers[0]
@@ -172,9 +179,9 @@ def _branch(node: object, size: int) -> tuple[Node, tuple[Node, ...]] | None:
     return (node, tuple(views)) if is_fixed and shape_of(node)[-1] == size else None
 
 
-def _split(rewriter: Rewriter, program: GraphProgram, found: Fused) -> None:
+def _split(rewriter: Rewriter, program: GraphProgram, found: Fused, first_number: int) -> None:
     blocks: dict[tuple[int, int, int], Node] = {}
-    for number, piece in enumerate(found.pieces):
+    for number, piece in enumerate(found.pieces, first_number):
         with rewriter.before(found.top):
             new = _narrow_linear(rewriter, program, found.linear, piece.columns, number)
             if found.product is not None:
@@ -182,7 +189,7 @@ def _split(rewriter: Rewriter, program: GraphProgram, found: Fused) -> None:
             for node in piece.between:
                 args = node.args[1:]
                 if node.target in _VIEWS:
-                    args = ([*node.args[1][:-2], piece.columns.heads, piece.columns.width],)  # type: ignore[index]
+                    args = ([*_sizes(node)[:-2], piece.columns.heads, piece.columns.width],)
                 new = rewriter.call(node.target, new, *args)  # type: ignore[arg-type]
         rewriter.replace(piece.node, new)
 
@@ -208,5 +215,12 @@ def _narrow_branch(
     assert isinstance(copies, Node)
     new = rewriter.call(aten.bmm.default, low_rank, columns.pick(rewriter, copies, blocks))
     for view in found.views:
-        new = rewriter.call(aten.view.default, new, [*view.args[1][:-1], columns.count])  # type: ignore[index]
+        new = rewriter.call(aten.view.default, new, [*_sizes(view)[:-1], columns.count])
     return new
+
+
+def _sizes(view: Node) -> list[int]:
+    """Sizes as a view spells them, -1 included."""
+    sizes = view.args[1]
+    assert isinstance(sizes, list | tuple)
+    return list(sizes)

@@ -60,7 +60,9 @@ def _phi(b: GraphBuilder) -> tuple[Node, ...]:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@fused.embed, tokens)
   %1: f32[4, T, 6] = aten.linear(%0, @fused.weight, @fused.bias)
@@ -96,12 +98,15 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %15: f32[4, T, 3] = aten.silu(%8)
   %16: f32[4, T, 3] = aten.mul(%15, %14)
   return %16
-""")
+""",
+    )
 
 
 def test_hit_cut_by_head() -> None:
     b = GraphBuilder(num_rows=NUM_ROWS, dynamic=True)
-    expect(transcript(b.done(*_neox(b)), EACH), """\
+    expect(
+        transcript(b.done(*_neox(b)), EACH),
+        """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@fused.embed, tokens)
   %1: f32[4, T, 24] = aten.linear(%0, @fused.weight, @fused.bias)
@@ -176,7 +181,8 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %48: f32[4, 2, T, 4] = aten.transpose.int(%47, 1, 2)
   %49: f32[4, 2, T, 4] = aten.tanh(%48)
   return %12, %21, %30, %39, %49
-""")
+""",
+    )
 
 
 def test_hit_part_that_nobody_reads() -> None:
@@ -184,6 +190,18 @@ def test_hit_part_that_nobody_reads() -> None:
     program = b.done(b.call(aten.slice.Tensor, _fused(b, 6), 2, 1, 4))
     assert run_pass(program, EACH).hits == 1
     assert program.module.get_buffer("fused.part0.weight").shape == (3, 4)
+
+
+def test_hit_layer_called_twice() -> None:
+    """Each call has its own cuts, and so its own parts; the fused weight is gone once the last call is."""
+    b = GraphBuilder(num_rows=NUM_ROWS, dynamic=True)
+    first = _fused(b, 6, has_branch=False)
+    second = b.call(aten.linear.default, b.hidden(name="other"), *first.args[1:])
+    cuts = [b.call(aten.slice.Tensor, each, 2, begin, 6) for each, begin in ((first, 3), (second, 1))]
+    program = b.done(*cuts)
+    assert_parity(program, EACH)
+    names = {name for name, _ in program.module.named_buffers()}
+    assert names >= {"fused.part0.weight", "fused.part1.weight"} and "fused.weight" not in names
 
 
 @pytest.mark.parametrize(
