@@ -30,7 +30,9 @@ def _conv1d(b: GraphBuilder, source: Node, name: str, width: int, out: int) -> N
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[2*T, 4] = aten.view(%0, [-1, 4])
@@ -46,7 +48,8 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %1: f32[2, T, 6] = aten.linear(%0, @h.0.c_fc.weight, @h.0.c_fc.bias)
   %2: f32[2, T, 4] = aten.linear(%1, @h.0.c_proj.weight, @h.0.c_proj.bias)
   return %2
-""")
+""",
+    )
 
 
 def test_hit_weight_is_transposed_once() -> None:
@@ -83,7 +86,9 @@ def test_miss() -> None:
         b.call(aten.addmm.default, bias, flat, shared),
         b.call(aten.mm.default, flat, shared),
     ]
-    expect(transcript(b.done(*calls), EACH), """\
+    expect(
+        transcript(b.done(*calls), EACH),
+        """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[16, 4] = aten.view(%0, [-1, 4])
@@ -101,7 +106,8 @@ refused %addmm_default_1 aten.addmm.default: it multiplies two activations
 refused %addmm_default_2 aten.addmm.default: its bias is not a vector of the checkpoint
 refused %addmm_default_3 aten.addmm.default: shared.weight has other readers
 (same)
-""")
+""",
+    )
 
 
 def test_idempotence() -> None:

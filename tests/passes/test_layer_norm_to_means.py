@@ -21,7 +21,9 @@ def example() -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[2, T, 4] = aten.layer_norm(%0, [4], @ln.weight, @ln.bias, 1e-05, False)
@@ -39,7 +41,8 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %8: f32[2, T, 4] = aten.mul(%7, @ln.weight)
   %9: f32[2, T, 4] = aten.add(%8, @ln.bias)
   return %9
-""")
+""",
+    )
 
 
 @pytest.mark.parametrize("has_weight", [True, False])
@@ -67,7 +70,9 @@ def test_miss() -> None:
     hidden = b.hidden()
     over_two = b.call(aten.layer_norm.default, hidden, [8, 4])
     double = b.call(aten.layer_norm.default, b.call(aten.to.dtype, hidden, torch.float64), [4])
-    expect(transcript(b.done(over_two, double), EACH), """\
+    expect(
+        transcript(b.done(over_two, double), EACH),
+        """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[2, 8, 4] = aten.layer_norm(%0, [8, 4])
@@ -78,7 +83,8 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
 refused %layer_norm_default aten.layer_norm.default: it normalises over 2 dimensions
 refused %layer_norm_default_1 aten.layer_norm.default: it computes in torch.float64; expected f32
 (same)
-""")
+""",
+    )
 
 
 def test_idempotence() -> None:

@@ -20,7 +20,9 @@ def example() -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[2, T, 4] = aten.gelu(%0, approximate=tanh)
@@ -38,7 +40,8 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %8: f32[2, T, 4] = aten.add(%6, 1.0)
   %9: f32[2, T, 4] = aten.mul(%7, %8)
   return %9
-""")
+""",
+    )
 
 
 def test_miss() -> None:

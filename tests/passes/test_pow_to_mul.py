@@ -21,7 +21,9 @@ def example() -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 2.0)
@@ -41,7 +43,8 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %7: f32[2, T, 4] = aten.mul(%6, %0)
   %8: f32[2, T, 4] = aten.mul(%7, %0)
   return %1, %3, %5, %8
-""")
+""",
+    )
 
 
 def test_miss() -> None:
@@ -49,7 +52,9 @@ def test_miss() -> None:
     b = GraphBuilder(num_rows=2, dynamic=True)
     hidden = b.hidden()
     exponents = (2, 0.5, -2, 1, 2.5, 5, 0)
-    expect(transcript(b.done(*[b.call(aten.pow.Tensor_Scalar, hidden, each) for each in exponents]), EACH), """\
+    expect(
+        transcript(b.done(*[b.call(aten.pow.Tensor_Scalar, hidden, each) for each in exponents]), EACH),
+        """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
   %1: f32[2, T, 4] = aten.pow.Tensor_Scalar(%0, 2)
@@ -62,7 +67,8 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   return %1, %2, %3, %4, %5, %6, %7
 --- pow-to-mul: 0 hits
 (same)
-""")
+""",
+    )
 
 
 def test_idempotence() -> None:

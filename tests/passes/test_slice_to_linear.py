@@ -30,7 +30,9 @@ def example(*, dynamic: bool = True) -> GraphProgram:
 
 
 def test_hit() -> None:
-    expect(transcript(example(), EACH), """\
+    expect(
+        transcript(example(), EACH),
+        """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 10] = aten.embedding(@q, tokens)
   %1: f32[2, T, 2, 5] = aten.view(%0, [2, -1, 2, 5])
@@ -62,7 +64,8 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %10: f32[2, 2, T, 4] = aten.linear(%5, @folded.c2)
   %11: f32[2, T, 2] = aten.linear(%9, @folded.c3)
   return %6, %7, %8, %10, %11
-""")
+""",
+    )
 
 
 @pytest.mark.parametrize("spoil", ["fixed_t", "other_axis", "strided", "table", "integers", "width_depends_on_t"])
