@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from prgec.errors import CheckpointError
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import export_loss, label_loss, load_model, weights_sha256
-from tests.models import VOCAB_SIZE, TinyLlama
+from tests.models import VOCAB_SIZE, TinyLlama, write_tokenizer
 
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
 
@@ -59,8 +59,10 @@ def test_tied_head_is_not_missing(tmp_path: Path) -> None:
 
 
 def test_weights_are_f32_and_frozen(tmp_path: Path) -> None:
-    folder = TinyLlama().write(tmp_path / "bf16")
-    _edit_weights(folder, lambda weights: weights.update({k: v.bfloat16() for k, v in weights.items()}))
+    folder = tmp_path / "bf16"
+    TinyLlama().build().bfloat16().save_pretrained(folder)
+    write_tokenizer(folder, "json")
+    assert load_file(folder / "model.safetensors")[Q_PROJ].dtype == torch.bfloat16
     model = _load(folder)
     assert {(p.dtype, p.requires_grad) for p in model.parameters()} == {(torch.float32, False)}
     assert not model.training
