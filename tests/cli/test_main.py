@@ -170,7 +170,7 @@ def test_flags_are_frozen() -> None:
         found[name] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
         "run": "--adapter --data --eps --estimator --eval-data --eval-every --force --json --lr --lr-schedule --out "
-               "--seed --steps --task",
+               "--prefix-cache --seed --steps --task",
         "eval": "--adapter --data --json --task",
         "predict": "--adapter --candidate --data --json --task --text",
         "demo": "--backend --estimator --json --lr --out --seed --steps",
