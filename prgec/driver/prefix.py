@@ -155,7 +155,8 @@ def _unpack(raw: bytes, length: int, width: int) -> FloatArray | None:
         return None
     (exponent,) = _EXPONENT.unpack_from(raw, _CHECKSUM.size)
     values = np.frombuffer(raw, dtype="<f2", offset=_HEADER_BYTES).reshape(length, width)
-    return np.ldexp(values.astype(np.float32), exponent)
+    result: FloatArray = np.ldexp(values.astype(np.float32), exponent)
+    return result
 
 
 def _used(row: IntArray, label_pos: IntArray, pad: int) -> int:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from prgec.errors import InternalError
+from prgec.frontend.model import export_loss
+from prgec.passes import pass_table
 from prgec.passes.dualize import Dualize
 from prgec.passes.extract_apply import extract_apply
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
 from prgec.passes.insert_self_update import InsertSelfUpdate
+from prgec.passes.pipeline import run_pipeline
 from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
 from prgec.passes.share_prefix import SharePrefix
+from prgec.passes.spec import parse_pipeline
+from tests.architectures import ARCHITECTURES, architecture
 from tests.passes.builder import row_inputs, seq_lens
 from tests.passes.golden import expect, run_pass
-from tests.passes.parity import run, set_state, state_of
+from tests.passes.parity import assert_close, run, set_state, state_of
 from tests.passes.test_share_prefix import example
 
 
@@ -101,3 +108,33 @@ def test_a_program_whose_prefix_is_not_shared() -> None:
     assert find_shared_prefix(example()) is None
     with pytest.raises(InternalError, match="^the program has no shared prefix$"):
         extract_prefix(example())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each.name for each in ARCHITECTURES])
+def test_every_architecture(name: str) -> None:
+    """The last of two blocks is trained: whole, shared and split agree, step by step."""
+    found = architecture(name)
+    depth = "n_layer" if "n_layer" in found.options else "num_hidden_layers"
+    model = replace(found, options={**found.options, depth: max(2, found.options[depth])}).build()
+    whole, shared, forward = (_trained_last(model, text) for text in ("", "share-prefix{q=2},", "share-prefix{q=2},"))
+    prefix = extract_prefix(forward)
+    for step, length in enumerate((9, 16, 9)):
+        tokens, *labels = row_inputs(whole, seed=step, seq_len=length)
+        first_rows = tokens[:2]
+        inputs = (first_rows.repeat(4, 1), *labels)
+        (losses,) = run(whole, inputs)
+        (hidden,) = run(prefix, (first_rows,))
+        assert_close(run(shared, inputs), (losses,), SharePrefix.tier)
+        assert_close(run(forward, (*inputs, hidden)), (losses,), SharePrefix.tier)
+    assert all(value.any() for value in state_of(whole).values())
+
+
+def _trained_last(model: torch.nn.Module, share: str) -> GraphProgram:
+    program = export_loss(model, num_rows=8, seq_len=16, num_labels=1, dynamic=True)
+    text = (
+        "canonicalize,fold-constants,addmm-to-linear,select-label-tokens,inject-lora-fa{rank=4 layers=last:1},"
+        f"{share}dualize{{q=2}},insert-self-update"
+    )
+    run_pipeline(program, parse_pipeline(text, pass_table()))
+    return program
