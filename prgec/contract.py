@@ -155,6 +155,8 @@ class Manifest:
     def _check(self) -> None:
         sizes = {"q": self.q, "batch_size": self.batch_size, "seq_len": self.seq_len, "num_labels": self.num_labels,
                  "vocab_size": self.vocab_size, "rank": self.rank}  # fmt: skip
+        if self.prefix == "method":
+            sizes["hidden_size"] = self.hidden_size
         for name, value in sizes.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ProgramError(f"the program's manifest has {name} = {value!r}; expected a positive integer")
