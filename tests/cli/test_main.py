@@ -17,7 +17,7 @@ from prgec.cli import main as cli_main
 from prgec.cli.main import COMMANDS, Subcommand, main
 
 REPOSITORY = Path(__file__).parents[2]
-LIGHT_COMMANDS = ("run", "eval", "predict", "demo", "bench")
+LIGHT_COMMANDS = ("compile", "run", "eval", "predict", "inspect", "opt", "demo", "bench")
 
 
 def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -169,6 +169,11 @@ def test_flags_are_frozen() -> None:
         options = [flag for p in command.params if isinstance(p, click.Option) for flag in p.opts]
         found[name] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
+        "compile": "--a-seed --alpha --backend --batch-size --dump-passes --group-size --json --label-tokens --layers "
+                   "--output --passes --prefix --q --quantize --quantize-embedding --rank --save-program --seq-len "
+                   "--state --static --targets -o",
+        "inspect": "--json",
+        "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "run": "--adapter --data --eps --estimator --eval-data --eval-every --force --json --lr --lr-schedule --out "
                "--prefix-cache --seed --steps --task",
         "eval": "--adapter --data --json --task",
