@@ -3,7 +3,7 @@
     python tools/architectures.py [NAME ...] [--json | --markdown]
 
 Each row compiles one model with a dynamic T and all linear layers as sites, evaluates it at several T against the
-untouched model, and trains it for a few steps beside textbook MeZO on that model. `--markdown` prints the body of
+untouched model, and trains it for a few steps beside textbook MeZO on that model. `--markdown` prints
 docs/architectures.md. The exit code is 1 if one is not a single delegate or out of bounds.
 """
 
@@ -25,6 +25,21 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_REL_LOSS_DIFF = 1e-4
+_INTRODUCTION = """# Architectures
+
+Tiny random models of these architectures compile for XNNPACK with a dynamic T and every linear layer but the head as a
+site. Loss: largest relative difference from the untouched transformers model, with eps = 0 and g = 0, at T = 2 to 16.
+Training loss: the same against textbook MeZO on that model over four steps. CPU ops: calls outside the delegate, one
+`prge.dual_update` a site among them. Made by:
+
+    python tools/architectures.py --markdown > docs/architectures.md
+"""
+_OUTSIDE = """
+Other architectures compile as long as `torch.export` traces them. Where XNNPACK refuses an op, the forward is split
+into more delegates, and `prgec compile` and `prgec inspect` list the op with the reason.
+
+## Outside the delegate
+"""
 _TABLE = ("Architecture", "Beside a Llama", "Sites", "Delegates", "CPU ops", "Loss", "Training loss")
 
 
@@ -72,19 +87,17 @@ def _is_good(row: Measured) -> bool:
 
 
 def _markdown(rows: Sequence[Measured]) -> str:
-    """One line an architecture, then each op that stays outside with its reason and where it is found."""
-    lines = [_line(_TABLE), _line("-" * len(name) for name in _TABLE)]
+    """The page: one line an architecture, then why each op that stays outside does."""
+    lines = [_INTRODUCTION, _line(_TABLE), _line("-" * len(name) for name in _TABLE)]
     for row in rows:
         outside = sum(count for _, count, _ in row.cpu_ops)
         delegates = f"{len(row.delegates)} ({' + '.join(map(str, row.delegates))} ops)"
         lines.append(_line((row.architecture, row.features, str(row.sites), delegates, str(outside),
                             f"{row.max_rel_loss_diff:.0e}", f"{row.max_rel_train_diff:.0e}")))  # fmt: skip
-    lines += ["", "Outside the delegate:", "", _line(("Op", "Why", "Calls")), _line(("--", "---", "-----"))]
-    reasons = dict.fromkeys((op, reason) for row in rows for op, _, reason in row.cpu_ops)
-    for op, reason in sorted(reasons):
-        counts = sorted({count for row in rows for name, count, why in row.cpu_ops if (name, why) == (op, reason)})
-        calls = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        lines.append(_line((f"`{op}`", reason, calls)))
+    lines += [_OUTSIDE, _line(("Why", "Ops")), _line(("---", "---"))]
+    for reason in sorted({reason for row in rows for _, _, reason in row.cpu_ops}):
+        ops = sorted({op for row in rows for op, _, why in row.cpu_ops if why == reason})
+        lines.append(_line((reason, ", ".join(f"`{op}`" for op in ops))))
     return "\n".join(lines)
 
 
