@@ -56,8 +56,10 @@ class DemoResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the document `--json` prints: that of the run, with the demo's own times."""
+        document = self.run.to_json()
         return {
-            **self.run.to_json(),
+            **document,
+            "accuracy_after": document["accuracy"],
             "compile_seconds": round(self.compile_seconds, 3),
             "seconds": round(self.seconds, 3),
         }
