@@ -55,6 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # Tensors this small lose more to threads than they gain.
     torch.set_num_threads(1)
+    unknown = set(options.names) - {each.name for each in ARCHITECTURES}
+    if unknown:
+        print(
+            f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(a.name for a in ARCHITECTURES)}", file=sys.stderr
+        )
+        return 2
     chosen = [architecture(name) for name in options.names] or ARCHITECTURES
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from prgec.passes.program import GraphProgram
 from prgec.passes.spec import parse_pipeline
 from tests.architectures import ARCHITECTURES, LENGTHS, SEQ_LEN, Architecture, architecture, measure, random_rows
 
+ROOT = Path(__file__).resolve().parents[2]
 aten = torch.ops.aten
 OPTIONS = CompileOptions(model="tiny", output=Path("tiny.pte"), q=1, batch_size=2, seq_len=SEQ_LEN, num_labels=2,
                          rank=3, alpha=6.0)  # fmt: skip
@@ -80,6 +84,16 @@ def test_lowered_program_is_one_delegate_and_trains(each: Architecture, tmp_path
     assert found.max_rel_loss_diff < 1e-4
     assert found.max_rel_train_diff < 1e-4
     assert found.max_abs_state > 0.01
+
+
+@pytest.mark.slow
+def test_tool() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "architectures.py"), "OPT", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    document = json.loads(done.stdout)
+    assert done.returncode == 0 and document["passed"] is True
+    assert [row["architecture"] for row in document["rows"]] == ["OPT"]
+    assert subprocess.run([*command[:-1], "GPT-5"], capture_output=True, timeout=100).returncode == 2
 
 
 def test_names_are_unique() -> None:
