@@ -31,7 +31,7 @@ from torch.fx import Node
 from prgec.contract import STATE_SUFFIX
 from prgec.errors import PassError
 from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
-from prgec.passes.program import ROW_INPUTS, TOKENS, GraphProgram
+from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, is_tensor, shape_of
 from prgec.passes.tables import is_seq_len
@@ -85,16 +85,14 @@ def find_cut(program: GraphProgram) -> Node | None:
     """
     tokens = program.placeholder(TOKENS)
     assert tokens is not None
-    rows = _dependents(program, TOKENS)
-    labels = _dependents(program, *(ROW_INPUTS - {TOKENS}))
+    rows = _row_nodes(program)
     num_rows = _num_rows(program)
     first_site = next((node for node in program.graph.nodes if _reads_state(node)), None)
     order = {node: index for index, node in enumerate(program.graph.nodes)}
     last_use: dict[Node, int] = {node: max((order[user] for user in node.users), default=0) for node in rows}
     cut, open_nodes = None, set[Node]()
     for node in program.graph.nodes:
-        # Behind the label gather rows are of another kind, and where they are not the outermost axis none can be told.
-        if node is first_site or (node in rows and (node in labels or not _has_rows_first(node, num_rows))):
+        if node is first_site or (node in rows and not _has_rows_first(node, num_rows)):
             break
         open_nodes = {each for each in open_nodes if last_use[each] > order[node]}
         if node in rows:
@@ -105,16 +103,16 @@ def find_cut(program: GraphProgram) -> Node | None:
     return cut if has_layer else None
 
 
-def _dependents(program: GraphProgram, *inputs: str) -> set[Node]:
-    """These inputs and what depends on their values (not only on how many there are)."""
-    found: set[Node] = set()
+def _row_nodes(program: GraphProgram) -> set[Node]:
+    """Tokens and what depends on their values (not only on how many there are)."""
+    rows: set[Node] = set()
     for node in program.graph.nodes:
         if node.op == "placeholder":
-            if node.target in inputs:
-                found.add(node)
-        elif not is_seq_len(node) and any(source in found for source in node.all_input_nodes):
-            found.add(node)
-    return found
+            if node.target == TOKENS:
+                rows.add(node)
+        elif not is_seq_len(node) and any(source in rows for source in node.all_input_nodes):
+            rows.add(node)
+    return rows
 
 
 def _has_rows_first(node: Node, num_rows: int) -> bool:
@@ -127,7 +125,7 @@ def _reads_state(node: Node) -> bool:
 
 def _prefix_of(program: GraphProgram, cut: Node) -> list[Node]:
     """Row-dependent nodes up to `cut`, tokens excluded, in graph order."""
-    rows = _dependents(program, TOKENS)
+    rows = _row_nodes(program)
     nodes = list(program.graph.nodes)
     return [node for node in nodes[: nodes.index(cut) + 1] if node in rows and node.op == "call_function"]
 

@@ -5,8 +5,9 @@ Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -77,20 +78,22 @@ class Program:
     """
 
     def __init__(
-        self, path: Path, manifest: Manifest, tokenizer: Tokenizer, forward: Any, apply: Any, prefix: Any = None
+        self, path: Path, manifest: Manifest, tokenizer: Tokenizer, load_method: Callable[[str, Sequence[str]], Any]
     ) -> None:
         self.path = path
         self.manifest = manifest
         self.tokenizer = tokenizer
-        self._forward = forward
-        self._apply = apply
-        self._prefix = prefix
-        self.prefix = None if prefix is None else PrefixRunner(self.compute_prefix, manifest)
+        has_prefix = manifest.prefix == "method"
+        self._forward = load_method(FORWARD_METHOD, (*FORWARD_INPUTS, HIDDEN_INPUT) if has_prefix else FORWARD_INPUTS)
+        self._apply = load_method(APPLY_METHOD, APPLY_INPUTS)
+        # Loading packs weights into memory, for nothing where every result is kept already.
+        self._load_prefix = functools.cache(lambda: load_method(PREFIX_METHOD, PREFIX_INPUTS))
+        self.prefix = PrefixRunner(self.compute_prefix, manifest) if has_prefix else None
         self._state = {name: self._attribute(name) for name in state_names(manifest)}
 
     @classmethod
     def open(cls, path: Path) -> Program:
-        """Map a .pte and load its methods.
+        """Map a .pte and load its methods; `prefix` only when it is first needed.
 
         Raises:
             ProgramError: If the file is missing, damaged, not made by prgec, of another contract version, or its
@@ -102,14 +105,13 @@ class Program:
         manifest = read_manifest(raw, path)
         tokenizer = Tokenizer.unpack(_constant_bytes(raw, TOKENIZER_METHOD, path))
         _load_kernels()
-        signatures = {FORWARD_METHOD: FORWARD_INPUTS, APPLY_METHOD: APPLY_INPUTS}
-        if manifest.prefix == "method":
-            signatures[FORWARD_METHOD] = (*FORWARD_INPUTS, HIDDEN_INPUT)
-            signatures[PREFIX_METHOD] = PREFIX_INPUTS
-        methods = [_load_method(raw, name, path, manifest.backend) for name in signatures]
-        for method, names in zip(methods, signatures.values(), strict=True):
-            _check_signature(method, names, path)
-        return cls(path, manifest, tokenizer, *methods)
+
+        def load(name: str, inputs: Sequence[str]) -> Any:
+            method = _load_method(raw, name, path, manifest.backend)
+            _check_signature(method, inputs, path)
+            return method
+
+        return cls(path, manifest, tokenizer, load)
 
     def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
                 eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
@@ -152,7 +154,7 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        (hidden_BTD,) = self._execute(self._prefix, _int_tensors(tokens_BT))
+        (hidden_BTD,) = self._execute(self._load_prefix(), _int_tensors(tokens_BT))
         result: FloatArray = hidden_BTD.numpy()
         return result
 
