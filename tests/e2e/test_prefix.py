@@ -177,11 +177,8 @@ def test_quantised(compile_once: Compile, deep_checkpoint: Path, tmp_path: Path)
 
 
 def _write_rows(path: Path) -> Path:
-    words = ("great", "awful", "bright", "dull", "lovely", "boring")
-    rows = [
-        {"prompt": f"the film is {word}", "completion": " great" if n % 2 else " terrible"}
-        for n, word in enumerate(words)
-    ]
+    words = ("great", "was", "it", "in", "a", "the")
+    rows = [{"prompt": f"the film is {word}", "completion": " it" if n % 2 else " of"} for n, word in enumerate(words)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
