@@ -1,0 +1,78 @@
+"""Measure what quantising the frozen weights does to g, on the bundled demo model.
+
+    python tools/quantization.py [--steps 200]
+
+The same steps (rows, noise, zero state) run on a program with f32 weights and on quantised ones; printed is how the
+projected gradients of each agree with those of f32, as a Markdown table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from prgec.cli.quiet import quiet_libraries
+
+SCHEMES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "8da8w": {"quantize": "8da8w", "quantize_embedding": 8},
+    "8da4w": {"quantize": "8da4w", "quantize_embedding": 4},
+}
+EPS = 1e-2
+
+
+def main() -> None:
+    """Compile the three programs, run the steps, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200, help="steps to compare")
+    steps = parser.parse_args().steps
+    quiet_libraries()
+    with tempfile.TemporaryDirectory() as folder:
+        g = {scheme: projected_gradients(scheme, Path(folder), steps) for scheme in SCHEMES}
+    print("| weights | sign agreement | of the larger half | correlation | spread |")
+    print("|---|---:|---:|---:|---:|")
+    for scheme in list(SCHEMES)[1:]:
+        print(row(scheme, g[scheme], g["none"]))
+
+
+def projected_gradients(scheme: str, folder: Path, steps: int) -> npt.NDArray[np.float64]:
+    """Return g of every step and query at zero state: f64[steps * q]."""
+    from prgec.compiler import compile_model
+    from prgec.data.batches import step_indices, training_batch
+    from prgec.data.encode import encode_rows
+    from prgec.data.tasks import load_dataset
+    from prgec.demo import data_file
+    from prgec.driver.program import Program
+    from prgec.options import CompileOptions
+
+    options = CompileOptions(model="demo", output=folder / f"{scheme}.pte", seq_len=64, **SCHEMES[scheme])
+    program = Program.open(compile_model(options).path)
+    m = program.manifest
+    pairs = [(each, str(each.completion)) for each in load_dataset(data_file("train")).examples]
+    rows = encode_rows(pairs, program.tokenizer, m)
+    no_update, found = np.zeros(m.q, dtype=np.float32), []
+    for step in range(1, steps + 1):
+        batch = training_batch(rows, step_indices(len(rows), m.batch_size, 0, step), m)
+        loss_N = program.forward(
+            batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, no_update, lr=0.0, eps=EPS, seed=0, step=step
+        )
+        pair_Q2 = loss_N.astype(np.float64).reshape(m.q, 2, m.batch_size).mean(axis=2)
+        found.append((pair_Q2[:, 0] - pair_Q2[:, 1]) / (2 * EPS))
+    return np.concatenate(found)
+
+
+def row(scheme: str, g: npt.NDArray[np.float64], reference: npt.NDArray[np.float64]) -> str:
+    """Return one row of the table."""
+    agrees = np.sign(g) == np.sign(reference)
+    large = np.abs(reference) > np.median(np.abs(reference))
+    correlation, spread = np.corrcoef(g, reference)[0, 1], g.std() / reference.std()
+    return f"| {scheme} | {agrees.mean():.1%} | {agrees[large].mean():.1%} | {correlation:.3f} | {spread:.2f} |"
+
+
+if __name__ == "__main__":
+    main()
