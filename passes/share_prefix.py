@@ -97,7 +97,7 @@ def find_cut(program: GraphProgram) -> Node | None:
         open_nodes = {each for each in open_nodes if last_use[each] > order[node]}
         if node in rows:
             open_nodes.add(node)
-        if open_nodes == {node} and is_same_shape(shape_of(node)[:-1], shape_of(tokens)):
+        if open_nodes == {node} and is_tensor(node) and is_same_shape(shape_of(node)[:-1], shape_of(tokens)):
             cut = node
     has_layer = cut is not None and any(node.target is aten.linear.default for node in _prefix_of(program, cut))
     return cut if has_layer else None
@@ -116,7 +116,10 @@ def _row_nodes(program: GraphProgram) -> set[Node]:
 
 
 def _has_rows_first(node: Node, num_rows: int) -> bool:
-    return is_tensor(node) and len(shape_of(node)) > 0 and is_same_size(shape_of(node)[0], num_rows)
+    value = node.meta["val"]
+    # A split gives several tensors at once.
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    return all(isinstance(part, torch.Tensor) and part.ndim > 0 and is_same_size(part.shape[0], num_rows) for part in parts)
 
 
 def _reads_state(node: Node) -> bool:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from torch.fx import Node
 
 from prgec.errors import PassError
 from prgec.passes.program import GraphProgram
-from prgec.passes.share_prefix import SharePrefix
+from prgec.passes.share_prefix import CUT_META, SharePrefix
 from tests.passes.builder import GraphBuilder, row_inputs, seq_lens
 from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import assert_close, run
@@ -234,6 +236,18 @@ def test_parity_of_attention_with_masks_over_rows(dynamic: bool) -> None:
     attended = b.call(aten.scaled_dot_product_attention.default, heads, heads, heads, mask)
     joined = b.call(aten.reshape.default, b.call(aten.transpose.int, attended, 1, 2), [8, -1, 4])
     assert_parity_over_copies(trained(b, frozen_block(b, b.call(aten.add.Tensor, hidden, joined))), EACH)
+
+
+def test_parity_of_a_fused_layer() -> None:
+    """A split has several results; the cut is behind what joins them."""
+    b = GraphBuilder(num_rows=8, dynamic=True)
+    fused = b.call(aten.linear.default, b.hidden(), b.weight("fused.weight", 8, 4))
+    parts = b.call(aten.split.Tensor, fused, 4, -1)
+    joined = b.call(aten.mul.Tensor, *(b.call(operator.getitem, parts, index) for index in range(2)))
+    program = trained(b, frozen_block(b, joined))
+    assert_parity_over_copies(program, EACH)
+    (cut,) = [node for node in program.graph.nodes if node.meta.get(CUT_META)]
+    assert "layers.0.weight" in str(cut.args[0].args[1].args[1].target)
 
 
 def test_parity_where_only_the_head_is_trained() -> None:
