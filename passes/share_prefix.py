@@ -119,7 +119,9 @@ def _has_rows_first(node: Node, num_rows: int) -> bool:
     value = node.meta["val"]
     # A split gives several tensors at once.
     parts = value if isinstance(value, (tuple, list)) else (value,)
-    return all(isinstance(part, torch.Tensor) and part.ndim > 0 and is_same_size(part.shape[0], num_rows) for part in parts)
+    return all(
+        isinstance(part, torch.Tensor) and part.ndim > 0 and is_same_size(part.shape[0], num_rows) for part in parts
+    )
 
 
 def _reads_state(node: Node) -> bool:
