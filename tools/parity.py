@@ -157,15 +157,15 @@ def _print_table(rows: Sequence[Row], seconds: float) -> None:
 def _table(rows: Sequence[Row]) -> Table:
     from rich.table import Table
 
-    table = Table(title=f"Program against oracle, {rows[0].steps} steps")
-    for name in ("q", "state", "backend", f"rel. loss diff (<= {MAX_REL_LOSS_DIFF:g})",
-                 f"rel. state diff (<= {MAX_REL_STATE_DIFF:g})", "max |B|", "loss", "s", ""):  # fmt: skip
-        table.add_column(name, justify="left" if name in ("state", "backend", "") else "right")
+    bounds = f"relative difference of losses <= {MAX_REL_LOSS_DIFF:g}, of B <= {MAX_REL_STATE_DIFF:g}"
+    table = Table(title=f"Program against oracle, {rows[0].steps} steps\n{bounds}")
+    for name in ("q", "state", "backend", "losses", "B", "max |B|", "first and last loss", "s", ""):
+        table.add_column(name, justify="left" if name in ("state", "backend", "") else "right", no_wrap=True)
     for row in rows:
         verdict = "[green]pass[/green]" if row.passed else "[bold red]FAIL[/bold red]"
         table.add_row(str(row.q), row.state, row.backend, f"{row.max_rel_loss_diff:.1e}",
                       f"{row.max_rel_state_diff:.1e}", f"{row.max_abs_state:.3f}",
-                      f"{row.first_loss:.3f} -> {row.last_loss:.3f}", f"{row.seconds:.0f}", verdict)  # fmt: skip
+                      f"{row.first_loss:.3f}, {row.last_loss:.3f}", f"{row.seconds:.0f}", verdict)  # fmt: skip
     return table
 
 
