@@ -159,13 +159,13 @@ def _table(rows: Sequence[Row]) -> Table:
 
     bounds = f"relative difference of losses <= {MAX_REL_LOSS_DIFF:g}, of B <= {MAX_REL_STATE_DIFF:g}"
     table = Table(title=f"Program against oracle, {rows[0].steps} steps\n{bounds}")
-    for name in ("q", "state", "backend", "losses", "B", "max |B|", "first and last loss", "s", ""):
+    for name in ("q", "state", "backend", "losses", "B", "max |B|", "loss", "s", ""):
         table.add_column(name, justify="left" if name in ("state", "backend", "") else "right", no_wrap=True)
     for row in rows:
         verdict = "[green]pass[/green]" if row.passed else "[bold red]FAIL[/bold red]"
         table.add_row(str(row.q), row.state, row.backend, f"{row.max_rel_loss_diff:.1e}",
                       f"{row.max_rel_state_diff:.1e}", f"{row.max_abs_state:.3f}",
-                      f"{row.first_loss:.3f}, {row.last_loss:.3f}", f"{row.seconds:.0f}", verdict)  # fmt: skip
+                      f"{row.first_loss:.2f} to {row.last_loss:.2f}", f"{row.seconds:.0f}", verdict)  # fmt: skip
     return table
 
 
