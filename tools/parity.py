@@ -158,7 +158,7 @@ def _table(rows: Sequence[Row]) -> Table:
     from rich.table import Table
 
     bounds = f"relative difference of losses <= {MAX_REL_LOSS_DIFF:g}, of B <= {MAX_REL_STATE_DIFF:g}"
-    table = Table(title=f"Program against oracle, {rows[0].steps} steps\n{bounds}")
+    table = Table(title=f"Program against oracle, {rows[0].steps} steps\n{bounds}", padding=0)
     for name in ("q", "state", "backend", "losses", "B", "max |B|", "loss", "s", ""):
         table.add_column(name, justify="left" if name in ("state", "backend", "") else "right", no_wrap=True)
     for row in rows:
