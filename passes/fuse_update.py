@@ -109,7 +109,9 @@ def match(write: Node) -> Match:
     if shape_of(g) != (q,):
         raise _Mismatch(f"the rate is lr / {q}; expected lr / {shape_of(g)[0]}")
     seed, step_before, site = _arguments(z_before, prge.randn.default, "the noise of the step before")[:3]
-    step = _arguments(step_before, aten.sub.Tensor, "the step before")[0]
+    step, distance = _arguments(step_before, aten.sub.Tensor, "the step before")
+    if distance != 1:
+        raise _Mismatch(f"the update uses the noise of {distance} steps before; expected 1")
     copies, eps = _perturbation(updated, (seed, step, site))
     return Match(state, write, copies, (g, lr, eps, seed, step), site)
 

@@ -86,6 +86,10 @@ def _other_noise(program: GraphProgram, rewriter: Rewriter) -> None:
     rewriter.set_arg(list(program.calls(prge.randn.default))[1], 2, 9)
 
 
+def _older_noise(program: GraphProgram, rewriter: Rewriter) -> None:
+    rewriter.set_arg(next(node for node in program.calls(aten.sub.Tensor) if node.args[1] == 1), 1, 2)
+
+
 def _other_rate(program: GraphProgram, rewriter: Rewriter) -> None:
     rewriter.set_arg(next(program.calls(aten.div.Tensor)), 1, 3)
 
@@ -113,6 +117,7 @@ def _from_another_master(program: GraphProgram, rewriter: Rewriter) -> None:
     ("spoil", "reason"),
     [
         (_other_noise, "the noise of this step has another key than the update's"),
+        (_older_noise, "the update uses the noise of 2 steps before; expected 1"),
         (_other_rate, "the rate is lr / 3; expected lr / 2"),
         (_minus_first, "the pair is not M + eps z, M - eps z"),
         (_multiplied, "the update is aten.mul.Tensor; expected aten.sub.Tensor"),
