@@ -71,7 +71,7 @@ class QuantizeEmbedding(Pass):
     def _why_not(self, node: Node) -> str:
         table, index = node.args[:2]
         assert isinstance(table, Node) and isinstance(index, Node)
-        if table.op != "get_attr" or index.target != TOKENS:
+        if table.op != "get_attr" or not _is_token_ids(index):
             return "it does not look up token ids"
         width = int(shape_of(table)[1])
         return f"its width {width} is not a multiple of group={self.group}" if width % self.group else ""
@@ -90,6 +90,12 @@ class QuantizeEmbedding(Pass):
             scales = rewriter.constant(f"{table.target}_scale", scale)
             lookup = rewriter.call(op, data, scales, None, scheme.minimum, scheme.maximum, tokens)
         rewriter.replace(node, lookup)
+
+
+def _is_token_ids(node: Node) -> bool:
+    """Whether a node is the tokens, or (behind share-prefix) some rows of them."""
+    source = node.args[0] if node.target is aten.slice.Tensor else node
+    return isinstance(source, Node) and source.target == TOKENS
 
 
 def packed_nibbles(values: torch.Tensor) -> torch.Tensor:

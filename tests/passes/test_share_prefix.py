@@ -8,6 +8,7 @@ from torch.fx import Node
 
 from prgec.errors import PassError
 from prgec.passes.program import GraphProgram
+from prgec.passes.quantize_embedding import QuantizeEmbedding
 from prgec.passes.share_prefix import CUT_META, SharePrefix
 from tests.passes.builder import GraphBuilder, row_inputs, seq_lens
 from tests.passes.golden import expect, run_pass, transcript
@@ -248,6 +249,12 @@ def test_parity_of_a_fused_layer() -> None:
     assert_parity_over_copies(program, EACH)
     (cut,) = [node for node in program.graph.nodes if node.meta.get(CUT_META)]
     assert "layers.0.weight" in str(cut.args[0].args[1].args[1].target)
+
+
+def test_a_shared_embedding_can_be_quantised() -> None:
+    program = example()
+    run_pass(program, EACH)
+    assert run_pass(program, QuantizeEmbedding(bits=8, group=4)).hits == 1
 
 
 def test_parity_where_only_the_head_is_trained() -> None:
