@@ -31,7 +31,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from prgec.runtime_ops.philox import MASK, Words4, philox4x32
+from prgec.runtime_ops.philox import MASK, philox4x32
 
 LOG = (
     float.fromhex("-0x1.43b246p-4"),
@@ -51,6 +51,8 @@ ANGLE = float.fromhex("0x1.921fb6p-23")
 
 _ONE_BITS = 0x3F800000
 _SQRT_HALF_BITS = 0x3F3504F3
+
+Words4 = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def bits(seed: Tensor, step: Tensor, site: int, queries: Tensor, num_blocks: int) -> Words4:

@@ -1,32 +1,40 @@
 """Philox4x32-10, the counter-based generator behind every random number of prgec.
 
-Written in int64 tensor arithmetic (a wrapping product of two 32-bit words, masks, shifts), so that the same code
-runs eagerly, traces into an exported graph, and decomposes into plain ATen operators.
+Written in int64 arithmetic (a wrapping product of two 32-bit words, masks, shifts), so that the same code runs on
+NumPy arrays and on torch tensors, traces into an exported graph, and decomposes into plain ATen operators.
 
 Source: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC11).
 """
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from torch import Tensor
+
+    # Words in [0, 2^32), held in 64 bits.
+    Words = TypeVar("Words", Tensor, npt.NDArray[np.int64])
 
 MASK = 0xFFFFFFFF
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 
-Words4 = tuple[Tensor, Tensor, Tensor, Tensor]
 
-
-def philox4x32(counter: Words4, key: tuple[Tensor, Tensor]) -> Words4:
+def philox4x32(
+    counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]
+) -> tuple[Words, Words, Words, Words]:
     """Return the four 32-bit words of each counter under `key`.
 
     Args:
-        counter: Four i64 tensors, broadcastable with one another, each value in [0, 2^32).
-        key: Two i64 tensors, broadcastable with the counter, each value in [0, 2^32).
+        counter: Four i64 tensors or arrays, broadcastable with one another, each value in [0, 2^32).
+        key: Two i64 tensors or arrays, broadcastable with the counter, each value in [0, 2^32).
 
     Returns:
-        Four i64 tensors of the broadcast shape, each value in [0, 2^32).
+        Four i64 tensors or arrays of the broadcast shape, each value in [0, 2^32).
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -38,7 +46,7 @@ def philox4x32(counter: Words4, key: tuple[Tensor, Tensor]) -> Words4:
     return c0, c1, c2, c3
 
 
-def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
+def _multiply(word: Words, multiplier: int) -> tuple[Words, Words]:
     # The product wraps modulo 2^64 and may turn negative; an arithmetic shift and a mask still give its high word.
     product = word * multiplier
     return (product >> 32) & MASK, product & MASK

@@ -15,11 +15,14 @@ import numpy.typing as npt
 
 from prgec.contract import IGNORE_TARGET, Manifest, row_index
 from prgec.data.encode import Row
+from prgec.runtime_ops.philox import MASK, philox4x32
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 # A dynamic sequence axis is exported with this lower bound.
 MIN_SEQ_LEN = 2
+# Place of the query in the counter of the noise; queries themselves are small numbers.
+_ORDER_QUERY = 0xFFFFFFFE
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,7 @@ def step_indices(num_rows: int, batch_size: int, seed: int, step: int) -> IntArr
     """Return the rows that training step `step` (counted from 1) sees: i64[B].
 
     Epochs are one endless sequence of permutations cut into steps, so that every row is seen once per epoch whatever
-    B is, and any step can be computed from its number alone (resuming needs no history). The permutation of an epoch
-    sorts the raw output of PCG64([seed, epoch]), which numpy keeps stable across versions (`Generator.permutation`
-    carries no such promise).
+    B is, and any step can be computed from its number alone (resuming needs no history).
     """
     first = (step - 1) * batch_size
     positions = range(first, first + batch_size)
@@ -56,9 +57,17 @@ def step_indices(num_rows: int, batch_size: int, seed: int, step: int) -> IntArr
 
 @functools.lru_cache(maxsize=2)
 def epoch_order(num_rows: int, seed: int, epoch: int) -> IntArray:
-    """Return the permutation of the rows in one epoch: i64[num_rows], read-only."""
-    keys = np.random.PCG64([seed % 2**64, epoch]).random_raw(num_rows)
-    order = np.argsort(keys, kind="stable").astype(np.int64)
+    """Return the permutation of the rows in one epoch: i64[num_rows], read-only.
+
+    Rows are sorted by 64 random bits each, drawn with the generator of the noise from a counter no noise uses, so that
+    every driver in any language finds the same order (docs/decisions/006-one-order.md).
+    """
+    rows: IntArray = np.arange(num_rows, dtype=np.int64)
+    query, zero, seed_high, seed_low, key = (
+        np.full_like(rows, word) for word in (_ORDER_QUERY, 0, (seed >> 32) & MASK, seed & MASK, epoch & MASK)
+    )
+    x0, x1, _, _ = philox4x32((rows, query, zero, seed_high), (seed_low, key))
+    order = np.argsort((x1.astype(np.uint64) << np.uint64(32)) | x0.astype(np.uint64), kind="stable").astype(np.int64)
     order.setflags(write=False)
     return order
 

@@ -16,11 +16,14 @@ import numpy as np
 from prgec.contract import CONTRACT_VERSION, DUAL_EPS_STATE, Manifest
 from prgec.driver.files import write_atomic
 from prgec.driver.program import FloatArray, State, TrainableProgram
+from prgec.driver.sums import ordered_mean
 from prgec.errors import ProgramError
 
 ADAPTER_FORMAT = "prgec-lora-fa"
 # One state-mode independent [r, out] array per site has this many axes; `dual` keeps [q, 2, r, out].
 _MASTER_RANK = 2
+# Tensors begin at a multiple of this many bytes.
+_ALIGNMENT = 8
 
 
 def masters(state: Mapping[str, FloatArray], manifest: Manifest) -> State:
@@ -32,7 +35,8 @@ def masters(state: Mapping[str, FloatArray], manifest: Manifest) -> State:
     for site in manifest.sites:
         array = state[site.state_name]
         copies = array.reshape(-1, *array.shape[-_MASTER_RANK:])
-        result[site.state_name] = copies.mean(axis=0, dtype=np.float64).astype(np.float32)
+        mean = ordered_mean(np.moveaxis(copies, 0, -1).astype(np.float64))
+        result[site.state_name] = mean.astype(np.float32)
     return result
 
 
@@ -52,10 +56,26 @@ def adapter_metadata(manifest: Manifest) -> dict[str, str]:
 
 def save_adapter(path: Path, program: TrainableProgram) -> None:
     """Write the program's present state as an adapter, atomically. Flush pending updates first."""
-    from safetensors.numpy import save
-
     tensors = masters(program.read_state(), program.manifest)
-    write_atomic(path, save(tensors, metadata=adapter_metadata(program.manifest)))
+    write_atomic(path, pack_adapter(tensors, adapter_metadata(program.manifest)))
+
+
+def pack_adapter(tensors: Mapping[str, FloatArray], metadata: Mapping[str, str]) -> bytes:
+    """Return a safetensors file whose bytes follow from its content (docs/decisions/006-one-order.md).
+
+    Args:
+        tensors: f32 arrays by name.
+        metadata: Text values by name.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
+    parts, end = [], 0
+    for name, array in sorted(tensors.items()):
+        parts.append(np.ascontiguousarray(array, dtype="<f4").tobytes())
+        start, end = end, end + len(parts[-1])
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
 
 
 def load_adapter(path: Path, program: TrainableProgram) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from prgec.driver.sums import ordered_mean, ordered_sum
 from prgec.errors import UsageError
 
 Float64Array: TypeAlias = npt.NDArray[np.float64]
@@ -57,7 +58,9 @@ class Std:
         """Return normalised, capped projected gradients: f64[q]; with one query, capped ones."""
         g_q = Plain().coefficients(loss_plus_q, loss_minus_q, eps)
         if g_q.size > 1:
-            g_q = g_q / (np.std(g_q, ddof=1) + self.floor)
+            deviation_q = g_q - ordered_mean(g_q)
+            variance = ordered_sum(deviation_q * deviation_q) / (g_q.size - 1)
+            g_q = g_q / (np.sqrt(variance) + self.floor)
         return np.clip(g_q, -self.cap, self.cap)
 
     def remark(self, q: int) -> str | None:

@@ -15,6 +15,7 @@ from prgec.data.batches import evaluation_batches
 from prgec.data.encode import Row, encode_rows
 from prgec.data.tasks import Dataset
 from prgec.driver.program import TrainableProgram
+from prgec.driver.sums import ordered_mean
 from prgec.driver.trainer import Float64Array
 from prgec.errors import NumericsError
 
@@ -99,7 +100,7 @@ def evaluate(
         return None
     losses = all_losses.reshape(-1, eval_set.num_candidates)
     answers = np.array(eval_set.answers)
-    loss = float(losses[np.arange(len(answers)), answers].mean())
+    loss = float(ordered_mean(losses[np.arange(len(answers)), answers]))
     if not np.isfinite(loss):
         raise NumericsError("the evaluation loss is not finite", hint="the state has diverged: lower --lr")
     accuracy = float((losses.argmin(axis=1) == answers).mean()) if eval_set.num_candidates > 1 else None

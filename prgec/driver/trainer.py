@@ -14,6 +14,7 @@ import numpy.typing as npt
 from prgec.data.batches import Batch
 from prgec.driver.estimators import Estimator
 from prgec.driver.program import FloatArray, TrainableProgram
+from prgec.driver.sums import ordered_mean
 from prgec.errors import NumericsError
 
 Float64Array: TypeAlias = npt.NDArray[np.float64]
@@ -85,11 +86,11 @@ class Trainer:
         self._pending, self._pending_lr = self._zeros, 0.0
         self.step_number = number
         _check_finite(loss_N, "loss", number)
-        losses = loss_N.astype(np.float64).reshape(manifest.q, 2, manifest.batch_size).mean(axis=2)
+        losses = ordered_mean(loss_N.astype(np.float64).reshape(manifest.q, 2, manifest.batch_size))
         g_q = self._estimator.coefficients(losses[:, 0], losses[:, 1], self._eps).astype(np.float32)
         _check_finite(g_q, "projected gradient", number)
         self._pending, self._pending_lr = g_q, lr
-        return StepResult(number, float(losses.mean()), losses, g_q, lr)
+        return StepResult(number, float(ordered_mean(losses.reshape(-1))), losses, g_q, lr)
 
     def flush(self) -> None:
         """Apply the pending update, so that the state is the trained one; the next step passes g = 0."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,3 +106,20 @@ def test_file_that_is_no_adapter(trained: Program, tmp_path: Path) -> None:
     save_file({NAME: np.zeros((4, 380), np.float32)}, path)
     with pytest.raises(ProgramError, match="its format is None"):
         load_adapter(path, trained)
+
+
+def test_equal_content_is_equal_bytes(trained: Program, tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib, numpy as np; from prgec.driver.adapter import pack_adapter;"
+        "t = {k: np.full((2, 3), ord(k), np.float32) for k in 'ba'}; m = {k: k * 2 for k in 'hgfedcba'};"
+        "sys.stdout.buffer.write(pack_adapter(t, m))"
+    )
+    # The hash seed of a process must not show.
+    files = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)]
+    assert files[0] == files[1]
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(files[0])
+    with safe_open(path, framework="numpy") as file:
+        assert file.metadata() == {key: key * 2 for key in "abcdefgh"}
+        assert [float(file.get_tensor(name)[1, 2]) for name in ("a", "b")] == [97.0, 98.0]
+    assert int.from_bytes(files[0][:8], "little") % 8 == 0
