@@ -7,6 +7,7 @@ can read it without a decompressor. Members: `tokenizer.json` (Hugging Face fast
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import zipfile
@@ -68,6 +69,7 @@ class Tokenizer:
         pad_id: Token to pad with; EOS, else 0, where the checkpoint names none.
         add_bos: Whether `encode` puts BOS in front.
         chat_template: Jinja template of the checkpoint, None if it has none.
+        sha256: Hash of the packed blob, by which files of rows name their tokenizer.
     """
 
     backend: tokenizers.Tokenizer
@@ -76,6 +78,7 @@ class Tokenizer:
     pad_id: int
     add_bos: bool
     chat_template: str | None
+    sha256: str = ""
 
     @classmethod
     def unpack(cls, blob: bytes) -> Tokenizer:
@@ -89,7 +92,8 @@ class Tokenizer:
         backend = _parse_backend(members[TOKENIZER_JSON])
         _check_ids(settings, backend.get_vocab_size(with_added_tokens=True))
         return cls(backend=backend, bos_id=settings["bos_id"], eos_id=settings["eos_id"], pad_id=settings["pad_id"],
-                   add_bos=settings["add_bos"], chat_template=settings["chat_template"])  # fmt: skip
+                   add_bos=settings["add_bos"], chat_template=settings["chat_template"],
+                   sha256=hashlib.sha256(blob).hexdigest())  # fmt: skip
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text, with BOS and the like as the checkpoint adds them unless told otherwise."""

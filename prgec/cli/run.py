@@ -25,8 +25,10 @@ STOPPING = "stopping after this step; press Ctrl-C again to abort without saving
 
 @click.command()
 @click.argument("program", type=FILE)
-@click.option("--data", type=FILE, required=True, help="Training rows (jsonl).")
+@click.option("--data", type=FILE, help="Training rows (jsonl).")
 @click.option("--eval-data", type=FILE, help="Rows to evaluate before and after (jsonl).")
+@click.option("--rows", type=FILE, help="Training rows made by prgec tokenize, instead of --data.")
+@click.option("--eval-rows", type=FILE, help="Rows made by prgec tokenize, instead of --eval-data.")
 @click.option("--task", type=click.Choice([AUTO_TASK, *TASKS]), default=RunOptions.task, show_default=True,
               help="How fields become prompts; auto looks at the first row.")  # fmt: skip
 @click.option("--steps", type=int, default=RunOptions.steps, show_default=True, help="Training steps.")

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from prgec.contract import Manifest
 from prgec.data.batches import evaluation_batches
-from prgec.data.encode import Row, encode_rows
+from prgec.data.encode import Encoder, Row, encode_rows
+from prgec.data.rows_file import RowSet
 from prgec.data.tasks import Dataset
 from prgec.driver.program import TrainableProgram
 from prgec.driver.sums import ordered_mean
@@ -20,21 +22,6 @@ from prgec.driver.trainer import Float64Array
 from prgec.errors import NumericsError
 
 BatchListener = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class EvalSet:
-    """A labelled data set, encoded once and evaluated as often as needed.
-
-    Attributes:
-        rows: One row for each example and candidate, example by example.
-        num_candidates: Rows per example; 1 when the task is open-ended.
-        answers: Index of the right candidate for each example.
-    """
-
-    rows: tuple[Row, ...]
-    num_candidates: int
-    answers: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +44,16 @@ class Evaluation:
     seconds: float
 
 
-def encode_eval_set(dataset: Dataset, program: TrainableProgram) -> EvalSet:
+def encode_eval_set(dataset: Dataset, program: TrainableProgram) -> RowSet:
+    """Encode every example with every candidate for a program that is open.
+
+    Raises:
+        DataError: If an example cannot be encoded for this program.
+    """
+    return encode_row_set(dataset, program.tokenizer, program.manifest)
+
+
+def encode_row_set(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) -> RowSet:
     """Encode every example with every candidate.
 
     Raises:
@@ -70,13 +66,13 @@ def encode_eval_set(dataset: Dataset, program: TrainableProgram) -> EvalSet:
         choices = candidates or (example.completion,)
         pairs += [(example, choice) for choice in choices]
         answers.append(choices.index(example.completion))
-    rows = encode_rows(pairs, program.tokenizer, program.manifest)
-    return EvalSet(tuple(rows), max(1, len(candidates)), tuple(answers))
+    rows = encode_rows(pairs, tokenizer, manifest)
+    return RowSet(tuple(rows), max(1, len(candidates)), tuple(answers))
 
 
 def evaluate(
     program: TrainableProgram,
-    eval_set: EvalSet,
+    eval_set: RowSet,
     on_batch: BatchListener = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation | None:

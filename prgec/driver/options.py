@@ -18,8 +18,10 @@ class RunOptions:
 
     Attributes:
         program: The compiled .pte.
-        data: Training jsonl.
-        eval_data: Evaluation jsonl; None to train without evaluating.
+        data: Training jsonl; None where `rows` is given.
+        eval_data: Evaluation jsonl; without it and `eval_rows` nothing is evaluated.
+        rows: Training rows made by `prgec tokenize`.
+        eval_rows: Evaluation rows made by `prgec tokenize`.
         task: Row of the task table, or `auto`.
         steps: Number of training steps.
         lr: Learning rate at the start.
@@ -35,8 +37,10 @@ class RunOptions:
     """
 
     program: Path
-    data: Path
+    data: Path | None = None
     eval_data: Path | None = None
+    rows: Path | None = None
+    eval_rows: Path | None = None
     task: str = AUTO_TASK
     steps: int = 1000
     lr: float = 3e-3
@@ -66,5 +70,9 @@ class RunOptions:
             raise UsageError(f"--eval-every is {self.eval_every}; expected 0 or more")
         if not -(2**63) <= self.seed < 2**63:
             raise UsageError(f"--seed is {self.seed}; expected a 64-bit integer")
-        if self.eval_every and self.eval_data is None:
-            raise UsageError("--eval-every needs --eval-data")
+        if (self.data is None) == (self.rows is None):
+            raise UsageError("a run needs either --data or --rows")
+        if self.eval_data is not None and self.eval_rows is not None:
+            raise UsageError("a run takes either --eval-data or --eval-rows")
+        if self.eval_every and self.eval_data is None and self.eval_rows is None:
+            raise UsageError("--eval-every needs --eval-data or --eval-rows")

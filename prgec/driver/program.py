@@ -100,10 +100,7 @@ class Program:
                 backend does not run here.
             BackendError: If the prge kernels cannot be loaded.
         """
-        check_pte_file(path)
-        raw = _load_raw(path)
-        manifest = read_manifest(raw, path)
-        tokenizer = Tokenizer.unpack(_constant_bytes(raw, TOKENIZER_METHOD, path))
+        raw, manifest, tokenizer = _open_constants(path)
         _load_kernels()
 
         def load(name: str, inputs: Sequence[str]) -> Any:
@@ -206,6 +203,16 @@ class Program:
             raise ProgramError(f"the program failed to run: {error}", where=self.path) from error
 
 
+def read_constants(path: Path) -> tuple[Manifest, Tokenizer]:
+    """Read what a program says of itself and its tokenizer, without loading a method.
+
+    Raises:
+        ProgramError: If the file is missing, damaged, not made by prgec, or of another contract version.
+    """
+    _, manifest, tokenizer = _open_constants(path)
+    return manifest, tokenizer
+
+
 def open_forward(path: Path, backend: str) -> Any:
     """Load the forward of any ExecuTorch program, one of ours or not; it takes a sequence of tensors.
 
@@ -248,6 +255,13 @@ def read_manifest(raw: Any, path: Path) -> Manifest:
     if not isinstance(text, str):
         raise ProgramError("the program's manifest is not text", where=path, hint=_NOT_OURS)
     return Manifest.from_json(text)
+
+
+def _open_constants(path: Path) -> tuple[Any, Manifest, Tokenizer]:
+    check_pte_file(path)
+    raw = _load_raw(path)
+    manifest = read_manifest(raw, path)
+    return raw, manifest, Tokenizer.unpack(_constant_bytes(raw, TOKENIZER_METHOD, path))
 
 
 def _load_raw(path: Path) -> Any:

@@ -16,10 +16,11 @@ import prgec
 from prgec.contract import CONTRACT_VERSION
 from prgec.data.batches import step_indices, training_batch
 from prgec.data.encode import Row, encode_rows
+from prgec.data.rows_file import RowSet, read_rows
 from prgec.data.tasks import Dataset, load_dataset
 from prgec.driver.adapter import load_adapter, save_adapter
 from prgec.driver.estimators import find_estimator
-from prgec.driver.evaluate import EvalSet, Evaluation, encode_eval_set, evaluate
+from prgec.driver.evaluate import Evaluation, encode_eval_set, evaluate
 from prgec.driver.options import RunOptions
 from prgec.driver.plot import plot_run
 from prgec.driver.program import Program
@@ -126,7 +127,7 @@ class _Session:
     program: Program
     trainer: Trainer
     rows: list[Row]
-    eval_set: EvalSet | None
+    eval_set: RowSet | None
     start: float = field(default_factory=time.monotonic)
     losses: list[float] = field(default_factory=list)
     evaluations: list[tuple[int, Evaluation]] = field(default_factory=list)
@@ -138,7 +139,7 @@ class _Session:
         estimator = find_estimator(options.estimator)
         find_schedule(options.schedule)
         start = time.monotonic()
-        data = load_dataset(options.data, options.task)
+        data = load_dataset(options.data, options.task) if options.data else None
         eval_data = load_dataset(options.eval_data, options.task) if options.eval_data else None
         folder = RunFolder.choose(options.out, options.program.stem, force=options.force)
         program = Program.open(options.program)
@@ -146,8 +147,10 @@ class _Session:
             load_adapter(options.adapter, program)
         if (remark := estimator.remark(program.manifest.q)) is not None:
             logger.warning("%s", remark)
-        rows = _encode_training_rows(data, program)
+        rows = _encode_training_rows(data, program) if data else _read_rows(options.rows, program).right_rows()
         eval_set = encode_eval_set(eval_data, program) if eval_data else None
+        if options.eval_rows is not None:
+            eval_set = _read_rows(options.eval_rows, program)
         if options.prefix_cache is not None:
             program.keep_prefix_in(options.prefix_cache)
         listener.on_ready(program, len(rows), len(eval_set.answers) if eval_set else 0)
@@ -238,6 +241,11 @@ class _Session:
             "contract": CONTRACT_VERSION,
             "base_sha256": self.program.manifest.base_sha256,
         })  # fmt: skip
+
+
+def _read_rows(path: Path | None, program: Program) -> RowSet:
+    assert path is not None, "options name data or rows"
+    return read_rows(path, program.manifest, program.tokenizer.sha256)
 
 
 def _encode_training_rows(data: Dataset, program: Program) -> list[Row]:

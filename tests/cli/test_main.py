@@ -17,7 +17,7 @@ from prgec.cli import main as cli_main
 from prgec.cli.main import COMMANDS, Subcommand, main
 
 REPOSITORY = Path(__file__).parents[2]
-LIGHT_COMMANDS = ("compile", "run", "eval", "predict", "inspect", "opt", "demo", "bench")
+LIGHT_COMMANDS = ("compile", "tokenize", "run", "eval", "predict", "inspect", "opt", "demo", "bench")
 
 
 def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -57,7 +57,7 @@ def test_no_arguments_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["fly"], "error: No such command 'fly'. (see prgec --help)\n"),
         (["run"], "error: Missing argument 'PROGRAM'. (see prgec run --help)\n"),
-        (["run", "m.pte"], "error: Missing option '--data'. (see prgec run --help)\n"),
+        (["run", "m.pte"], "error: a run needs either --data or --rows\n"),
         (["run", "m.pte", "--data", "x", "--steps", "many"],
          "error: Invalid value for '--steps': 'many' is not a valid integer. (see prgec run --help)\n"),
         (["eval", "m.pte", "--data", "x", "--quick"], "error: No such option '--quick'. (see prgec eval --help)\n"),
@@ -174,8 +174,9 @@ def test_flags_are_frozen() -> None:
                    "--state --static --targets -o",
         "inspect": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
-        "run": "--adapter --data --eps --estimator --eval-data --eval-every --force --json --lr --lr-schedule --out "
-               "--prefix-cache --seed --steps --task",
+        "tokenize": "--json --output --task -o",
+        "run": "--adapter --data --eps --estimator --eval-data --eval-every --eval-rows --force --json --lr "
+               "--lr-schedule --out --prefix-cache --rows --seed --steps --task",
         "eval": "--adapter --data --json --task",
         "predict": "--adapter --candidate --data --json --task --text",
         "demo": "--backend --estimator --json --lr --out --seed --steps",

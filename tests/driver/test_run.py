@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from prgec.cli.main import main
 from prgec.driver.options import RunOptions
 from prgec.driver.run import Listener, run
 from prgec.driver.trainer import StepResult
@@ -155,6 +156,10 @@ def test_failure_in_the_middle_leaves_an_earlier_run_alone(options: RunOptions) 
         ({"lr": -1.0}, UsageError, "--lr is -1.0"),
         ({"seed": 2**63}, UsageError, "--seed is 9223372036854775808"),
         ({"eval_every": 5, "eval_data": None}, UsageError, "--eval-every needs --eval-data"),
+        ({"data": None}, UsageError, "either --data or --rows"),
+        ({"rows": Path("rows.bin")}, UsageError, "either --data or --rows"),
+        ({"eval_rows": Path("rows.bin")}, UsageError, "either --eval-data or --eval-rows"),
+        ({"data": None, "rows": Path("rows.bin")}, DataError, "no such file of rows"),
         ({"estimator": "adam"}, UsageError, "unknown estimator"),
         ({"schedule": "step"}, UsageError, "unknown schedule"),
         ({"task": "mnli"}, UsageError, "unknown task"),
@@ -195,3 +200,15 @@ def test_default_folder_is_the_first_free_one(
     monkeypatch.chdir(tmp_path)
     results = [run(replace(options, out=None, eval_data=None, steps=1)) for _ in range(2)]
     assert [str(result.run) for result in results] == ["runs/tiny-1", "runs/tiny-2"]
+
+
+def test_rows_are_the_data_they_were_made_from(options: RunOptions, tmp_path: Path) -> None:
+    rows = [tmp_path / "train.bin", tmp_path / "dev.bin"]
+    for path, data in zip(rows, (options.data, options.eval_data), strict=True):
+        assert main(["tokenize", str(options.program), str(data), "-o", str(path)]) == 0
+    from_text = run(options)
+    from_rows = run(replace(options, data=None, eval_data=None, rows=rows[0], eval_rows=rows[1], out=tmp_path / "rows"))
+    assert from_rows.state_sha256 == from_text.state_sha256
+    assert from_rows.before and from_text.before and from_rows.after and from_text.after
+    assert from_rows.before.loss == from_text.before.loss
+    assert from_rows.after.accuracy == from_text.after.accuracy

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from prgec.cli.main import main
-from prgec.driver.evaluate import EvalSet, Evaluation, evaluate
+from prgec.data.rows_file import RowSet
+from prgec.driver.evaluate import Evaluation, evaluate
 from prgec.driver.prefix import PrefixRunner
 from prgec.driver.program import FloatArray, IntArray, Program
 from prgec.errors import UsageError
@@ -79,7 +80,7 @@ def _train(program: Program, steps: int = 8) -> FloatArray:
 def _evaluate(program: Program) -> Evaluation:
     """Score 7 examples with two candidates each, of all lengths."""
     rows = tuple(row_of(example) for example in random_examples(14, program.manifest, seed=3))
-    result = evaluate(program, EvalSet(rows, 2, (0, 1, 1, 0, 1, 0, 0)))
+    result = evaluate(program, RowSet(rows, 2, (0, 1, 1, 0, 1, 0, 0)))
     assert result is not None
     return result
 

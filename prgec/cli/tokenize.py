@@ -1,0 +1,39 @@
+"""`prgec tokenize`: a data file in, the rows a program reads out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from prgec.cli.render import print_json, print_lines
+from prgec.data.tasks import AUTO_TASK, TASKS, load_dataset
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("program", type=FILE)
+@click.argument("data", type=FILE)
+@click.option("-o", "--output", type=FILE, default=Path("rows.bin"), show_default=True, help="File to write.")
+@click.option("--task", type=click.Choice([AUTO_TASK, *TASKS]), default=AUTO_TASK, show_default=True,
+              help="How fields become prompts; auto looks at the first row.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def tokenize(program: Path, data: Path, output: Path, task: str, as_json: bool) -> int:
+    """Encode DATA (jsonl) for PROGRAM (a .pte), so that a device can train without a tokenizer."""
+    from prgec.data.rows_file import pack_rows
+    from prgec.driver.evaluate import encode_row_set
+    from prgec.driver.files import write_atomic
+    from prgec.driver.program import read_constants
+
+    dataset = load_dataset(data, task)
+    manifest, tokenizer = read_constants(program)
+    row_set = encode_row_set(dataset, tokenizer, manifest)
+    packed = pack_rows(row_set, manifest, tokenizer.sha256, dataset.task.name)
+    write_atomic(output, packed)
+    if as_json:
+        print_json({"output": str(output), "examples": len(row_set.answers), "candidates": row_set.num_candidates,
+                    "bytes": len(packed), "task": dataset.task.name})  # fmt: skip
+    else:
+        print_lines(f"{output}  {len(row_set.answers)} examples ({dataset.task.name}), {len(packed)} bytes")
+    return 0
