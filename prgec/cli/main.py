@@ -37,9 +37,7 @@ class Subcommand(NamedTuple):
 COMMANDS: dict[str, Subcommand] = {
     "demo": Subcommand("prgec.cli.demo:demo", "Compile the bundled model, train it, show accuracy before and after."),
     "compile": Subcommand("prgec.cli.compile:compile_command", "Compile a checkpoint into a .pte that trains itself."),
-    "tokenize": Subcommand(
-        "prgec.cli.tokenize:tokenize", "Turn a jsonl file into rows that need no tokenizer."
-    ),
+    "tokenize": Subcommand("prgec.cli.tokenize:tokenize", "Turn a jsonl file into rows that need no tokenizer."),
     "run": Subcommand("prgec.cli.run:run", "Train a compiled program on a jsonl file."),
     "eval": Subcommand("prgec.cli.eval:eval_command", "Measure loss and accuracy of a compiled program."),
     "predict": Subcommand("prgec.cli.predict:predict", "Choose the most likely answer for each row or text."),
