@@ -5,6 +5,7 @@ Letters: E examples, C candidates, T tokens, K label positions, V vocabulary.
 
 from __future__ import annotations
 
+import mmap
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
@@ -86,7 +87,8 @@ def read_rows(path: Path, manifest: Manifest, tokenizer_sha256: str) -> RowSet:
         DataError: If the file is missing, damaged, or made for a program with another tokenizer or smaller sizes.
     """
     try:
-        raw = np.memmap(path, dtype=np.uint8, mode="r")
+        with path.open("rb") as file:
+            raw = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except FileNotFoundError as error:
         raise DataError("no such file of rows", where=path, hint="make it with prgec tokenize") from error
     except (OSError, ValueError) as error:
@@ -154,11 +156,11 @@ def _words(row: Row) -> WordArray:
     return np.array([len(row.tokens), len(row.targets), *row.tokens, *row.label_pos, *row.targets], dtype=_WORD)
 
 
-def _check_header(raw: npt.NDArray[np.uint8], path: Path, manifest: Manifest, tokenizer: str) -> tuple[int, int]:
+def _check_header(raw: mmap.mmap, path: Path, manifest: Manifest, tokenizer: str) -> tuple[int, int]:
     """Check everything but the rows themselves; return E and C."""
-    if len(raw) < _HEADER.size or raw[:8].tobytes() != MAGIC:
+    if len(raw) < _HEADER.size or raw[:8] != MAGIC:
         raise DataError("not a file of rows", where=path, hint="make it with prgec tokenize")
-    _, version, crc, file_bytes, *sizes, sha256, _ = _HEADER.unpack(raw[: _HEADER.size].tobytes())
+    _, version, crc, file_bytes, *sizes, sha256, _ = _HEADER.unpack(raw[: _HEADER.size])
     if version != VERSION:
         raise DataError(f"the file of rows has version {version}; this prgec reads {VERSION}", where=path, hint=_HINT)
     if file_bytes != len(raw) or len(raw) % _WORD.itemsize or zlib.crc32(memoryview(raw)[_CHECKED_FROM:]) != crc:
