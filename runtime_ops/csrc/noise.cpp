@@ -5,15 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "philox.h"
-
-// One copy of the loop per instruction set, chosen when the library is loaded. None of these sets implies fused
-// multiply-add, so all copies give the same bits.
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
-#define PRGEC_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define PRGEC_CLONES
-#endif
+#include "philox_lanes.h"
 
 namespace prgec {
 
@@ -72,17 +64,65 @@ PRGEC_INLINE void normal_pair(uint32_t xa, uint32_t xb, float& first, float& sec
   second = radius * float_of_bits(s_bits ^ difference ^ sin_sign);
 }
 
+// Normals of `num_blocks` blocks from words laid out word by word.
+PRGEC_INLINE void normals_of(const uint32_t* words, int num_blocks, float* out) {
+  for (int b = 0; b < num_blocks; ++b) {
+    normal_pair(words[b], words[kTileBlocks + b], out[4 * b], out[4 * b + 1]);
+    normal_pair(words[2 * kTileBlocks + b], words[3 * kTileBlocks + b], out[4 * b + 2], out[4 * b + 3]);
+  }
+}
+
+// One function per instruction set, chosen when the library is loaded. None of these sets implies fused multiply-add,
+// so all of them give the same bits.
+using Fill = void (*)(const BlockRange&, int, float*);
+
+void fill_portable(const BlockRange& range, int num_blocks, float* out) {
+  uint32_t words[kTileElements];
+#if defined(__ARM_NEON)
+  const int done = philox_neon(range, num_blocks, words, kTileBlocks);
+#else
+  const int done = 0;
+#endif
+  philox_scalar(range, done, num_blocks, words, kTileBlocks);
+  normals_of(words, num_blocks, out);
+}
+
+#if defined(PRGEC_X86)
+PRGEC_TARGET("avx2")
+void fill_avx2(const BlockRange& range, int num_blocks, float* out) {
+  uint32_t words[kTileElements];
+  const int done = philox_avx2(range, num_blocks, words, kTileBlocks);
+  philox_scalar(range, done, num_blocks, words, kTileBlocks);
+  normals_of(words, num_blocks, out);
+}
+
+PRGEC_TARGET("avx512f")
+void fill_avx512(const BlockRange& range, int num_blocks, float* out) {
+  uint32_t words[kTileElements];
+  const int done = philox_avx512(range, num_blocks, words, kTileBlocks);
+  philox_scalar(range, done, num_blocks, words, kTileBlocks);
+  normals_of(words, num_blocks, out);
+}
+#endif
+
+Fill choose_fill() {
+#if defined(PRGEC_X86)
+  if (__builtin_cpu_supports("avx512f")) {
+    return fill_avx512;
+  }
+  if (__builtin_cpu_supports("avx2")) {
+    return fill_avx2;
+  }
+#endif
+  return fill_portable;
+}
+
 } // namespace
 
-PRGEC_CLONES
 void fill_normals(const NoiseKey& key, uint32_t query, uint32_t first_block, int num_blocks, float* out) {
+  static const Fill fill = choose_fill();
   const PhiloxKey philox_key = {static_cast<uint32_t>(key.seed), key.step};
-  const uint32_t seed_high = static_cast<uint32_t>(key.seed >> 32);
-  for (int b = 0; b < num_blocks; ++b) {
-    const Words4 x = philox4x32({first_block + static_cast<uint32_t>(b), query, key.site, seed_high}, philox_key);
-    normal_pair(x.x0, x.x1, out[4 * b], out[4 * b + 1]);
-    normal_pair(x.x2, x.x3, out[4 * b + 2], out[4 * b + 3]);
-  }
+  fill({first_block, query, key.site, static_cast<uint32_t>(key.seed >> 32), philox_key}, num_blocks, out);
 }
 
 } // namespace prgec
