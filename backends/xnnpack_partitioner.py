@@ -12,6 +12,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.passes.infra.partitioner import Partition
 
+from prgec.contract import STEP_INPUTS
+
 # With this key XNNPACK's preprocess runs one of its seventeen passes. The others are for images (bilinear sampling,
 # batch norm, channels last), for quantised padding, and for attention patterns that lower-sdpa has replaced; each
 # retraces the whole graph, and two of them export pattern graphs first: half the time of lowering a Llama.
@@ -20,10 +22,11 @@ _LOG_SOFTMAX = exir_ops.edge.aten._log_softmax.default
 
 
 class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorch ships no types for it
-    """Chooses the same nodes as XNNPACK's own partitioner, less the loss, and merges them all.
+    """Chooses the same nodes as XNNPACK's own partitioner, less the loss and the updates, and merges them all.
 
     The loss ends in a negation and a division that XNNPACK supports: left in, they become two delegates of one op
-    each, for N numbers.
+    each, for N numbers. The update of dual state is arithmetic on step inputs and state, which would be a delegate
+    in front of the forward's.
 
     XNNPACK's own grouping keeps the (de)quantisation of a layer next to it by never merging two groups that share a
     quantised input, and cuts a quantised Llama into two delegates a layer. Here every chain is supported as a
@@ -35,9 +38,9 @@ class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorc
         self.delegation_spec = DelegationSpec(XnnpackBackend.__name__, [CompileSpec(_ONLY_CONVERT_TO_LINEAR, b"")])
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
-        """Merge all supported nodes in front of the log-softmax."""
-        tail = _behind_log_softmax(ep)
-        groups = [[node for node in group if node not in tail] for group in self.get_matched_nodes_from_configs(ep)]
+        """Merge all supported nodes between the updates and the log-softmax."""
+        outside = _behind_log_softmax(ep) | _updates(ep)
+        groups = [[node for node in group if node not in outside] for group in self.get_matched_nodes_from_configs(ep)]
         partitions: list[Partition] = generate_partitions_from_list_of_nodes(
             ep.graph_module, [group for group in groups if group]
         )
@@ -50,3 +53,20 @@ def _behind_log_softmax(exported_program: ExportedProgram) -> set[Node]:
         if node.target is _LOG_SOFTMAX or any(source in tail for source in node.all_input_nodes):
             tail.add(node)
     return tail
+
+
+def _updates(exported_program: ExportedProgram) -> set[Node]:
+    """Nodes that depend on state or on an input of the step, but on no row."""
+    signature = exported_program.graph_signature
+    mutated = set(signature.buffers_to_mutate.values())
+    state = {name for name, buffer in signature.inputs_to_buffers.items() if buffer in mutated}
+    step_inputs = state.union(STEP_INPUTS)
+    row_inputs = set(signature.user_inputs).difference(STEP_INPUTS)
+    updates: set[Node] = set()
+    rows: set[Node] = set()
+    for node in exported_program.graph.nodes:
+        if node.name in step_inputs or any(source in updates for source in node.all_input_nodes):
+            updates.add(node)
+        if node.name in row_inputs or any(source in rows for source in node.all_input_nodes):
+            rows.add(node)
+    return updates - rows

@@ -12,7 +12,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-_STEP_INPUTS = frozenset({"g", "lr", "eps", "seed", "step"})
+from prgec.contract import STEP_INPUTS
+
+_STEP_INPUTS = frozenset(STEP_INPUTS)
 _STATE = "state"
 _LOG_SOFTMAX = exir_ops.edge.aten._log_softmax.default
 

@@ -24,8 +24,9 @@ from typing import ClassVar
 
 from torch.fx import Node
 
+from prgec.contract import ROW_INPUTS
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
-from prgec.passes.program import ROW_INPUTS, GraphProgram, is_mutation
+from prgec.passes.program import GraphProgram, is_mutation
 from prgec.passes.rewrite import Rewriter
 
 

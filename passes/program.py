@@ -19,8 +19,6 @@ from torch.fx import GraphModule, Node
 from prgec.errors import InternalError
 
 TOKENS = "tokens"
-# Inputs whose values differ from row to row; whatever does not depend on them is the same for every batch.
-ROW_INPUTS = frozenset({TOKENS, "label_pos", "targets"})
 
 
 class GraphProgram:

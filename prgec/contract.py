@@ -23,7 +23,10 @@ MANIFEST_METHOD = "prgec_manifest"
 TOKENIZER_METHOD = "prgec_tokenizer"
 DELEGATION_METHOD = "prgec_delegation"
 
-FORWARD_INPUTS = ("tokens", "label_pos", "targets", "g", "lr", "eps", "seed", "step")
+# Inputs that have a value for each row, and those that have one for the whole step.
+ROW_INPUTS = ("tokens", "label_pos", "targets")
+STEP_INPUTS = ("g", "lr", "eps", "seed", "step")
+FORWARD_INPUTS = (*ROW_INPUTS, *STEP_INPUTS)
 # Last input of `forward` in programs that have a `prefix` method, and what that method returns.
 HIDDEN_INPUT = "hidden"
 PREFIX_INPUTS = ("tokens",)

@@ -57,7 +57,8 @@ def report() -> DelegationReport:
         ("aten.neg", {"the f32 loss"}),
         ("aten.log_softmax", set()),
         ("aten._log_softmax", {"the f32 loss"}),
-        ("aten.view", {"XNNPACK reshapes to fixed sizes and at most one inferred size"}),
+        ("aten.view", {"XNNPACK reshapes to fixed sizes and at most one inferred size",
+                       "the state update; it changes memory that a delegate would cache"}),
         ("aten.sym_size", {"arithmetic on sizes"}),
     ],
 )  # fmt: skip

@@ -12,7 +12,16 @@ from prgec.runtime_ops import native
 
 _SOURCE = Path(__file__).with_name("instruction_sets.cpp")
 # What decides the bits, as in runtime_ops/CMakeLists.txt.
-_FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Werror")
+_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+)
 
 
 def test_every_instruction_set_gives_the_same_bits(tmp_path: Path) -> None:
