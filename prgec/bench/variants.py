@@ -60,13 +60,17 @@ class Variant:
 
 
 _TRAINING = frozenset({"share-prefix", "dualize", "insert-self-update", "hoist-updates", "fuse-update"})
+# What the paper's graph does without besides legality.
+_OURS = frozenset({"share-prefix", "hoist-updates", "fuse-update"})
 
 _ROWS = (
     Variant("prgec", "the default training program: inner and outer loop in one call, B updated inside",
             all_queries=True, both_signs=True, branch=Branch.UPDATED),
     Variant("paper", "the paper's per-layer dual forwarding, lowered as it comes",
             all_queries=True, both_signs=True, branch=Branch.UPDATED, state="dual",
-            left_out=frozenset({"share-prefix", "hoist-updates", "fuse-update"}), is_stock=True),
+            left_out=_OURS | {"fold-constants", "select-label-tokens"}, is_stock=True),
+    Variant("paper-at-labels", "the same, with folded constants and logits at label positions only",
+            all_queries=True, both_signs=True, branch=Branch.UPDATED, state="dual", left_out=_OURS, is_stock=True),
     Variant("inner", "both signs in one call, queries one after the other",
             all_queries=False, both_signs=True, branch=Branch.FED, left_out=_TRAINING),
     Variant("outer", "all queries in one call, signs one after the other",
