@@ -10,6 +10,7 @@ import click
 from prgec.backends import BACKENDS
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.contract import STATE_MODES
+from prgec.frontend.checkpoint import find_checkpoint
 from prgec.options import EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, CompileOptions
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def compile_command(targets: str, layers: str, as_json: bool, **flags: Any) -> i
     """
     options = CompileOptions(targets=_split(targets), layers=_split(layers), **flags)
     options.check()
+    # A mistyped name is told before seconds of imports.
+    find_checkpoint(options.model)
     with stderr_console().status("starting") as status:
         from prgec.compiler import compile_model
 

@@ -60,8 +60,10 @@ def load_model(checkpoint: Checkpoint) -> nn.Module:
     """Load the weights as f32 on the CPU; code from checkpoints is never run.
 
     Raises:
-        CheckpointError: If transformers does not know the architecture, or the weights do not fit it.
+        CheckpointError: If transformers does not know the architecture, the model is no causal LM, or the weights do
+            not fit it.
     """
+    _check_causal(checkpoint)
     try:
         loaded = _from_pretrained(checkpoint, "sdpa")
         if loaded is None:
@@ -77,6 +79,19 @@ def load_model(checkpoint: Checkpoint) -> nn.Module:
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return model.eval()
+
+
+def _check_causal(checkpoint: Checkpoint) -> None:
+    """Refuse encoders: transformers would load one with an LM head it never had."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    known: set[str] = set()
+    for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        known.update((names,) if isinstance(names, str) else names)
+    named = [str(name) for name in checkpoint.config.get("architectures") or ()]
+    if named and known.isdisjoint(named):
+        raise CheckpointError(f"{named[0]} is not a causal language model", where=checkpoint.path,
+                              hint="choose a model whose config.json names a ...ForCausalLM")  # fmt: skip
 
 
 def _from_pretrained(checkpoint: Checkpoint, attention: str) -> tuple[nn.Module, dict[str, Any]] | None:

@@ -183,3 +183,13 @@ def test_flags_are_frozen() -> None:
         "bench": "--backend --batch-size --json --layers --out --q --quantize --quantize-embedding --repeats --seq-len "
                  "--variants",
     }  # fmt: skip
+
+
+def test_a_mistyped_model_is_told_before_torch_is_imported() -> None:
+    script = (
+        "import sys; from prgec.cli.main import main; code = main(['compile', 'tinylama', '-o', 'm.pte']);"
+        "print(code, 'torch' in sys.modules)"
+    )
+    result = _python("-c", script)
+    assert result.stdout.split() == [str(errors.CheckpointError.exit_code), "False"]
+    assert "there is no folder, alias or hub id 'tinylama'" in result.stderr

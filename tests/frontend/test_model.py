@@ -108,6 +108,16 @@ def test_configuration_transformers_refuses(tmp_path: Path, change: dict[str, ob
     assert "\n" not in str(caught.value)
 
 
+def test_an_encoder_is_refused(tmp_path: Path) -> None:
+    checkpoint = TinyLlama().write(tmp_path / "checkpoint")
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(
+        json.dumps({**config, "model_type": "bert", "architectures": ["BertModel"]})
+    )
+    with pytest.raises(CheckpointError, match="BertModel is not a causal language model .*ForCausalLM"):
+        load_model(find_checkpoint(str(checkpoint)))
+
+
 def test_code_of_a_checkpoint_never_runs(tmp_path: Path) -> None:
     folder = TinyLlama().write(tmp_path / "code")
     config = json.loads((folder / "config.json").read_text())
