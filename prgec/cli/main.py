@@ -39,6 +39,7 @@ COMMANDS: dict[str, Subcommand] = {
     "compile": Subcommand("prgec.cli.compile:compile_command", "Compile a checkpoint into a .pte that trains itself."),
     "tokenize": Subcommand("prgec.cli.tokenize:tokenize", "Turn a jsonl file into rows that need no tokenizer."),
     "run": Subcommand("prgec.cli.run:run", "Train a compiled program on a jsonl file."),
+    "replay": Subcommand("prgec.cli.replay:replay", "Rebuild the adapter of any step from a run's journal."),
     "eval": Subcommand("prgec.cli.eval:eval_command", "Measure loss and accuracy of a compiled program."),
     "predict": Subcommand("prgec.cli.predict:predict", "Choose the most likely answer for each row or text."),
     "inspect": Subcommand("prgec.cli.inspect:inspect_command", "Show what is inside a .pte: sites, delegates, sizes."),

@@ -51,6 +51,10 @@ class RunDisplay(Listener):
         self._say(f"{m.model} on {m.backend}: q={m.q} B={m.batch_size} T={m.seq_len} rank={m.rank} state={m.state}, "
                   f"{len(m.sites)} sites, {num_examples} examples{evaluated}")  # fmt: skip
 
+    def on_resume(self, step: int) -> None:
+        """Say where the run goes on."""
+        self._say(f"resuming after step {step}")
+
     def on_step(self, result: StepResult) -> None:
         """Move the bar; without a terminal, print about ten lines over the run."""
         first = result.step == 1

@@ -46,7 +46,10 @@ STOPPING = "stopping after this step; press Ctrl-C again to abort without saving
               help="Keep hidden states here, so that later epochs run the trained blocks only "
               "(programs compiled with --prefix method).")  # fmt: skip
 @click.option("--out", type=FILE, help="Run folder [default: the first free runs/<program>-<n>].")
-@click.option("--force", is_flag=True, help="Use --out even if it holds other files.")
+@click.option("--resume", is_flag=True, help="Go on with the run in --out, from its journal.")
+@click.option("--snapshot-every", type=int, default=RunOptions.snapshot_every, show_default=True, metavar="N",
+              help="Keep the state every N steps, so that resuming is quick; 0 for never.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Use --out even if it holds other files or an unfinished run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def run(as_json: bool, **flags: Any) -> int:
     """Train PROGRAM (a .pte made by prgec compile) on a jsonl file.

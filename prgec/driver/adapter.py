@@ -6,6 +6,7 @@ Letters: q queries, r rank.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 
 from prgec.contract import CONTRACT_VERSION, DUAL_EPS_STATE, Manifest
 from prgec.driver.files import write_atomic
-from prgec.driver.program import FloatArray, State, TrainableProgram
+from prgec.driver.program import FloatArray, State, TrainableProgram, state_sha256
 from prgec.driver.sums import ordered_mean
 from prgec.errors import ProgramError
 
@@ -50,8 +51,19 @@ def adapter_metadata(manifest: Manifest) -> dict[str, str]:
         "a_seed": str(manifest.a_seed),
         "rank": str(manifest.rank),
         "alpha": repr(float(manifest.alpha)),
-        "targets": json.dumps([[site.name, site.index] for site in manifest.sites]),
+        "targets": json.dumps([[site.name, site.index] for site in manifest.sites], ensure_ascii=False),
     }
+
+
+def identity(manifest: Manifest) -> str:
+    """Return a hash of what an adapter belongs to; a journal names its program by it."""
+    bonds = {key: value for key, value in adapter_metadata(manifest).items() if key != "model"}
+    return hashlib.sha256(_compact_json(dict(sorted(bonds.items())))).hexdigest()
+
+
+def masters_sha256(program: TrainableProgram) -> str:
+    """Return the hash of the program's present masters."""
+    return state_sha256(masters(program.read_state(), program.manifest))
 
 
 def save_adapter(path: Path, program: TrainableProgram) -> None:
@@ -73,9 +85,13 @@ def pack_adapter(tensors: Mapping[str, FloatArray], metadata: Mapping[str, str])
         parts.append(np.ascontiguousarray(array, dtype="<f4").tobytes())
         start, end = end, end + len(parts[-1])
         header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [start, end]}
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text = _compact_json(header)
     text += b" " * (-len(text) % _ALIGNMENT)
     return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+
+
+def _compact_json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def load_adapter(path: Path, program: TrainableProgram) -> None:

@@ -33,7 +33,9 @@ class RunOptions:
         adapter: Adapter to start from.
         prefix_cache: Folder that keeps hidden states of a program with a `prefix` method; None to keep none.
         out: Run folder; None for the first free `runs/<program>-<n>`.
-        force: Use `out` even if it holds other files.
+        force: Use `out` even if it holds other files or an unfinished run.
+        resume: Go on with the run in `out`.
+        snapshot_every: Steps between snapshots; 0 for none.
     """
 
     program: Path
@@ -53,6 +55,8 @@ class RunOptions:
     prefix_cache: Path | None = None
     out: Path | None = None
     force: bool = False
+    resume: bool = False
+    snapshot_every: int = 100
 
     def check(self) -> None:
         """Refuse impossible values.
@@ -66,6 +70,10 @@ class RunOptions:
             raise UsageError(f"--lr is {self.lr}; expected a finite number, 0 or more")
         if not (math.isfinite(self.eps) and self.eps > 0):
             raise UsageError(f"--eps is {self.eps}; expected a finite number above 0")
+        if self.snapshot_every < 0:
+            raise UsageError(f"--snapshot-every is {self.snapshot_every}; expected 0 or more")
+        if self.resume and self.out is None:
+            raise UsageError("--resume needs --out, the folder of the run")
         if self.eval_every < 0:
             raise UsageError(f"--eval-every is {self.eval_every}; expected 0 or more")
         if not -(2**63) <= self.seed < 2**63:

@@ -18,13 +18,16 @@ from prgec.data.batches import step_indices, training_batch
 from prgec.data.encode import Row, encode_rows
 from prgec.data.rows_file import RowSet, read_rows
 from prgec.data.tasks import Dataset, load_dataset
-from prgec.driver.adapter import load_adapter, save_adapter
+from prgec.driver.adapter import load_adapter, masters_sha256, save_adapter
 from prgec.driver.estimators import find_estimator
 from prgec.driver.evaluate import Evaluation, encode_eval_set, evaluate
+from prgec.driver.journal import EvaluationRecord, Header, Journal
 from prgec.driver.options import RunOptions
 from prgec.driver.plot import plot_run
 from prgec.driver.program import Program
-from prgec.driver.run_folder import ADAPTER_NAME, PLOT_NAME, MetricsWriter, RunFolder
+from prgec.driver.resume import header_of, resume
+from prgec.driver.run_folder import ADAPTER_NAME, PLOT_NAME, SNAPSHOT_NAME, RunFolder
+from prgec.driver.run_log import RunLog, check_nothing_is_lost, mean_loss
 from prgec.driver.schedules import find_schedule
 from prgec.driver.trainer import StepResult, Trainer
 from prgec.errors import NumericsError
@@ -85,6 +88,9 @@ class Listener:
     def on_ready(self, program: Program, num_examples: int, num_eval_examples: int) -> None:
         """Hear that the program is open and the data are encoded."""
 
+    def on_resume(self, step: int) -> None:
+        """Hear that an earlier run goes on behind `step`."""
+
     def on_step(self, result: StepResult) -> None:
         """Hear of one training step."""
 
@@ -112,8 +118,8 @@ def run(
     """
     options.check()
     session = _Session.open(options, listener or Listener(), should_stop)
-    with MetricsWriter(session.folder) as metrics:
-        return session.train(metrics)
+    with RunLog(session.folder, session.header, session.journal, options.eps) as log:
+        return session.train(log)
 
 
 @dataclass
@@ -128,6 +134,8 @@ class _Session:
     trainer: Trainer
     rows: list[Row]
     eval_set: RowSet | None
+    header: Header
+    journal: Journal | None
     start: float = field(default_factory=time.monotonic)
     losses: list[float] = field(default_factory=list)
     evaluations: list[tuple[int, Evaluation]] = field(default_factory=list)
@@ -142,6 +150,8 @@ class _Session:
         data = load_dataset(options.data, options.task) if options.data else None
         eval_data = load_dataset(options.eval_data, options.task) if options.eval_data else None
         folder = RunFolder.choose(options.out, options.program.stem, force=options.force)
+        if not (options.resume or options.force):
+            check_nothing_is_lost(folder)
         program = Program.open(options.program)
         if options.adapter is not None:
             load_adapter(options.adapter, program)
@@ -154,58 +164,95 @@ class _Session:
         if options.prefix_cache is not None:
             program.keep_prefix_in(options.prefix_cache)
         listener.on_ready(program, len(rows), len(eval_set.answers) if eval_set else 0)
-        trainer = Trainer(program, estimator, eps=options.eps, seed=options.seed)
-        return cls(options, listener, should_stop, folder, program, trainer, rows, eval_set, start)
+        header = header_of(options, program, rows)
+        journal = resume(program, folder, header) if options.resume else None
+        session = cls(options, listener, should_stop, folder, program,
+                      Trainer(program, estimator, eps=options.eps, seed=options.seed),
+                      rows, eval_set, header, journal, start)  # fmt: skip
+        if journal is not None:
+            session._take_up(journal)
+        return session
 
-    def train(self, metrics: MetricsWriter) -> RunResult:
+    def _take_up(self, journal: Journal) -> None:
+        """Go on behind the last step of a journal, with everything it knows."""
+        self.trainer.step_number = len(journal.steps)
+        self.losses += [mean_loss(record) for record in journal.steps]
+        self.evaluations += [
+            (record.step, Evaluation(record.loss, record.accuracy, record.num_examples, num_calls=0, seconds=0.0))
+            for record in journal.records
+            if isinstance(record, EvaluationRecord)
+        ]
+        self.listener.on_resume(self.trainer.step_number)
+
+    def train(self, log: RunLog) -> RunResult:
         """Evaluate, train, evaluate, and write the folder."""
-        before = self._evaluate(metrics)
+        before = self._evaluate(log) if self.trainer.step_number == 0 else self._evaluation_of(0)
         if self.should_stop():
             raise KeyboardInterrupt
         after: Evaluation | None = None
         failure: NumericsError | None = None
         try:
-            self._steps(metrics)
+            self._steps(log)
             self.trainer.flush()
             # An impatient user gets the trained state at once, not after an evaluation.
-            after = self._evaluate(metrics)
+            after = self._evaluate(log)
         except NumericsError as error:
             failure = error
             self.trainer.flush()
+        self._record_state(log)
         result = self._result(before, after)
-        self._write(metrics, result, failure)
+        self._write(log, result, failure)
         if failure is not None:
             raise NumericsError(failure.what, where=self.folder.path, hint=failure.hint) from failure
         return result
 
-    def _steps(self, metrics: MetricsWriter) -> None:
+    def _steps(self, log: RunLog) -> None:
         options, manifest = self.options, self.program.manifest
         schedule = find_schedule(options.schedule)
-        for step in range(1, options.steps + 1):
+        if self.trainer.step_number:
+            self._between_steps(log)
+        for step in range(self.trainer.step_number + 1, options.steps + 1):
             started = time.monotonic()
             indices = step_indices(len(self.rows), manifest.batch_size, options.seed, step)
             lr = options.lr * schedule((step - 1) / options.steps)
             result = self.trainer.step(training_batch(self.rows, indices, manifest), lr)
             self.train_seconds += time.monotonic() - started
             self.losses.append(result.loss)
-            metrics.write(step=step, loss=result.loss, lr=lr, g=result.g.tolist(), seconds=round(self._elapsed(), 4))
+            log.step(result)
             self.listener.on_step(result)
             if self.should_stop():
                 return
-            if options.eval_every and step % options.eval_every == 0 and step < options.steps:
-                self.trainer.flush()
-                self._evaluate(metrics)
+            self._between_steps(log)
 
-    def _evaluate(self, metrics: MetricsWriter) -> Evaluation | None:
+    def _between_steps(self, log: RunLog) -> None:
+        """Evaluate and keep a snapshot where they are due and not done yet."""
+        options, step = self.options, self.trainer.step_number
+        if step == options.steps:
+            return
+        if options.eval_every and step % options.eval_every == 0 and self._evaluation_of(step) is None:
+            self.trainer.flush()
+            self._evaluate(log)
+        if options.snapshot_every and step % options.snapshot_every == 0 and self.program.manifest.state == "seeded":
+            self.trainer.flush()
+            self._record_state(log)
+            save_adapter(self.folder.file(SNAPSHOT_NAME), self.program)
+
+    def _record_state(self, log: RunLog) -> None:
+        # The copies of a dual state are not what its masters become after a replay.
+        if self.program.manifest.state == "seeded":
+            log.state(self.trainer.step_number, masters_sha256(self.program))
+
+    def _evaluation_of(self, step: int) -> Evaluation | None:
+        return next((evaluation for number, evaluation in self.evaluations if number == step), None)
+
+    def _evaluate(self, log: RunLog) -> Evaluation | None:
         if self.eval_set is None:
             return None
         step = self.trainer.step_number
         result = evaluate(self.program, self.eval_set, self.listener.on_eval_batch, self.should_stop)
         if result is None:
             return None
-        metrics.write(
-            step=step, eval_loss=result.loss, eval_accuracy=result.accuracy, seconds=round(self._elapsed(), 4)
-        )
+        log.evaluation(step, result)
         self.evaluations.append((step, result))
         self.listener.on_evaluation(step, result)
         return result
@@ -227,11 +274,11 @@ class _Session:
             interrupted=len(self.losses) < self.options.steps,
         )
 
-    def _write(self, metrics: MetricsWriter, result: RunResult, failure: NumericsError | None) -> None:
+    def _write(self, log: RunLog, result: RunResult, failure: NumericsError | None) -> None:
         save_adapter(self.folder.file(ADAPTER_NAME), self.program)
         points = [(step, evaluation.loss, evaluation.accuracy) for step, evaluation in self.evaluations]
         plot_run(self.folder.file(PLOT_NAME), self.losses, points, self.program.manifest.model)
-        metrics.commit()
+        log.commit()
         options = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self.options).items()}
         self.folder.write_summary({
             **result.to_json(),

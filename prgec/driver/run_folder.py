@@ -18,9 +18,15 @@ ADAPTER_NAME = "adapter.safetensors"
 PLOT_NAME = "plot.png"
 # Metrics grow under this name, where they can be followed, and get their own when the run ends.
 PARTIAL_METRICS_NAME = "metrics.partial.jsonl"
+# Grows and ends like the metrics (docs/journal.md).
+JOURNAL_NAME = "journal.bin"
+PARTIAL_JOURNAL_NAME = "journal.partial.bin"
+# The state of some step of a run that has not ended.
+SNAPSHOT_NAME = "snapshot.safetensors"
 # Present where a run compiled its own program.
 PROGRAM_NAME = "program.pte"
-_OURS = {SUMMARY_NAME, METRICS_NAME, ADAPTER_NAME, PLOT_NAME, PARTIAL_METRICS_NAME, PROGRAM_NAME}
+_OURS = {SUMMARY_NAME, METRICS_NAME, ADAPTER_NAME, PLOT_NAME, PARTIAL_METRICS_NAME, PROGRAM_NAME, JOURNAL_NAME,
+         PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME}  # fmt: skip
 DEFAULT_PARENT = Path("runs")
 
 

@@ -17,7 +17,7 @@ from prgec.cli import main as cli_main
 from prgec.cli.main import COMMANDS, Subcommand, main
 
 REPOSITORY = Path(__file__).parents[2]
-LIGHT_COMMANDS = ("compile", "tokenize", "run", "eval", "predict", "inspect", "opt", "demo", "bench")
+LIGHT_COMMANDS = ("compile", "tokenize", "run", "replay", "eval", "predict", "inspect", "opt", "demo", "bench")
 
 
 def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -176,7 +176,8 @@ def test_flags_are_frozen() -> None:
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
         "run": "--adapter --data --eps --estimator --eval-data --eval-every --eval-rows --force --json --lr "
-               "--lr-schedule --out --prefix-cache --rows --seed --steps --task",
+               "--lr-schedule --out --prefix-cache --resume --rows --seed --snapshot-every --steps --task",
+        "replay": "--adapter --json --output --program --step -o",
         "eval": "--adapter --data --json --task",
         "predict": "--adapter --candidate --data --json --task --text",
         "demo": "--backend --estimator --json --lr --out --seed --steps",

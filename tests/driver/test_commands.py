@@ -169,5 +169,6 @@ def test_ctrl_c_finishes_the_step_and_writes_the_folder(tiny_pte: Path, train_js
     document = json.loads(stdout)
     assert document["interrupted"]
     assert 0 < document["steps"] < 10**7
-    assert {p.name for p in out.iterdir()} == {"adapter.safetensors", "metrics.jsonl", "plot.png", "run.json"}
+    assert {p.name for p in out.iterdir()} == {"adapter.safetensors", "journal.bin", "metrics.jsonl", "plot.png",
+                                                "run.json"}  # fmt: skip
     assert len((out / "metrics.jsonl").read_text().splitlines()) == document["steps"]

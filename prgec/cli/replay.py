@@ -1,0 +1,42 @@
+"""`prgec replay`: rebuild an adapter from the journal of a run, without its data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from prgec.cli.render import print_json, print_lines
+
+FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("journal", type=FILE)
+@click.option("--program", type=FILE, required=True, help="A .pte of the same base model and layers.")
+@click.option("-o", "--output", type=FILE, default=Path("adapter.safetensors"), show_default=True,
+              help="Adapter to write.")  # fmt: skip
+@click.option("--step", type=int, help="Stop after this step [default: the last].")
+@click.option("--adapter", type=FILE, help="The adapter the run began from, if any.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def replay(journal: Path, program: Path, output: Path, step: int | None, adapter: Path | None, as_json: bool) -> int:
+    """Rebuild the adapter of any step of a run from its JOURNAL, with no data and no forward pass."""
+    from prgec.driver.adapter import load_adapter, masters_sha256, save_adapter
+    from prgec.driver.journal import read_journal
+    from prgec.driver.program import Program
+    from prgec.driver.resume import rebuild
+
+    read = read_journal(journal)
+    loaded = Program.open(program)
+    if adapter is not None:
+        load_adapter(adapter, loaded)
+    done = rebuild(loaded, read, step)
+    save_adapter(output, loaded)
+    is_verified = done in read.states
+    if as_json:
+        print_json({"output": str(output), "steps": done, "state_sha256": masters_sha256(loaded),
+                    "verified": is_verified, "bad_bytes": read.bad_bytes})  # fmt: skip
+    else:
+        note = "equal to the run's own state" if is_verified else "the run recorded no hash of this step"
+        print_lines(f"{output}  after step {done}, {note}")
+    return 0
