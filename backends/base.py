@@ -21,11 +21,13 @@ class Backend(Protocol):
     Attributes:
         name: Row of the backend table.
         dynamic_seq_len: Whether the target takes any T up to the compiled maximum.
+        has_kernels: Whether its runtime can call the prge kernels.
         legality: Legality passes the target needs; it leaves out the others.
     """
 
     name: ClassVar[str]
     dynamic_seq_len: ClassVar[bool]
+    has_kernels: ClassVar[bool]
     legality: ClassVar[frozenset[str]]
 
     def check(self) -> None:

@@ -18,6 +18,7 @@ class PortableBackend:
 
     name: ClassVar[str] = "portable"
     dynamic_seq_len: ClassVar[bool] = True
+    has_kernels: ClassVar[bool] = True
     legality: ClassVar[frozenset[str]] = frozenset()
 
     def check(self) -> None:

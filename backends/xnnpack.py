@@ -20,6 +20,7 @@ class XnnpackBackend:
 
     name: ClassVar[str] = "xnnpack"
     dynamic_seq_len: ClassVar[bool] = True
+    has_kernels: ClassVar[bool] = True
     legality: ClassVar[frozenset[str]] = frozenset(
         {
             "lower-sdpa",

@@ -22,6 +22,7 @@ PASSES: dict[str, str] = {
     "insert-self-update": "prgec.passes.insert_self_update:InsertSelfUpdate",
     "hoist-updates": "prgec.passes.hoist_updates:HoistUpdates",
     "fuse-update": "prgec.passes.fuse_update:FuseUpdate",
+    "decompose-noise": "prgec.passes.decompose_noise:DecomposeNoise",
     "lower-sdpa": "prgec.passes.lower_sdpa:LowerSdpa",
     "lower-eager-attention": "prgec.passes.lower_eager_attention:LowerEagerAttention",
     "layer-norm-to-means": "prgec.passes.layer_norm_to_means:LayerNormToMeans",
@@ -36,6 +37,7 @@ PASSES: dict[str, str] = {
     "reshape-to-view": "prgec.passes.reshape_to_view:ReshapeToView",
     "quantize-base": "prgec.passes.quantize_base:QuantizeBase",
     "quantize-embedding": "prgec.passes.quantize_embedding:QuantizeEmbedding",
+    "narrow-weights": "prgec.passes.narrow_weights:NarrowWeights",
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import Argument, map_arg
 
 from prgec.errors import InternalError
@@ -21,6 +22,11 @@ from prgec.passes.program import GraphProgram, is_mutation
 RULE_META = "prgec_rule"
 # Not `nn_module_stack`: ExecuTorch takes whatever carries a Linear's for a part of that Linear, a LoRA branch included.
 _INHERITED_META = ("stack_trace",)
+# Python's operators trace to spellings that ExecuTorch has no kernels for.
+_SPELLINGS = {
+    torch.ops.aten.__rshift__.Scalar: torch.ops.aten.bitwise_right_shift.Tensor_Scalar,
+    torch.ops.aten.__lshift__.Scalar: torch.ops.aten.bitwise_left_shift.Tensor_Scalar,
+}
 _constant_names: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
 
 
@@ -52,6 +58,23 @@ class Rewriter:
         node = self.program.graph.call_function(op, args, kwargs)
         self._describe(node, self._fake_result(op, args, kwargs))
         return node
+
+    def inline(self, function: Callable[..., torch.Tensor], *args: Node) -> Node:
+        """Add the ATen ops that `function` runs on tensors like `args`; it may read nothing but its arguments."""
+        with self.program.fake_mode, torch.no_grad():
+            traced = make_fx(function)(*map(_value, args))
+        copies: dict[Node, Any] = {}
+        values = iter(args)
+        for node in traced.graph.nodes:
+            if node.op == "placeholder":
+                copies[node] = next(values)
+            elif node.op == "call_function":
+                mapped = [map_arg(each, copies.__getitem__) for each in (node.args, node.kwargs)]
+                copies[node] = self.call(_SPELLINGS.get(node.target, node.target), *mapped[0], **mapped[1])
+            elif node.op == "output":
+                result: Node = copies[node.args[0]]
+                return result
+        raise InternalError("the traced function returns nothing")
 
     def constant(self, name: str, value: torch.Tensor) -> Node:
         """Add a read-only tensor under the fully qualified `name`."""

@@ -93,7 +93,10 @@ def default_pipeline(options: CompileOptions, backend: Backend) -> str:
         "quantize-embedding": {"bits": options.quantize_embedding, "group": options.group_size},
     }
     shares = options.prefix in ("shared", "method") or (options.prefix == "auto" and options.layers != ("all",))
-    unused = {name for name, is_on in (("share-prefix", shares), ("quantize-base", options.quantize != "none"),
+    has_kernels = options.rng == "kernel" or (options.rng == "auto" and backend.has_kernels)
+    unused = {name for name, is_on in (("share-prefix", shares), ("fuse-update", has_kernels),
+                                       ("decompose-noise", not has_kernels),
+                                       ("quantize-base", options.quantize != "none"),
                                        ("quantize-embedding", options.quantize_embedding)) if not is_on}  # fmt: skip
     needed = {
         name: cls

@@ -10,6 +10,7 @@ from prgec.errors import UsageError
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w")
 PREFIX_CHOICES = ("auto", "none", "shared", "method")
 EMBEDDING_BITS = (0, 8, 4)
+RNG_CHOICES = ("auto", "kernel", "decomposed")
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class CompileOptions:
         quantize: Scheme of the frozen linear layers: `none`, `8da8w` or `8da4w`.
         group_size: Inputs that share a scale in 4-bit weights and in the embedding.
         quantize_embedding: Bits of the embedding table: 0 (f32), 8 or 4.
+        rng: Where noise comes from: the prge kernels (`kernel`), ATen arithmetic (`decomposed`), or `auto`: kernels
+            wherever the backend's runtime has them.
         passes: Pipeline text that replaces the default one.
         dump_passes: Folder for the graph after each pass.
         save_program: Where to save the exported graph before any pass, for `prgec opt`.
@@ -58,6 +61,7 @@ class CompileOptions:
     quantize: str = "none"
     group_size: int = 32
     quantize_embedding: int = 0
+    rng: str = "auto"
     passes: str | None = None
     dump_passes: Path | None = None
     save_program: Path | None = None

@@ -19,7 +19,10 @@ The specification, which the C++ kernels and every other runtime reproduce:
    (cos, sin) of quadrants 0..3 are (c, s), (-s, c), (-c, -s), (s, -c).
 
 Every operation is one IEEE f32 operation rounded to nearest, in the order written: no fused multiply-add, no
-reassociation, no libm. The polynomials are Chebyshev fits made for this module: 9e-8 relative for ln, 1.1e-7 absolute
+reassociation, no libm. This module is also what other runtimes compile when they lack the kernels, and some of their
+compilers fuse `a * b + c` whatever they are told. So a product is taken in f64, where it is exact, and rounded to f32:
+the conversion in between cannot be fused away. Nor does anything here look at the bits of a float, which few runtimes
+can. The polynomials are Chebyshev fits made for this module: 9e-8 relative for ln, 1.1e-7 absolute
 for sin and cos, 1e-6 absolute for a normal.
 """
 
@@ -49,9 +52,11 @@ SIN = (float.fromhex("-0x1.9ac9bp-13"), float.fromhex("0x1.110c28p-7"), float.fr
 COS = (float.fromhex("0x1.9bd89cp-16"), float.fromhex("-0x1.6c12d2p-10"), float.fromhex("0x1.555554p-5"))
 ANGLE = float.fromhex("0x1.921fb6p-23")
 
-_ONE_BITS = 0x3F800000
-_SQRT_HALF_BITS = 0x3F3504F3
+# The f32 with bits 0x3fb504f3: mantissas from here on count as one half of themselves, with the next exponent.
+_SQRT_TWO = float.fromhex("0x1.6a09e6p+0")
 
+# Elements that one call of Philox makes.
+BLOCK = 4
 Words4 = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
@@ -77,8 +82,9 @@ def bits(seed: Tensor, step: Tensor, site: int, queries: Tensor, num_blocks: int
 def normals(words: Words4) -> Tensor:
     """Turn words i64[Q, blocks] into standard normals f32[Q, 4 * blocks]."""
     x0, x1, x2, x3 = words
-    first, second = _box_muller(x0, x1), _box_muller(x2, x3)
-    return torch.stack((*first, *second), dim=-1).flatten(-2)
+    # Both pairs of a block at once: half the ops where this becomes a graph.
+    first, second = _box_muller(torch.stack((x0, x2), dim=-1), torch.stack((x1, x3), dim=-1))
+    return torch.stack((first, second), dim=-1).flatten(-3)
 
 
 def randn(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int]) -> Tensor:
@@ -100,34 +106,65 @@ def randn(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int]) -
     return normals(words)[:, :numel].reshape(q, *shape).contiguous()
 
 
+def randn_blocks(seed: Tensor, step: Tensor, sites: Tensor, blocks: Tensor, queries: Tensor) -> Tensor:
+    """Return the noise of many sites at once, block by block.
+
+    Args:
+        seed: i64[].
+        step: i64[].
+        sites: i64[M], the site of each block of four elements.
+        blocks: i64[M], the number of each block within its site.
+        queries: i64[q, 1], the numbers 0 to q - 1.
+
+    Returns:
+        f32[q, 4M] of standard normals; elements 4j to 4j + 3 belong to block j.
+    """
+    counter = (blocks, queries, sites, (seed >> 32) & MASK)
+    return normals(philox4x32(counter, (seed & MASK, step & MASK)))
+
+
 def _box_muller(xa: Tensor, xb: Tensor) -> tuple[Tensor, Tensor]:
     # The f32 square root of torch may be off by one bit; that of f64, rounded to f32, is always the IEEE one.
     radius = torch.sqrt((_log_uniform(xa) * -2.0).to(torch.float64)).to(torch.float32)
     cos, sin = _cos_sin(xb)
-    return radius * cos, radius * sin
+    return _product(radius, cos), _product(radius, sin)
 
 
 def _log_uniform(word: Tensor) -> Tensor:
     """Return ln(((word >> 8) + 1) * 2^-24) in f32."""
-    k = ((word >> 8) + 1).to(torch.float32)
-    i = k.view(torch.int32) + (_ONE_BITS - _SQRT_HALF_BITS)
-    e = ((i >> 23) - (127 + 24)).to(torch.float32)
-    f = ((i & 0x7FFFFF) + _SQRT_HALF_BITS).view(torch.float32) - 1.0
-    s = f * f
+    k = (word >> 8) + 1
+    e, scale = _exponent(k)
+    m = k.to(torch.float32) * scale
+    is_upper = m >= _SQRT_TWO
+    f = torch.where(is_upper, m * 0.5, m) - 1.0
+    e = torch.where(is_upper, e + 1.0, e) - 24.0
+    s = _product(f, f)
     p = _horner(LOG, f)
-    y = (p * f) * s
-    y = y + e * LN2_LOW
+    y = _product(_product(p, f), s)
+    y = y + _product(e, LN2_LOW)
     y = y - s * 0.5
-    return (f + y) + e * LN2_HIGH
+    return (f + y) + _product(e, LN2_HIGH)
+
+
+def _exponent(k: Tensor) -> tuple[Tensor, Tensor]:
+    """Return floor(log2 k) and its power 2^-floor(log2 k), both as f32, of integers in [1, 2^24]."""
+    e = torch.zeros_like(k, dtype=torch.float32)
+    scale = torch.ones_like(k, dtype=torch.float32)
+    for shift in (16, 8, 4, 2, 1):
+        is_large = k >= 2**shift
+        k = torch.where(is_large, k >> shift, k)
+        e = torch.where(is_large, e + shift, e)
+        scale = torch.where(is_large, scale * 2.0**-shift, scale)
+    return e, scale
 
 
 def _cos_sin(word: Tensor) -> tuple[Tensor, Tensor]:
     quadrant = word >> 30
     n = 2 * ((word >> 8) & 0x3FFFFF) - 0x3FFFFF
-    t = n.to(torch.float32) * ANGLE
-    u = t * t
-    s = t + t * (u * _horner(SIN, u))
-    c = (1.0 - u * 0.5) + (u * u) * _horner(COS, u)
+    t = _product(n.to(torch.float32), ANGLE)
+    u = _product(t, t)
+    s = t + _product(t, _product(u, _horner(SIN, u)))
+    c = (1.0 - u * 0.5) + _product(_product(u, u), _horner(COS, u))
     is_odd = (quadrant & 1) == 1
     cos, sin = torch.where(is_odd, s, c), torch.where(is_odd, c, s)
     cos = torch.where(((quadrant + 1) & 2) == 2, -cos, cos)
@@ -135,7 +172,13 @@ def _cos_sin(word: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _horner(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    value = x * coefficients[0] + coefficients[1]
+    value = _product(x, coefficients[0]) + coefficients[1]
     for coefficient in coefficients[2:]:
-        value = value * x + coefficient
+        value = _product(value, x) + coefficient
     return value
+
+
+def _product(a: Tensor, b: Tensor | float) -> Tensor:
+    """Return the f32 product of f32 values, in a form that no compiler fuses with what follows."""
+    wide = b.to(torch.float64) if isinstance(b, Tensor) else b
+    return (a.to(torch.float64) * wide).to(torch.float32)

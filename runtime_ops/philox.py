@@ -1,7 +1,8 @@
 """Philox4x32-10, the counter-based generator behind every random number of prgec.
 
-Written in int64 arithmetic (a wrapping product of two 32-bit words, masks, shifts), so that the same code runs on
-NumPy arrays and on torch tensors, traces into an exported graph, and decomposes into plain ATen operators.
+Written in int64 arithmetic that never overflows, so that the same code runs on NumPy arrays and on torch tensors,
+traces into an exported graph of plain ATen operators, and means the same in the C++ that some compilers turn it into,
+where signed overflow means nothing.
 
 Source: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC11).
 """
@@ -47,6 +48,7 @@ def philox4x32(
 
 
 def _multiply(word: Words, multiplier: int) -> tuple[Words, Words]:
-    # The product wraps modulo 2^64 and may turn negative; an arithmetic shift and a mask still give its high word.
-    product = word * multiplier
-    return (product >> 32) & MASK, product & MASK
+    # By halves of the multiplier: both products stay below 2^48.
+    upper, lower = word * (multiplier >> 16), word * (multiplier & 0xFFFF)
+    low = ((upper & 0xFFFF) << 16) + lower
+    return (upper >> 16) + (low >> 32), low & MASK

@@ -11,7 +11,7 @@ from prgec.backends import BACKENDS
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.contract import STATE_MODES
 from prgec.frontend.checkpoint import find_checkpoint
-from prgec.options import EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, CompileOptions
+from prgec.options import EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, RNG_CHOICES, CompileOptions
 
 if TYPE_CHECKING:
     from prgec.compiler import CompileResult
@@ -60,6 +60,8 @@ _MOST_OPS = 8
               help="Inputs that share a scale in 4-bit weights and in the embedding.")  # fmt: skip
 @click.option("--quantize-embedding", type=click.Choice(EMBEDDING_BITS), default=_DEFAULTS.quantize_embedding,
               show_default=True, help="Bits of the embedding table; 0 keeps f32.")  # fmt: skip
+@click.option("--rng", type=click.Choice(RNG_CHOICES), default=_DEFAULTS.rng, show_default=True,
+              help="Noise from the prge kernels, or plain arithmetic for runtimes without them.")  # fmt: skip
 @click.option("--static", is_flag=True, help="Fix T at --seq-len even where the backend could vary it.")
 @click.option("--passes", help="Pipeline text that replaces the default one.")
 @click.option("--dump-passes", type=FILE, metavar="DIR", help="Write the graph after each pass to DIR.")

@@ -97,7 +97,7 @@ def test_the_whole_table_is_a_pipeline_text() -> None:
 
 def test_only_the_training_step_and_quantisation_change_the_function() -> None:
     changing = [name for name, cls in pass_table().items() if cls.tier == CHANGES]
-    assert changing == ["insert-self-update", "quantize-base", "quantize-embedding"]
+    assert changing == ["insert-self-update", "quantize-base", "quantize-embedding", "narrow-weights"]
 
 
 def _module_docstring(name: str) -> str:
