@@ -75,7 +75,7 @@ def _replace(rewriter: Rewriter, draws: list[Node], tables: str) -> None:
         noise = rewriter.inline(
             randn_blocks, seed, step,  # type: ignore[arg-type]
             rewriter.constant(f"{tables}.sites", sites_M), rewriter.constant(f"{tables}.blocks", blocks_M),
-            rewriter.constant(f"{tables}.queries", torch.arange(q).reshape(-1, 1)),  # type: ignore[arg-type, call-overload]
+            rewriter.constant(f"{tables}.queries", torch.arange(q).reshape(-1, 1)),  # type: ignore[arg-type]
         )  # fmt: skip
     start = 0
     for node, size, count in zip(draws, sizes, blocks, strict=True):

@@ -170,8 +170,8 @@ def test_flags_are_frozen() -> None:
         found[name] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
         "compile": "--a-seed --alpha --backend --batch-size --dump-passes --group-size --json --label-tokens --layers "
-                   "--output --passes --prefix --q --quantize --quantize-embedding --rank --rng --save-program --seq-len "
-                   "--state --static --targets -o",
+                   "--output --passes --prefix --q --quantize --quantize-embedding --rank --rng --save-program "
+                   "--seq-len --state --static --targets -o",
         "inspect": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
