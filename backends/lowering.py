@@ -17,7 +17,7 @@ from executorch.exir.passes import MemoryPlanningPass
 
 from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport, report
-from prgec.contract import FORWARD_METHOD, PREFIX_METHOD
+from prgec.contract import FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD
 from prgec.errors import BackendError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def lower(backend: Backend, programs: Mapping[str, ExportedProgram]) -> Lowered:
         BackendError: If ExecuTorch or the delegate refuses the graph.
     """
     prepared = dict(backend.prepare(programs))
-    heavy = [name for name in (FORWARD_METHOD, PREFIX_METHOD) if name in prepared]
+    heavy = [name for name in (FORWARD_METHOD, PREFIX_METHOD, NEXT_TOKENS_METHOD) if name in prepared]
     partitioners = {name: list(backend.partitioners()) for name in heavy}
     try:
         edge = to_edge_transform_and_lower(

@@ -28,6 +28,7 @@ from prgec.contract import (
     FROZEN_SUFFIX,
     HIDDEN_INPUT,
     MANIFEST_METHOD,
+    NEXT_TOKENS_METHOD,
     PREFIX_METHOD,
     STATE_SUFFIX,
     TOKENIZER_METHOD,
@@ -35,12 +36,14 @@ from prgec.contract import (
     Manifest,
     Site,
 )
-from prgec.errors import UsageError
+from prgec.data.lengths import fit_options
+from prgec.errors import CheckpointError, UsageError
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
 from prgec.frontend.model import export_loss, load_model, weights_sha256
 from prgec.options import CompileOptions
 from prgec.passes import pass_table
 from prgec.passes.extract_apply import extract_apply
+from prgec.passes.extract_next_tokens import extract_next_tokens
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
 from prgec.passes.infra import Pass
 from prgec.passes.pipeline import PassRecord, check_order, dump_to, run_pipeline
@@ -127,12 +130,13 @@ def compile_model(
     with clock.stage("load"):
         backend.check()
         source = _load(options)
+        options = fit_options(options, Tokenizer.unpack(source.tokenizer), source.max_positions)
     with clock.stage("export"):
         dynamic = backend.dynamic_seq_len and not options.static
         program = _export(options, source, dynamic)
     with clock.stage("passes"):
         records = run_pipeline(program, passes, dump_to(options.dump_passes) if options.dump_passes else None)
-        programs = _methods(program, options.prefix)
+        programs = _methods(program, options)
         manifest = _manifest(options, source, passes, sites_of(program), dynamic)
         manifest = _with_prefix(manifest, programs)
     with clock.stage("lower"):
@@ -162,6 +166,7 @@ class _Source:
     tokenizer: bytes
     base_sha256: str
     vocab_size: int
+    max_positions: int | None
     model: torch.nn.Module | None
 
 
@@ -171,9 +176,23 @@ def _load(options: CompileOptions) -> _Source:
     model = load_model(checkpoint)
     config: Any = model.config
     longest = getattr(config, "max_position_embeddings", None)
-    if isinstance(longest, int) and options.seq_len > longest:
+    longest = longest if isinstance(longest, int) else None
+    if longest is not None and options.seq_len > longest:
         raise UsageError(f"--seq-len is {options.seq_len}, but the model knows {longest} positions")
-    return _Source(checkpoint, tokenizer, weights_sha256(model), int(config.vocab_size), model)
+    vocab_size = int(config.vocab_size)
+    _check_vocabulary(Tokenizer.unpack(tokenizer), vocab_size, checkpoint)
+    return _Source(checkpoint, tokenizer, weights_sha256(model), vocab_size, longest, model)
+
+
+def _check_vocabulary(tokenizer: Tokenizer, vocab_size: int, checkpoint: Checkpoint) -> None:
+    """Refuse a tokenizer of another model; tokens added beyond the table (Gemma 3 has one) are only warned of."""
+    base, whole = (tokenizer.backend.get_vocab_size(with_added_tokens=added) for added in (False, True))
+    if base > vocab_size:
+        raise CheckpointError(f"the tokenizer has {base} tokens, the checkpoint's vocabulary {vocab_size}",
+                              where=checkpoint.path, hint="the tokenizer may belong to another model")  # fmt: skip
+    if whole > vocab_size:
+        logger.warning("%d added tokens lie beyond the checkpoint's vocabulary of %d: rows must not use them",
+                       whole - vocab_size, vocab_size)  # fmt: skip
 
 
 def _export(options: CompileOptions, source: _Source, dynamic: bool) -> GraphProgram:
@@ -213,6 +232,7 @@ def _manifest(
         state=_option(passes, "insert-self-update", "state"),
         quantize=_optional(passes, "quantize-base", "scheme", "none"),
         quantize_embedding=_optional(passes, "quantize-embedding", "bits", 0),
+        generate=options.generate,
         sites=sites,
         pipeline=print_pipeline(passes),
         base_sha256=source.base_sha256,
@@ -237,14 +257,16 @@ def _versions() -> dict[str, str]:
     return {"prgec": __version__, **{name: importlib.metadata.version(name) for name in packages}}
 
 
-def _methods(program: GraphProgram, prefix: str) -> dict[str, GraphProgram]:
+def _methods(program: GraphProgram, options: CompileOptions) -> dict[str, GraphProgram]:
     """Split the finished graph into the methods of the contract."""
     methods = {FORWARD_METHOD: program, APPLY_METHOD: extract_apply(program)}
-    if prefix == "method":
+    if options.prefix == "method":
         if find_shared_prefix(program) is None:
             hint = "choose --layers last:K with K less than the number of layers"
             raise UsageError("there is no block before the first trained layer", hint=hint)
         methods[PREFIX_METHOD] = extract_prefix(program)
+    if options.generate:
+        methods[NEXT_TOKENS_METHOD] = extract_next_tokens(program)
     return methods
 
 

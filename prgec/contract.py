@@ -18,6 +18,7 @@ CONTRACT_VERSION = 1
 FORWARD_METHOD = "forward"
 APPLY_METHOD = "apply"
 PREFIX_METHOD = "prefix"
+NEXT_TOKENS_METHOD = "next_tokens"
 VERSION_METHOD = "prgec_contract_version"
 MANIFEST_METHOD = "prgec_manifest"
 TOKENIZER_METHOD = "prgec_tokenizer"
@@ -27,6 +28,8 @@ DELEGATION_METHOD = "prgec_delegation"
 ROW_INPUTS = ("tokens", "label_pos", "targets")
 STEP_INPUTS = ("g", "lr", "eps", "seed", "step")
 FORWARD_INPUTS = (*ROW_INPUTS, *STEP_INPUTS)
+# The one input of `forward` that `next_tokens` lacks.
+TARGETS_INPUT = "targets"
 # Last input of `forward` in programs that have a `prefix` method, and what that method returns.
 HIDDEN_INPUT = "hidden"
 PREFIX_INPUTS = ("tokens",)
@@ -87,6 +90,8 @@ class Manifest:
         prefix: How the blocks before the first trained one run: `none` (with all N rows), `shared` (with B rows,
             repeated for every replica) or `method` (the same, as a method of its own whose results can be kept).
         hidden_size: D of the prefix's result; 0 without a prefix method.
+        generate: Whether there is a `next_tokens` method.
+        a_sha256: Hash of the frozen A matrices where they are not drawn from `a_seed` but were given; else empty.
         sites: Trained layers in the order of their noise index.
         pipeline: Text of the pass pipeline that built the graph.
         base_sha256: Hash over the names and bytes of the checkpoint's weights.
@@ -116,6 +121,8 @@ class Manifest:
     quantize_embedding: int = 0
     prefix: str = "none"
     hidden_size: int = 0
+    generate: bool = False
+    a_sha256: str = ""
 
     @property
     def num_distinct_rows(self) -> int:

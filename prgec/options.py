@@ -42,6 +42,9 @@ class CompileOptions:
         dump_passes: Folder for the graph after each pass.
         save_program: Where to save the exported graph before any pass, for `prgec opt`.
         static: Fix T at `seq_len` even where the backend could vary it.
+        generate: Add the method `next_tokens`, with which a driver generates text.
+        data: Data files that T and K must hold; where `seq_len` or `num_labels` is 0, they say it.
+        task: Task the data files are read under.
     """
 
     model: str
@@ -66,6 +69,9 @@ class CompileOptions:
     dump_passes: Path | None = None
     save_program: Path | None = None
     static: bool = False
+    generate: bool = False
+    data: tuple[Path, ...] = ()
+    task: str = "auto"
 
     @property
     def num_rows(self) -> int:
@@ -78,13 +84,15 @@ class CompileOptions:
         Raises:
             UsageError: On an impossible value.
         """
-        for flag, value in (("--q", self.q), ("--batch-size", self.batch_size), ("--rank", self.rank),
-                            ("--label-tokens", self.num_labels)):  # fmt: skip
+        sizes = [("--q", self.q), ("--batch-size", self.batch_size), ("--rank", self.rank)]
+        if self.num_labels or not self.data:
+            sizes.append(("--label-tokens", self.num_labels))
+        for flag, value in sizes:
             if value < 1:
                 raise UsageError(f"{flag} is {value}; expected at least 1")
-        if self.seq_len < 4:
+        if self.seq_len < 4 and (self.seq_len or not self.data):
             raise UsageError(f"--seq-len is {self.seq_len}; expected at least 4")
-        if self.num_labels >= self.seq_len:
+        if self.num_labels >= self.seq_len > 0:
             raise UsageError(f"--label-tokens is {self.num_labels}; expected less than --seq-len {self.seq_len}")
         if self.output.is_dir():
             raise UsageError("the output is a folder", where=self.output, hint="name a file: -o model.pte")

@@ -11,12 +11,13 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prgec.errors import CheckpointError, ProgramError
+from prgec.chat import render_chat, spans_said
+from prgec.errors import CheckpointError, DataError, ProgramError
 
 if TYPE_CHECKING:
     import tokenizers
@@ -69,6 +70,7 @@ class Tokenizer:
         pad_id: Token to pad with; EOS, else 0, where the checkpoint names none.
         add_bos: Whether `encode` puts BOS in front.
         chat_template: Jinja template of the checkpoint, None if it has none.
+        special_tokens: `bos_token` and the like, as chat templates read them.
         sha256: Hash of the packed blob, by which files of rows name their tokenizer.
     """
 
@@ -78,6 +80,7 @@ class Tokenizer:
     pad_id: int
     add_bos: bool
     chat_template: str | None
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
     sha256: str = ""
 
     @classmethod
@@ -93,12 +96,40 @@ class Tokenizer:
         _check_ids(settings, backend.get_vocab_size(with_added_tokens=True))
         return cls(backend=backend, bos_id=settings["bos_id"], eos_id=settings["eos_id"], pad_id=settings["pad_id"],
                    add_bos=settings["add_bos"], chat_template=settings["chat_template"],
+                   special_tokens=settings["special_tokens"],
                    sha256=hashlib.sha256(blob).hexdigest())  # fmt: skip
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text, with BOS and the like as the checkpoint adds them unless told otherwise."""
         ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[bool]]:
+        """Return the ids of a conversation under the chat template, and which of them the assistant says.
+
+        Raises:
+            DataError: If the checkpoint has no chat template, or it refuses the conversation.
+        """
+        text, spans = spans_said(self._template(), messages, self.special_tokens)
+        # The template writes special tokens itself.
+        encoding = self.backend.encode(text, add_special_tokens=False)
+        is_said = [any(start < last and first < end for first, last in spans) for start, end in encoding.offsets]
+        return encoding.ids, is_said
+
+    def encode_chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the ids of a conversation up to where the assistant is to begin.
+
+        Raises:
+            DataError: If the checkpoint has no chat template, or it refuses the conversation.
+        """
+        text = render_chat(self._template(), messages, self.special_tokens, asks=True)
+        return self.encode(text, add_special_tokens=False)
+
+    def _template(self) -> str:
+        if self.chat_template is None:
+            raise DataError("the checkpoint has no chat template, so conversations cannot be written",
+                            hint="compile a chat model, or use prompt and completion")  # fmt: skip
+        return self.chat_template
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of some ids."""
@@ -153,7 +184,9 @@ def _settings(tokenizer: Any) -> dict[str, Any]:
         # Asked of the tokenizer itself: configuration flags and post-processors contradict each other in the wild.
         "add_bos": bos_id is not None and tokenizer("a")["input_ids"][:1] == [bos_id],
         "chat_template": template if isinstance(template, str) else None,
-    }
+        "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()
+                           if isinstance(token, str)},
+    }  # fmt: skip
 
 
 def _zip(members: dict[str, bytes]) -> bytes:
@@ -203,6 +236,7 @@ def _parse_settings(raw: bytes) -> dict[str, Any]:
         }
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProgramError(f"the program's tokenizer settings are damaged: {error}", hint=_RECOMPILE) from error
+    checks["special_tokens"] = _is_text_map(settings.setdefault("special_tokens", {}))
     if version != FORMAT_VERSION:
         raise ProgramError(f"the program's tokenizer has format {version!r}; this prgec reads {FORMAT_VERSION}")
     for name, is_good in checks.items():
@@ -214,6 +248,10 @@ def _parse_settings(raw: bytes) -> dict[str, Any]:
 
 def _is_id(value: object, *, optional: bool) -> bool:
     return (optional and value is None) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+
+
+def _is_text_map(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _check_ids(settings: dict[str, Any], vocab_size: int) -> None:

@@ -31,6 +31,7 @@ class TinyLlama:
         hidden_size: Model width.
         has_bias: Whether all seven projections carry a bias.
         is_tied: Whether the head shares the embedding's weight.
+        max_positions: Longest row the model knows.
     """
 
     seed: int = 0
@@ -38,6 +39,7 @@ class TinyLlama:
     hidden_size: int = 32
     has_bias: bool = False
     is_tied: bool = False
+    max_positions: int = 64
 
     def write(self, folder: Path, *, max_shard_size: str = "5GB", tokenizer: str = "sentencepiece") -> Path:
         """Write config.json, safetensors and tokenizer files.
@@ -62,7 +64,7 @@ class TinyLlama:
         config = LlamaConfig(
             vocab_size=VOCAB_SIZE, hidden_size=self.hidden_size, intermediate_size=self.hidden_size * 3 // 2,
             num_hidden_layers=self.num_layers, num_attention_heads=4, num_key_value_heads=2,
-            max_position_embeddings=64, attention_bias=self.has_bias, mlp_bias=self.has_bias,
+            max_position_embeddings=self.max_positions, attention_bias=self.has_bias, mlp_bias=self.has_bias,
             tie_word_embeddings=self.is_tied, bos_token_id=_BOS, eos_token_id=_EOS,
         )  # fmt: skip
         model = LlamaForCausalLM(config).eval()
@@ -116,10 +118,11 @@ def _sentencepiece_model() -> bytes:
 
 @functools.cache
 def _bpe_json() -> str:
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),

@@ -44,8 +44,8 @@ def projected_gradients(scheme: str, folder: Path, steps: int) -> npt.NDArray[np
     """Return g of every step and query at zero state: f64[steps * q]."""
     from prgec.compiler import compile_model
     from prgec.data.batches import step_indices, training_batch
+    from prgec.data.dataset import load_dataset
     from prgec.data.encode import encode_rows
-    from prgec.data.tasks import load_dataset
     from prgec.demo import data_file
     from prgec.driver.program import Program
     from prgec.options import CompileOptions

@@ -9,6 +9,7 @@ import click
 
 from prgec.backends import BACKENDS
 from prgec.cli.render import print_json, print_lines, stderr_console
+from prgec.cli.task_option import TASK, TASK_HELP
 from prgec.contract import STATE_MODES
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.options import EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, RNG_CHOICES, CompileOptions
@@ -35,9 +36,14 @@ _MOST_OPS = 8
               help="Runtime that executes the program.")  # fmt: skip
 @click.option("--q", type=int, default=_DEFAULTS.q, show_default=True, help="Queries (random directions) a step.")
 @click.option("--batch-size", type=int, default=_DEFAULTS.batch_size, show_default=True, help="Examples a step.")
-@click.option("--seq-len", type=int, default=_DEFAULTS.seq_len, show_default=True, help="Most tokens a row may have.")
-@click.option("--label-tokens", "num_labels", type=int, default=_DEFAULTS.num_labels, show_default=True,
-              help="Most tokens a completion may have.")  # fmt: skip
+@click.option("--seq-len", type=int, help=f"Most tokens a row may have [default: what --data needs, else "
+              f"{_DEFAULTS.seq_len}].")  # fmt: skip
+@click.option("--label-tokens", "num_labels", type=int, help="Most tokens a completion may have "
+              f"[default: what --data needs, else {_DEFAULTS.num_labels}].")  # fmt: skip
+@click.option("--data", type=FILE, multiple=True, help="Rows the program must hold; repeat for more files.")
+@click.option("--task", type=TASK, default=_DEFAULTS.task, show_default=True, help=TASK_HELP)
+@click.option("--generate", is_flag=True, help="Add the method that generates text, for F1 of answers and "
+              "prgec predict --generate.")  # fmt: skip
 @click.option(
     "--targets",
     default=",".join(_DEFAULTS.targets),
@@ -67,12 +73,18 @@ _MOST_OPS = 8
 @click.option("--dump-passes", type=FILE, metavar="DIR", help="Write the graph after each pass to DIR.")
 @click.option("--save-program", type=FILE, metavar="FILE", help="Save the traced graph as .pt2 for prgec opt.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def compile_command(targets: str, layers: str, as_json: bool, **flags: Any) -> int:
+def compile_command(targets: str, layers: str, seq_len: int | None, num_labels: int | None, data: tuple[Path, ...],
+                    as_json: bool, **flags: Any) -> int:  # fmt: skip
     """Compile MODEL, a Hugging Face checkpoint, into a .pte that trains itself.
 
     MODEL is a folder, an alias such as tinyllama, a hub id, or `demo` for the bundled model.
     """
-    options = CompileOptions(targets=_split(targets), layers=_split(layers), **flags)
+    if seq_len is None:
+        seq_len = 0 if data else _DEFAULTS.seq_len
+    if num_labels is None:
+        num_labels = 0 if data else _DEFAULTS.num_labels
+    options = CompileOptions(targets=_split(targets), layers=_split(layers), seq_len=seq_len, num_labels=num_labels,
+                             data=data, **flags)  # fmt: skip
     options.check()
     # A mistyped name is told before seconds of imports.
     find_checkpoint(options.model)
@@ -98,7 +110,7 @@ def _summary(result: CompileResult) -> list[str]:
     calls = sum(op.count for op in report.cpu_ops)
     lines = [
         f"{m.model} ({m.architecture}): {_count(len(m.sites), 'trained layer')}, "
-        f"q={m.q} B={m.batch_size} T={m.seq_len} state={m.state}",
+        f"q={m.q} B={m.batch_size} T={m.seq_len} K={m.num_labels} state={m.state}",
         f"{m.backend}: {_count(len(report.delegates), 'delegate')} with "
         f"{_count(sum(d.ops for d in report.delegates), 'op')}; {_count(calls, 'op')} outside:",
     ]

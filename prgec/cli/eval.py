@@ -9,20 +9,22 @@ import click
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
-from prgec.data.tasks import AUTO_TASK, TASKS, load_dataset
+from prgec.cli.task_option import TASK, TASK_HELP
+from prgec.data.tasks import AUTO_TASK
 
 FILE = click.Path(path_type=Path)
 
 
 @click.command("eval")
 @click.argument("program", type=FILE)
-@click.option("--data", type=FILE, required=True, help="Labelled rows (jsonl).")
-@click.option("--task", type=click.Choice([AUTO_TASK, *TASKS]), default=AUTO_TASK, show_default=True,
-              help="How fields become prompts; auto looks at the first row.")  # fmt: skip
-@click.option("--adapter", type=FILE, help="adapter.safetensors of a run; the untrained program without it.")
+@click.option("--data", type=FILE, required=True, help="Labelled rows.")
+@click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
+@click.option("--adapter", type=FILE,
+              help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def eval_command(program: Path, data: Path, task: str, adapter: Path | None, as_json: bool) -> int:
-    """Measure loss and accuracy of PROGRAM on a jsonl file."""
+    """Measure loss and accuracy of PROGRAM on a data file."""
+    from prgec.data.dataset import load_dataset
     from prgec.driver.adapter import load_adapter
     from prgec.driver.evaluate import encode_eval_set, evaluate
     from prgec.driver.program import Program
@@ -33,6 +35,7 @@ def eval_command(program: Path, data: Path, task: str, adapter: Path | None, as_
         load_adapter(adapter, loaded)
     eval_set = encode_eval_set(dataset, loaded)
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
+        display.on_data(dataset)
         result = evaluate(loaded, eval_set, display.on_eval_batch, should_stop)
     if result is None:
         raise KeyboardInterrupt
@@ -40,8 +43,11 @@ def eval_command(program: Path, data: Path, task: str, adapter: Path | None, as_
     if as_json:
         print_json({"steps": result.num_calls, "loss": result.loss, "accuracy": result.accuracy,
                     "seconds": round(result.seconds, 3), "state_sha256": loaded.state_sha256(),
-                    "num_examples": result.num_examples, "task": dataset.task.name})  # fmt: skip
+                    "num_examples": result.num_examples, "task": dataset.task.name, "f1": result.f1,
+                    "exact_match": result.exact_match})  # fmt: skip
     else:
+        if result.f1 is not None:
+            print_lines(f"F1        {result.f1:.1%}, exact match {result.exact_match:.1%}")
         print_lines(f"accuracy  {accuracy}", f"loss      {result.loss:.4f}",
                     f"examples  {result.num_examples} ({dataset.task.name}), {result.seconds:.1f} s")  # fmt: skip
     return 0

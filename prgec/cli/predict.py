@@ -1,20 +1,25 @@
-"""`prgec predict`: choose the most likely answer for rows of a file or for texts on the command line."""
+"""`prgec predict`: answers for rows of a file or for texts on the command line, chosen or written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
-from prgec.data.tasks import AUTO_TASK, TASKS, Example, Task, find_task, load_dataset
+from prgec.cli.task_option import TASK, TASK_HELP
+from prgec.data.formats import CompletionFormat
+from prgec.data.task import Document, Example, Item, Task, TemplateTask
+from prgec.data.tasks import AUTO_TASK, find_task
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
     from prgec.driver.predict import Prediction
+    from prgec.driver.program import Program
 
 FILE = click.Path(path_type=Path)
 _SHOWN_PROMPT = 60
@@ -22,21 +27,22 @@ _SHOWN_PROMPT = 60
 
 @click.command()
 @click.argument("program", type=FILE)
-@click.option("--data", type=FILE, help="Rows (jsonl); labels are not needed.")
+@click.option("--data", type=FILE, help="Rows; labels are not needed.")
 @click.option("--text", "texts", multiple=True, help="A text; repeat for more.")
-@click.option("--task", type=click.Choice([AUTO_TASK, *TASKS]), default=AUTO_TASK, show_default=True,
-              help="How texts become prompts; auto looks at the first row, and for --text means completion where "
-              "--candidate is given, else sst2.")  # fmt: skip
+@click.option("--task", type=TASK, default=AUTO_TASK, show_default=True,
+              help=TASK_HELP + " For --text auto is completion with --candidate or --generate, else sst2")  # fmt: skip
 @click.option("--candidate", "candidates", multiple=True,
               help="An answer to choose from, leading space included; repeat [default: the task's].")  # fmt: skip
-@click.option("--adapter", type=FILE, help="adapter.safetensors of a run; the untrained program without it.")
+@click.option("--generate", "max_tokens", type=int, metavar="N", help="Write an answer of at most N tokens instead of "
+              "choosing one (programs compiled with --generate; one forward a token).")  # fmt: skip
+@click.option("--adapter", type=FILE,
+              help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def predict(program: Path, data: Path | None, texts: tuple[str, ...], task: str, candidates: tuple[str, ...],
-            adapter: Path | None, as_json: bool) -> int:  # fmt: skip
-    """Choose the most likely of some answers for each row or text, with PROGRAM (a .pte)."""
-    found, examples = _examples(data, texts, task, bool(candidates))
+            max_tokens: int | None, adapter: Path | None, as_json: bool) -> int:  # fmt: skip
+    """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
+    found, items = _items(data, texts, task, is_free=bool(candidates) or max_tokens is not None)
     from prgec.driver.adapter import load_adapter
-    from prgec.driver.predict import predict as choose
     from prgec.driver.program import Program
 
     loaded = Program.open(program)
@@ -44,26 +50,57 @@ def predict(program: Path, data: Path | None, texts: tuple[str, ...], task: str,
         load_adapter(adapter, loaded)
     choices = candidates or found.candidates
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
-        predictions = choose(loaded, examples, choices, display.on_eval_batch, should_stop)
+        if max_tokens is not None:
+            rows, lines = _write(loaded, items, max_tokens, display, should_stop)
+        else:
+            rows, lines = _choose(loaded, items, choices, display, should_stop)
         if should_stop():
             raise KeyboardInterrupt
     if as_json:
         print_json({"task": found.name, "candidates": list(choices), "state_sha256": loaded.state_sha256(),
-                    "predictions": [vars(each) for each in predictions]})  # fmt: skip
+                    "predictions": rows})  # fmt: skip
     else:
-        print_lines(*map(_line, predictions))
+        print_lines(*lines)
     return 0
 
 
-def _examples(data: Path | None, texts: tuple[str, ...], task: str, has_candidates: bool) -> tuple[Task, list[Example]]:
+def _choose(program: Program, items: list[Item], choices: tuple[str, ...], display: RunDisplay,
+            should_stop: Callable[[], bool]) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
+    from prgec.driver.predict import predict as choose
+
+    examples = [item for item in items if isinstance(item, Example)]
+    if len(examples) < len(items):
+        raise UsageError("conversations and plain text have no candidates to choose from", hint="use --generate N")
+    predictions = choose(program, examples, choices, display.on_eval_batch, should_stop)
+    return [vars(each) for each in predictions], [_line(each) for each in predictions]
+
+
+def _write(program: Program, items: list[Item], max_tokens: int, display: RunDisplay,
+           should_stop: Callable[[], bool]) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
+    from prgec.driver.generate import generate, prompt_ids
+
+    asked = [Example(item.text, None, item.where) if isinstance(item, Document) else item for item in items]
+    prompts = [prompt_ids(item, program.tokenizer) for item in asked]
+    answers = generate(program, prompts, max_tokens=max_tokens, on_call=display.on_eval_batch,
+                       should_stop=should_stop) or []  # fmt: skip
+    shown = [program.tokenizer.decode(ids) for ids in prompts]
+    rows = [{"prompt": prompt, "completion": answer} for prompt, answer in zip(shown, answers, strict=False)]
+    return rows, [row["completion"] for row in rows]
+
+
+def _items(data: Path | None, texts: tuple[str, ...], task: str, *, is_free: bool) -> tuple[Task, list[Item]]:
     if (data is None) == (not texts):
         raise UsageError("predict needs either --data or --text")
     if data is not None:
+        from prgec.data.dataset import load_dataset
+
         dataset = load_dataset(data, task, labelled=False)
         return dataset.task, list(dataset.examples)
-    name = ("completion" if has_candidates else "sst2") if task == AUTO_TASK else task
-    found = find_task(name)
-    return found, [Example(found.prompt(text), None, f"--text {number}") for number, text in enumerate(texts, start=1)]
+    found = find_task(("completion" if is_free else "sst2") if task == AUTO_TASK else task)
+    if not isinstance(found, TemplateTask | CompletionFormat) or len(found.fields) > 1:
+        raise UsageError(f"task {found.name} reads {', '.join(found.fields)}: a --text is not enough",
+                         hint="give rows with --data")  # fmt: skip
+    return found, [Example(found.prompt_of(text), None, f"--text {n}") for n, text in enumerate(texts, start=1)]
 
 
 def _line(prediction: Prediction) -> str:

@@ -7,9 +7,10 @@ from types import TracebackType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from prgec.cli.render import stderr_console
+from prgec.data.dataset import Dataset
 from prgec.driver.evaluate import Evaluation
 from prgec.driver.program import Program
-from prgec.driver.run import Listener
+from prgec.driver.run_result import Listener
 from prgec.driver.trainer import StepResult
 
 # Weight of the newest loss in the displayed running mean.
@@ -43,6 +44,10 @@ class RunDisplay(Listener):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+    def on_data(self, dataset: Dataset) -> None:
+        """Say which task the fields were taken for."""
+        self._say(dataset.describe())
 
     def on_ready(self, program: Program, num_examples: int, num_eval_examples: int) -> None:
         """Say what is about to be trained."""
@@ -80,6 +85,7 @@ class RunDisplay(Listener):
             self._progress.remove_task(self._eval)
             self._eval = None
         accuracy = f"  accuracy {evaluation.accuracy:.1%}" if evaluation.accuracy is not None else ""
+        accuracy += f"  F1 {evaluation.f1:.1%}" if evaluation.f1 is not None else ""
         self._say(f"step {step}: evaluation loss {evaluation.loss:.4f}{accuracy}")
 
     def _say(self, text: str) -> None:

@@ -11,12 +11,12 @@ from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.main import INTERRUPTED_EXIT_CODE
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
-from prgec.data.tasks import AUTO_TASK, TASKS
+from prgec.cli.task_option import TASK, TASK_HELP
 from prgec.driver.estimators import ESTIMATORS
 from prgec.driver.options import RunOptions
-from prgec.driver.run import RunResult
 from prgec.driver.run import run as train
 from prgec.driver.run_folder import ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME
+from prgec.driver.run_result import RunResult
 from prgec.driver.schedules import SCHEDULES
 
 FILE = click.Path(path_type=Path)
@@ -25,23 +25,29 @@ STOPPING = "stopping after this step; press Ctrl-C again to abort without saving
 
 @click.command()
 @click.argument("program", type=FILE)
-@click.option("--data", type=FILE, help="Training rows (jsonl).")
-@click.option("--eval-data", type=FILE, help="Rows to evaluate before and after (jsonl).")
+@click.option("--data", type=FILE, help="Training rows: jsonl, json, tsv, txt, parquet, a folder of datasets, or "
+              "hf:NAME:CONFIG:SPLIT.")  # fmt: skip
+@click.option("--eval-data", type=FILE, help="Rows to evaluate before and after.")
 @click.option("--rows", type=FILE, help="Training rows made by prgec tokenize, instead of --data.")
 @click.option("--eval-rows", type=FILE, help="Rows made by prgec tokenize, instead of --eval-data.")
-@click.option("--task", type=click.Choice([AUTO_TASK, *TASKS]), default=RunOptions.task, show_default=True,
-              help="How fields become prompts; auto looks at the first row.")  # fmt: skip
+@click.option("--task", type=TASK, default=RunOptions.task, show_default=True, help=TASK_HELP)
+@click.option("--low-volume", is_flag=True, help="Train on 1,000 rows of --data, choose by 500 others, evaluate on "
+              "1,000 of --eval-data (on the 500 without it).")  # fmt: skip
 @click.option("--steps", type=int, default=RunOptions.steps, show_default=True, help="Training steps.")
 @click.option("--lr", type=float, default=RunOptions.lr, show_default=True, help="Learning rate.")
 @click.option("--lr-schedule", "schedule", type=click.Choice(list(SCHEDULES)), default=RunOptions.schedule,
               show_default=True, help="How the learning rate changes over the run.")  # fmt: skip
+@click.option("--warmup", type=int, default=RunOptions.warmup, metavar="N", help="Steps over which lr rises first.")
 @click.option("--eps", type=float, default=RunOptions.eps, show_default=True, help="Perturbation scale.")
 @click.option("--seed", type=int, default=RunOptions.seed, show_default=True, help="Key of noise and data order.")
 @click.option("--estimator", type=click.Choice(list(ESTIMATORS)), default=RunOptions.estimator, show_default=True,
               help="How losses become coefficients; plain is the paper's.")  # fmt: skip
 @click.option("--eval-every", type=int, default=RunOptions.eval_every, metavar="N",
               help="Also evaluate every N steps.")  # fmt: skip
-@click.option("--adapter", type=FILE, help="Start from this adapter.")
+@click.option("--early-stop", "patience", type=int, default=RunOptions.patience, metavar="N",
+              help="End after N evaluations without a better score; the best state is kept.")  # fmt: skip
+@click.option("--init-adapter", "--adapter", "adapter", type=FILE,
+              help="Start from this adapter: adapter.safetensors of a run, or a PEFT adapter's folder.")  # fmt: skip
 @click.option("--prefix-cache", type=FILE, metavar="DIR",
               help="Keep hidden states here, so that later epochs run the trained blocks only "
               "(programs compiled with --prefix method).")  # fmt: skip
@@ -52,10 +58,10 @@ STOPPING = "stopping after this step; press Ctrl-C again to abort without saving
 @click.option("--force", is_flag=True, help="Use --out even if it holds other files or an unfinished run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def run(as_json: bool, **flags: Any) -> int:
-    """Train PROGRAM (a .pte made by prgec compile) on a jsonl file.
+    """Train PROGRAM (a .pte made by prgec compile) on a data file.
 
-    Rows are {"sentence", "label"} (SST-2) or {"prompt", "completion"}. The run folder gets metrics.jsonl,
-    adapter.safetensors, plot.png and run.json.
+    Rows are those of a known task (docs/tasks.md), prompt and completion, chat messages or text. The run folder gets
+    metrics.jsonl, adapter.safetensors, plot.png and run.json; prgec report turns it into a page.
     """
     options = RunOptions(**flags)
     with stop_on_interrupt(STOPPING) as should_stop, RunDisplay(options.steps) as display:
@@ -81,6 +87,10 @@ def summary_lines(result: RunResult) -> list[str]:
     if before and after and before.accuracy is not None and after.accuracy is not None:
         points = 100 * (after.accuracy - before.accuracy)
         lines.append(f"  accuracy    {before.accuracy:.1%} -> {after.accuracy:.1%} ({points:+.1f} points)")
+    if before and after and before.f1 is not None and after.f1 is not None:
+        lines.append(f"  F1          {before.f1:.1%} -> {after.f1:.1%}, exact match {after.exact_match:.1%}")
+    if result.best_step is not None:
+        lines.append(f"  kept        the state of step {result.best_step}, which scored best")
     files = ", ".join((ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME))
     return [*lines, f"  state       sha256 {result.state_sha256[:16]}", f"  files       {files}",
             f"  run folder  {result.run}"]  # fmt: skip

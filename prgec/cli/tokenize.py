@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from prgec.cli.render import print_json, print_lines
-from prgec.data.tasks import AUTO_TASK, TASKS, load_dataset
+from prgec.cli.task_option import TASK, TASK_HELP
+from prgec.data.tasks import AUTO_TASK
 
 FILE = click.Path(path_type=Path)
 
@@ -16,11 +17,11 @@ FILE = click.Path(path_type=Path)
 @click.argument("program", type=FILE)
 @click.argument("data", type=FILE)
 @click.option("-o", "--output", type=FILE, default=Path("rows.bin"), show_default=True, help="File to write.")
-@click.option("--task", type=click.Choice([AUTO_TASK, *TASKS]), default=AUTO_TASK, show_default=True,
-              help="How fields become prompts; auto looks at the first row.")  # fmt: skip
+@click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def tokenize(program: Path, data: Path, output: Path, task: str, as_json: bool) -> int:
-    """Encode DATA (jsonl) for PROGRAM (a .pte), so that a device can train without a tokenizer."""
+    """Encode DATA for PROGRAM (a .pte), so that a device can train without a tokenizer."""
+    from prgec.data.dataset import load_dataset
     from prgec.data.rows_file import pack_rows
     from prgec.driver.evaluate import encode_row_set
     from prgec.driver.files import write_atomic

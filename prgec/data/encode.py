@@ -1,4 +1,4 @@
-"""Turn an example into a row: token ids, label positions and targets, cut to the compiled length.
+"""Turn items into rows: token ids, label positions and targets, cut to the compiled lengths.
 
 Letters: T tokens, K label positions.
 """
@@ -6,12 +6,12 @@ Letters: T tokens, K label positions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from prgec.contract import Manifest
-from prgec.data.tasks import Example
+from prgec.data.task import Conversation, Document, Example, Item
 from prgec.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -26,6 +26,9 @@ class Encoder(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""
+
+    def encode_chat(self, messages: Sequence[dict[str, Any]]) -> tuple[list[int], list[bool]]:
+        """Return the ids of a conversation and which of them the assistant says."""
 
 
 @dataclass(frozen=True)
@@ -45,51 +48,163 @@ class Row:
     truncated: bool = False
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """A row before it is cut to a program.
+
+    Attributes:
+        row: All of it, however long.
+        where: `file, line n`, for messages.
+        has_bos: Whether the first token must survive a cut.
+        is_text: Whether it may become several rows.
+    """
+
+    row: Row
+    where: str
+    has_bos: bool
+    is_text: bool = False
+
+
 def encode_rows(pairs: Iterable[tuple[Example, str]], tokenizer: Encoder, manifest: Manifest) -> list[Row]:
     """Encode (example, completion) pairs; one warning tells how many prompts were cut.
 
     Raises:
         DataError: If a completion is empty, or longer than the program's K label positions.
     """
-    rows = [encode_row(example, completion, tokenizer, manifest) for example, completion in pairs]
-    num_truncated = sum(row.truncated for row in rows)
-    if num_truncated:
-        logger.warning("%d of %d rows are longer than %d tokens: cut from the left of the prompt",
-                       num_truncated, len(rows), manifest.seq_len)  # fmt: skip
-    return rows
+    return fit([encode_pair(example, completion, tokenizer) for example, completion in pairs], manifest)
+
+
+def encode_items(items: Iterable[Item], tokenizer: Encoder, manifest: Manifest) -> list[Row]:
+    """Encode labelled items with their right answers; a document may become several rows.
+
+    Raises:
+        DataError: If an item has nothing to learn, or more than the program's K label positions.
+    """
+    return fit([encode_item(item, tokenizer) for item in items], manifest)
 
 
 def encode_row(example: Example, completion: str, tokenizer: Encoder, manifest: Manifest) -> Row:
     """Encode one prompt with one completion.
 
+    Raises:
+        DataError: If the completion has no tokens, more than K tokens, or nothing in front of it.
+    """
+    return encode_rows([(example, completion)], tokenizer, manifest)[0]
+
+
+def encode_item(item: Item, tokenizer: Encoder) -> Encoded:
+    """Encode one item with its right answer, uncut."""
+    if isinstance(item, Conversation):
+        return _encode_chat(item, tokenizer)
+    if isinstance(item, Document):
+        return _encode_text(item, tokenizer)
+    assert item.completion is not None, "only labelled examples are learned"
+    return encode_pair(item, item.completion, tokenizer)
+
+
+def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encoded:
+    """Encode one prompt with one completion, uncut.
+
     The completion's tokens are those of `prompt + completion` behind what it has in common with `prompt`, so a token
     that straddles the border counts as completion. The last token is only predicted, never read.
 
     Raises:
-        DataError: If the completion has no tokens, more than K tokens, or nothing in front of it.
+        DataError: If the completion has no tokens, or nothing in front of it.
     """
     full = tokenizer.encode(example.prompt + completion)
     start = _common_prefix(full, tokenizer.encode(example.prompt))
-    num_targets = len(full) - start
-    _check_targets(example, num_targets, start, manifest)
-    has_bos = tokenizer.bos_id is not None and full[0] == tokenizer.bos_id
-    tokens, num_cut = _cut_left(full[:-1], manifest.seq_len, keep_first=has_bos)
-    first = start - 1 - num_cut
-    return Row(tuple(tokens), tuple(range(first, first + num_targets)), tuple(full[start:]), truncated=num_cut > 0)
-
-
-def _check_targets(example: Example, num_targets: int, start: int, manifest: Manifest) -> None:
-    if num_targets == 0:
+    if start == len(full):
         raise DataError("the completion has no tokens", where=example.where)
-    if num_targets > manifest.num_labels:
-        what = f"the completion has {num_targets} tokens, the program has K = {manifest.num_labels} label positions"
-        raise DataError(what, where=example.where, hint=f"compile with --label-tokens {num_targets}")
-    if num_targets > manifest.seq_len:
-        raise DataError(f"the completion has {num_targets} tokens, the program has T = {manifest.seq_len}",
-                        where=example.where)  # fmt: skip
     if start == 0:
         raise DataError("the prompt is empty and the tokenizer has no BOS: nothing predicts the first token",
                         where=example.where)  # fmt: skip
+    row = Row(tuple(full[:-1]), tuple(range(start - 1, len(full) - 1)), tuple(full[start:]))
+    return Encoded(row, example.where, has_bos=full[0] == tokenizer.bos_id)
+
+
+def fit(encoded: Sequence[Encoded], manifest: Manifest) -> list[Row]:
+    """Cut rows to a program: prompts from their left, documents into several rows.
+
+    Raises:
+        DataError: If rows have more targets than K, or targets alone are longer than T; says how many, and the longest.
+    """
+    _check_targets(encoded, manifest)
+    _check_ids(encoded, manifest)
+    rows = [row for each in encoded for row in _fitted(each, manifest)]
+    lengths = [len(each.row.tokens) for each in encoded if not each.is_text]
+    too_long = [length for length in lengths if length > manifest.seq_len]
+    if too_long:
+        logger.warning("%d of %d rows are longer than %d tokens, the longest has %d: cut from the left of the prompt",
+                       len(too_long), len(encoded), manifest.seq_len, max(too_long))  # fmt: skip
+    return rows
+
+
+def _check_targets(encoded: Sequence[Encoded], manifest: Manifest) -> None:
+    for limit, what, flag in ((manifest.num_labels, "K = {} label positions", "--label-tokens"),
+                              (manifest.seq_len, "T = {} tokens", "--seq-len")):  # fmt: skip
+        over = [each for each in encoded if not each.is_text and len(each.row.targets) > limit]
+        if over:
+            longest = max(over, key=lambda each: len(each.row.targets))
+            count = len(longest.row.targets)
+            raise DataError(f"{len(over)} of {len(encoded)} completions have more tokens than the program's "
+                            f"{what.format(limit)}; the longest has {count}", where=longest.where,
+                            hint=f"compile with {flag} {count}, or with --data")  # fmt: skip
+
+
+def _check_ids(encoded: Sequence[Encoded], manifest: Manifest) -> None:
+    for each in encoded:
+        largest = max(max(each.row.tokens), max(each.row.targets))
+        if largest >= manifest.vocab_size:
+            raise DataError(f"token {largest} lies beyond the model's vocabulary of {manifest.vocab_size}",
+                            where=each.where, hint="the text uses a token the model has no embedding for")  # fmt: skip
+
+
+def _fitted(encoded: Encoded, manifest: Manifest) -> list[Row]:
+    if encoded.is_text:
+        return _windows(encoded.row, manifest)
+    row = encoded.row
+    num_cut = max(0, len(row.tokens) - manifest.seq_len)
+    if num_cut == 0:
+        return [row]
+    head = row.tokens[:1] if encoded.has_bos else ()
+    tokens = head + row.tokens[len(head) + num_cut :]
+    # Targets of early turns may lie in what was cut; a label needs its own position and the token in front of it.
+    kept = [(p - num_cut, target) for p, target in zip(row.label_pos, row.targets, strict=True) if p >= num_cut]
+    positions, targets = zip(*kept, strict=True)
+    return [Row(tokens, positions, targets, truncated=True)]
+
+
+def _windows(row: Row, manifest: Manifest) -> list[Row]:
+    """Split a document so that every token is predicted once, with as much text before it as T and K allow."""
+    rows = []
+    stride = min(manifest.num_labels, manifest.seq_len)
+    for first in range(0, len(row.targets), stride):
+        end = min(first + stride, len(row.targets))
+        start = max(0, end - manifest.seq_len)
+        positions = tuple(range(first - start, end - start))
+        rows.append(Row(row.tokens[start:end], positions, row.targets[first:end]))
+    return rows
+
+
+def _encode_chat(item: Conversation, tokenizer: Encoder) -> Encoded:
+    try:
+        ids, is_said = tokenizer.encode_chat(item.messages)
+    except DataError as error:
+        raise DataError(error.what, where=item.where, hint=error.hint) from error
+    at = [index for index in range(1, len(ids)) if is_said[index]]
+    if not at:
+        raise DataError("the assistant's turns have no tokens", where=item.where)
+    # Nothing behind the last target is read, so the row ends in front of it.
+    row = Row(tuple(ids[: at[-1]]), tuple(index - 1 for index in at), tuple(ids[index] for index in at))
+    return Encoded(row, item.where, has_bos=ids[0] == tokenizer.bos_id)
+
+
+def _encode_text(item: Document, tokenizer: Encoder) -> Encoded:
+    ids = tokenizer.encode(item.text)
+    if len(ids) < 2:
+        raise DataError("the text is a single token: nothing is predicted", where=item.where)
+    row = Row(tuple(ids[:-1]), tuple(range(len(ids) - 1)), tuple(ids[1:]))
+    return Encoded(row, item.where, has_bos=ids[0] == tokenizer.bos_id, is_text=True)
 
 
 def _common_prefix(left: list[int], right: list[int]) -> int:
@@ -97,12 +212,3 @@ def _common_prefix(left: list[int], right: list[int]) -> int:
         if a != b:
             return index
     return min(len(left), len(right))
-
-
-def _cut_left(tokens: list[int], limit: int, *, keep_first: bool) -> tuple[list[int], int]:
-    """Drop tokens from the left (behind a BOS) until `limit` remain; return them and how many went."""
-    num_cut = max(0, len(tokens) - limit)
-    if num_cut == 0:
-        return tokens, 0
-    head = tokens[:1] if keep_first else []
-    return head + tokens[len(head) + num_cut :], num_cut

@@ -18,16 +18,18 @@ class Record:
         fields: The object as parsed.
         path: File it came from, for messages.
         line: Line number, counted from 1.
+        unit: What `line` counts.
     """
 
     fields: dict[str, Any]
     path: Path
     line: int
+    unit: str = "line"
 
     @property
     def where(self) -> str:
         """Return `file, line n`, the location shown in error messages."""
-        return f"{self.path}, line {self.line}"
+        return f"{self.path}, {self.unit} {self.line}"
 
     def text(self, name: str) -> str:
         """Return a string field.
@@ -36,7 +38,8 @@ class Record:
             DataError: If the field is missing, is not a string, or cannot be written as UTF-8.
         """
         if name not in self.fields:
-            raise DataError(f'missing field "{name}"', where=self.where)
+            found = ", ".join(sorted(self.fields)) or "none"
+            raise DataError(f'missing field "{name}"; found {found}', where=self.where)
         value = self.fields[name]
         if not isinstance(value, str):
             raise DataError(f'field "{name}" is {type(value).__name__}; expected a string', where=self.where)
@@ -53,17 +56,25 @@ def read_jsonl(path: Path) -> list[Record]:
     Raises:
         DataError: If the file is missing, unreadable, empty, not UTF-8, or a line is not a JSON object.
     """
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError as error:
-        raise DataError("no such data file", where=path) from error
-    except OSError as error:
-        raise DataError(f"cannot read the data file: {error.strerror}", where=path) from error
-    lines = raw.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    lines = read_bytes(path).removeprefix(b"\xef\xbb\xbf").split(b"\n")
     records = [_parse_line(text, path, number) for number, text in enumerate(lines, start=1) if text.strip()]
     if not records:
         raise DataError("the data file is empty", where=path, hint="it needs one JSON object per line")
     return records
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the bytes of a data file.
+
+    Raises:
+        DataError: If the file is missing or unreadable.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise DataError("no such data file", where=path) from error
+    except OSError as error:
+        raise DataError(f"cannot read the data file: {error.strerror}", where=path) from error
 
 
 def _parse_line(raw: bytes, path: Path, line: int) -> Record:

@@ -1,209 +1,141 @@
-"""The table of tasks: how the fields of a record become a prompt, the right completion, and the choices.
+"""The table of tasks. To add one, add a row to `TASKS`, or write a TOML file (`own_task.py`).
 
-A task with fixed answers is a row of data (`ClassificationTask`); free text is `CompletionTask`. To add a
-classification task add a row to `TASKS`.
+Templates are those of the P-RGE paper (arXiv 2409.15520, Table 8), which takes SST-2, RTE, BoolQ, WSC, WiC, MultiRC,
+COPA and SQuAD from MeZO (Malladi et al., 2023), MRPC, QQP, QNLI and WNLI after PromptSource, and WinoGrande from Zhang
+et al. (2024). Where the table's typesetting leaves white space or the place of "Yes or No?" open, MeZO decides
+(docs/decisions/008-task-templates.md). Fields have the names of the published files, with those of other releases as
+aliases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
-
-from prgec.data.jsonl import Record, read_jsonl
+from prgec.data.formats import ChatFormat, CompletionFormat, TextFormat
+from prgec.data.jsonl import Record
+from prgec.data.task import SPAN_F1, Task, TemplateTask, Values
 from prgec.errors import DataError, UsageError
 
 AUTO_TASK = "auto"
-MAX_DERIVED_CANDIDATES = 16
+TOML_SUFFIX = ".toml"
+
+_NO_YES, _YES_NO = ("No", "Yes"), ("Yes", "No")
+_NEGATIVE_POSITIVE = {"0": 0, "1": 1, "false": 0, "true": 1}
+_ENTAILMENT = {"entailment": 0, "not_entailment": 1, "0": 0, "1": 1}
+_PAIR_OF_SENTENCES = "Sentence 1: {sentence1}\nSentence 2: {sentence2}\n"
 
 
-@dataclass(frozen=True)
-class Example:
-    """One labelled or unlabelled item, as text.
-
-    Attributes:
-        prompt: Text the model is given.
-        completion: The right continuation, leading space included; None when the label is not known.
-        where: `file, line n`, for messages.
-    """
-
-    prompt: str
-    completion: str | None
-    where: str
+def _boolq(values: Values, record: Record) -> Values:
+    question = values["question"] if values["question"].endswith("?") else values["question"] + "?"
+    return {**values, "question": question[:1].upper() + question[1:]}
 
 
-class Task(Protocol):
-    """What the driver needs to know of a task."""
-
-    @property
-    def name(self) -> str:
-        """Name on the command line."""
-
-    @property
-    def prompt_field(self) -> str:
-        """Field that must be present in every record."""
-
-    @property
-    def answer_field(self) -> str:
-        """Field that holds the label or the completion."""
-
-    @property
-    def candidates(self) -> tuple[str, ...]:
-        """Fixed choices in label order; empty when the data define them."""
-
-    def prompt(self, text: str) -> str:
-        """Return the prompt for one text."""
-
-    def completion(self, record: Record) -> str:
-        """Return the right continuation of one record."""
+def _wsc(values: Values, record: Record) -> Values:
+    return {**values, "span2_text": values["span2_text"].lower()}
 
 
-@dataclass(frozen=True)
-class ClassificationTask:
-    """A text and a label out of a fixed set, asked as a cloze.
-
-    Attributes:
-        name: Name on the command line.
-        prompt_field: Field with the text.
-        answer_field: Field with the label.
-        template: Prompt; `{text}` stands for the text without surrounding white space.
-        candidates: Continuation for each class, in class order.
-        labels: Accepted spellings of a label (lower case) and the class each one means.
-    """
-
-    name: str
-    prompt_field: str
-    answer_field: str
-    template: str
-    candidates: tuple[str, ...]
-    labels: dict[str, int]
-
-    def prompt(self, text: str) -> str:
-        """Return the cloze prompt for one text."""
-        return self.template.replace("{text}", text.strip())
-
-    def completion(self, record: Record) -> str:
-        """Return the continuation of the record's label.
-
-        Raises:
-            DataError: If the label is missing or not one of the task's.
-        """
-        if self.answer_field not in record.fields:
-            raise DataError(f'missing field "{self.answer_field}"', where=record.where)
-        label = record.fields[self.answer_field]
-        # bool is an int and "True" would be found nowhere; 1.0 is how some exporters write 1.
-        key = str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip().lower()
-        if key not in self.labels:
-            known = ", ".join(sorted(self.labels))
-            raise DataError(f"unknown label {label!r} for task {self.name}", where=record.where, hint=f"known: {known}")
-        return self.candidates[self.labels[key]]
+def _copa(values: Values, record: Record) -> Values:
+    conjunctions = {"effect": "so", "cause": "because"}
+    if values["question"] not in conjunctions:
+        raise DataError(f'field "question" is {values["question"]!r}; expected cause or effect', where=record.where)
+    lowered = {name: _lower_first(values[name]) for name in ("choice1", "choice2")}
+    return {**values, **lowered, "premise": values["premise"].removesuffix("."),
+            "conjunction": conjunctions[values["question"]]}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class CompletionTask:
-    """Free prompt and completion, used exactly as written."""
-
-    name: str = "completion"
-    prompt_field: str = "prompt"
-    answer_field: str = "completion"
-    candidates: tuple[str, ...] = ()
-
-    def prompt(self, text: str) -> str:
-        """Return the prompt unchanged."""
-        return text
-
-    def completion(self, record: Record) -> str:
-        """Return the completion unchanged.
-
-        Raises:
-            DataError: If the completion is missing or empty.
-        """
-        completion = record.text(self.answer_field)
-        if not completion:
-            raise DataError(f'field "{self.answer_field}" is empty', where=record.where)
-        return completion
+def _lower_first(text: str) -> str:
+    first, space, rest = text.partition(" ")
+    return text if first == "I" else first.lower() + space + rest
 
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        ClassificationTask(
-            name="sst2",
-            prompt_field="sentence",
-            answer_field="label",
-            template="{text} It was",
-            candidates=(" terrible", " great"),
-            labels={"0": 0, "1": 1, "negative": 0, "positive": 1, "terrible": 0, "great": 1},
-        ),
-        CompletionTask(),
-    )
-}
+def _winogrande(values: Values, record: Record) -> Values:
+    context, blank, rest = values["sentence"].partition("_")
+    if not blank or "_" in rest:
+        raise DataError('field "sentence" has no single blank "_"', where=record.where)
+    return {**values, "context": context.rstrip(), "object": rest}
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """A data file read under one task.
+_TASKS: tuple[Task, ...] = (
+    TemplateTask(
+        "sst2", ("sentence",), "label", "{sentence} It was", (" terrible", " great"),
+        {"0": 0, "1": 1, "negative": 0, "positive": 1, "terrible": 0, "great": 1},
+    ),
+    TemplateTask(
+        "rte", ("premise", "hypothesis"), "label",
+        '{premise}\nDoes this mean that "{hypothesis}" is true? Yes or No?\n', _YES_NO, _ENTAILMENT,
+        aliases={"premise": ("sentence1",), "hypothesis": ("sentence2",)},
+    ),
+    TemplateTask(
+        "mrpc", ("sentence1", "sentence2"), "label",
+        "Do the following two sentences mean the same thing? Yes or No?\n" + _PAIR_OF_SENTENCES, _NO_YES,
+        _NEGATIVE_POSITIVE,
+        aliases={"sentence1": ("#1 String",), "sentence2": ("#2 String",), "label": ("Quality",)},
+    ),
+    TemplateTask(
+        "qqp", ("question1", "question2"), "label",
+        "Are these two questions asking the same thing? Yes or No?\nQuestion 1: {question1}\nQuestion 2: {question2}\n",
+        _NO_YES, _NEGATIVE_POSITIVE, aliases={"label": ("is_duplicate",)},
+    ),
+    TemplateTask(
+        "qnli", ("question", "sentence"), "label",
+        "Does this sentence answer the question? Yes or No?\nSentence 1: {question}\nSentence 2: {sentence}\n",
+        _YES_NO, _ENTAILMENT,
+    ),
+    TemplateTask(
+        "wnli", ("sentence1", "sentence2"), "label",
+        "Given the first sentence, is the second sentence true? Yes or No?\n" + _PAIR_OF_SENTENCES, _NO_YES,
+        _NEGATIVE_POSITIVE,
+    ),
+    TemplateTask(
+        "boolq", ("passage", "question"), "label", "{passage} {question}\n", _NO_YES, _NEGATIVE_POSITIVE,
+        aliases={"label": ("answer",)}, derive=_boolq,
+    ),
+    TemplateTask(
+        "wsc", ("text", "span1_text", "span2_text"), "label",
+        '{text}\nIn the previous sentence, does the pronoun "{span2_text}" refer to {span1_text}? Yes or No?\n',
+        _NO_YES, _NEGATIVE_POSITIVE,
+        aliases={"span1_text": ("target.span1_text",), "span2_text": ("target.span2_text",)}, derive=_wsc,
+    ),
+    TemplateTask(
+        "wic", ("word", "sentence1", "sentence2"), "label",
+        'Does the word "{word}" have the same meaning in these two sentences? Yes, No?\n{sentence1}\n{sentence2}\n',
+        _NO_YES, _NEGATIVE_POSITIVE,
+    ),
+    TemplateTask(
+        "multirc", ("paragraph", "question", "answer"), "label",
+        '{paragraph}\nQuestion: {question}\nI found this answer "{answer}". Is that correct? Yes or No?\n', _NO_YES,
+        _NEGATIVE_POSITIVE,
+    ),
+    TemplateTask(
+        "copa", ("premise", "choice1", "choice2", "question"), "label", "{premise} {conjunction}",
+        (" {choice1}", " {choice2}"), {"0": 0, "1": 1}, derive=_copa,
+    ),
+    TemplateTask(
+        "winogrande", ("sentence", "option1", "option2"), "answer", "{context}",
+        (" {option1}{object}", " {option2}{object}"), {"1": 0, "2": 1}, derive=_winogrande,
+    ),
+    # The line break is learned as the end of the answer.
+    TemplateTask(
+        "squad", ("title", "context", "question"), "answers",
+        "Title: {title}\nContext: {context}\nQuestion: {question}\nAnswer:", answer=" {answer}\n", metric=SPAN_F1,
+    ),
+    CompletionFormat(),
+    ChatFormat(),
+    TextFormat(),
+)  # fmt: skip
 
-    Attributes:
-        task: Row of the task table.
-        path: File the examples came from.
-        examples: Items in file order.
-    """
-
-    task: Task
-    path: Path
-    examples: tuple[Example, ...]
-
-    def candidates(self) -> tuple[str, ...]:
-        """Return the choices an answer is picked from; empty when the task is open-ended.
-
-        A free-text task becomes a choice when its data hold 2 to 16 distinct completions.
-        """
-        if self.task.candidates:
-            return self.task.candidates
-        distinct = sorted({example.completion for example in self.examples if example.completion is not None})
-        return tuple(distinct) if 2 <= len(distinct) <= MAX_DERIVED_CANDIDATES else ()
-
-
-def load_dataset(path: Path, task_name: str = AUTO_TASK, *, labelled: bool = True) -> Dataset:
-    """Read a jsonl file as examples of a task.
-
-    Args:
-        path: The data file.
-        task_name: A name in `TASKS`, or `auto` to tell it from the fields of the first record.
-        labelled: Whether every record must say the right answer; otherwise answers are ignored.
-
-    Raises:
-        UsageError: If the task is not in the table.
-        DataError: If the file or a record is bad.
-    """
-    records = read_jsonl(path)
-    task = _detect_task(records) if task_name == AUTO_TASK else find_task(task_name)
-    return Dataset(task, path, tuple(_to_example(task, record, labelled) for record in records))
+TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
 
 
 def find_task(name: str) -> Task:
-    """Return the task of that name.
+    """Return the task of that name, or the one a TOML file describes.
 
     Raises:
-        UsageError: If the table has no such task.
+        UsageError: If the table has no such task, or the file is not a task.
     """
+    if name.endswith(TOML_SUFFIX):
+        from prgec.data.own_task import read_task
+
+        return read_task(name)
     if name not in TASKS:
-        raise UsageError(f"unknown task {name!r}", hint=f"known: {AUTO_TASK}, {', '.join(TASKS)}")
+        raise UsageError(f"unknown task {name!r}",
+                         hint=f"known: {AUTO_TASK}, {', '.join(TASKS)}, or a .toml file")  # fmt: skip
     return TASKS[name]
-
-
-def _detect_task(records: Sequence[Record]) -> Task:
-    first = records[0]
-    for task in TASKS.values():
-        if task.prompt_field in first.fields:
-            return task
-    expected = " or ".join(f'"{task.prompt_field}" and "{task.answer_field}"' for task in TASKS.values())
-    raise DataError(f"cannot tell the task from the fields {sorted(first.fields)}", where=first.where,
-                    hint=f"expected {expected}, or name one with --task")  # fmt: skip
-
-
-def _to_example(task: Task, record: Record, labelled: bool) -> Example:
-    prompt = task.prompt(record.text(task.prompt_field))
-    return Example(prompt, task.completion(record) if labelled else None, record.where)

@@ -11,8 +11,9 @@ from typing import Any
 from prgec.demo import data_file
 from prgec.driver.estimators import DEFAULT_ESTIMATOR
 from prgec.driver.options import RunOptions
-from prgec.driver.run import Listener, RunResult, run
+from prgec.driver.run import run
 from prgec.driver.run_folder import PROGRAM_NAME, RunFolder
+from prgec.driver.run_result import Listener, RunResult
 from prgec.options import CompileOptions
 
 # The longest row of the demo's data has fewer tokens.

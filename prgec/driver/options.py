@@ -18,19 +18,22 @@ class RunOptions:
 
     Attributes:
         program: The compiled .pte.
-        data: Training jsonl; None where `rows` is given.
-        eval_data: Evaluation jsonl; without it and `eval_rows` nothing is evaluated.
+        data: Training data; None where `rows` is given.
+        eval_data: Evaluation data; without it and `eval_rows` nothing is evaluated.
         rows: Training rows made by `prgec tokenize`.
         eval_rows: Evaluation rows made by `prgec tokenize`.
         task: Row of the task table, or `auto`.
         steps: Number of training steps.
         lr: Learning rate at the start.
         schedule: Row of the schedule table: how lr changes over the run.
+        warmup: Steps over which lr rises to its full size before the schedule begins.
         eps: Perturbation scale.
         seed: Key of the noise and of the order of examples.
         estimator: Row of the estimator table.
         eval_every: Steps between evaluations; 0 for before and after only.
-        adapter: Adapter to start from.
+        patience: Evaluations without a better score after which the run ends with its best state; 0 for never.
+        low_volume: Train on 1,000 examples of `data`, choose by 500 others and evaluate on 1,000 of `eval_data`.
+        adapter: Adapter to start from: a file of ours or a PEFT folder.
         prefix_cache: Folder that keeps hidden states of a program with a `prefix` method; None to keep none.
         out: Run folder; None for the first free `runs/<program>-<n>`.
         force: Use `out` even if it holds other files or an unfinished run.
@@ -47,10 +50,13 @@ class RunOptions:
     steps: int = 1000
     lr: float = 3e-3
     schedule: str = DEFAULT_SCHEDULE
+    warmup: int = 0
     eps: float = 1e-2
     seed: int = 0
     estimator: str = DEFAULT_ESTIMATOR
     eval_every: int = 0
+    patience: int = 0
+    low_volume: bool = False
     adapter: Path | None = None
     prefix_cache: Path | None = None
     out: Path | None = None
@@ -82,5 +88,17 @@ class RunOptions:
             raise UsageError("a run needs either --data or --rows")
         if self.eval_data is not None and self.eval_rows is not None:
             raise UsageError("a run takes either --eval-data or --eval-rows")
-        if self.eval_every and self.eval_data is None and self.eval_rows is None:
+        self._check_course()
+
+    def _check_course(self) -> None:
+        """Refuse contradictions between what a run does at its steps."""
+        if not 0 <= self.warmup < self.steps:
+            raise UsageError(f"--warmup is {self.warmup}; expected 0 or more, and less than --steps {self.steps}")
+        if self.patience < 0:
+            raise UsageError(f"--early-stop is {self.patience}; expected 0 or more")
+        if self.low_volume and self.data is None:
+            raise UsageError("--low-volume needs --data")
+        if self.eval_every and self.eval_data is None and self.eval_rows is None and not self.low_volume:
             raise UsageError("--eval-every needs --eval-data or --eval-rows")
+        if self.patience and not self.eval_every:
+            raise UsageError("--early-stop needs --eval-every")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from prgec.data.encode import encode_rows
-from prgec.data.tasks import Example
+from prgec.data.task import Example
 from prgec.driver.evaluate import BatchListener, row_losses
-from prgec.driver.program import TrainableProgram
+from prgec.driver.program import GeneratingProgram
 from prgec.errors import UsageError
 
 
@@ -28,7 +28,7 @@ class Prediction:
 
 
 def predict(
-    program: TrainableProgram,
+    program: GeneratingProgram,
     examples: Sequence[Example],
     candidates: Sequence[str],
     on_batch: BatchListener = lambda done, total: None,
@@ -36,19 +36,22 @@ def predict(
 ) -> list[Prediction]:
     """Score every candidate behind every prompt, N rows a call; the list is empty if it was stopped.
 
+    Without candidates, each example's own are scored.
+
     Raises:
         UsageError: If there are fewer than two different candidates.
         DataError: If a row cannot be encoded for this program.
     """
-    if len(set(candidates)) < 2:
+    choices = [tuple(candidates) or example.candidates for example in examples]
+    if any(len(set(each)) < 2 for each in choices):
         raise UsageError("prediction chooses between candidates and needs at least two",
-                         hint="name them with --candidate TEXT, once for each")  # fmt: skip
-    pairs = [(example, candidate) for example in examples for candidate in candidates]
+                         hint="name them with --candidate TEXT, once for each, or use --generate")  # fmt: skip
+    pairs = [(example, choice) for example, each in zip(examples, choices, strict=True) for choice in each]
     rows = encode_rows(pairs, program.tokenizer, program.manifest)
     losses = row_losses(program, rows, on_batch, should_stop)
     if losses is None:
         return []
     return [
-        Prediction(example.prompt, candidates[int(row.argmin())], dict(zip(candidates, row.tolist(), strict=True)))
-        for example, row in zip(examples, losses.reshape(-1, len(candidates)), strict=True)
+        Prediction(example.prompt, each[int(row.argmin())], dict(zip(each, row.tolist(), strict=True)))
+        for example, each, row in zip(examples, choices, losses.reshape(len(examples), -1), strict=True)
     ]

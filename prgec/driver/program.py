@@ -23,8 +23,10 @@ from prgec.contract import (
     FORWARD_METHOD,
     HIDDEN_INPUT,
     MANIFEST_METHOD,
+    NEXT_TOKENS_METHOD,
     PREFIX_INPUTS,
     PREFIX_METHOD,
+    TARGETS_INPUT,
     TOKENIZER_METHOD,
     VERSION_METHOD,
     Manifest,
@@ -67,6 +69,13 @@ class TrainableProgram(Protocol):
         """Overwrite the trainable buffers."""
 
 
+class GeneratingProgram(TrainableProgram, Protocol):
+    """What evaluation and generation need of an engine besides."""
+
+    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
+        """Return the most likely token behind each label position: i64[N, K]."""
+
+
 class Program:
     """A .pte that follows the graph contract, loaded and ready to train.
 
@@ -88,6 +97,9 @@ class Program:
         self._apply = load_method(APPLY_METHOD, APPLY_INPUTS)
         # Loading packs weights into memory, for nothing where every result is kept already.
         self._load_prefix = functools.cache(lambda: load_method(PREFIX_METHOD, PREFIX_INPUTS))
+        # Most programs are never asked to generate.
+        inputs = [name for name in FORWARD_INPUTS if name != TARGETS_INPUT] + [HIDDEN_INPUT] * has_prefix
+        self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
         self.prefix = PrefixRunner(self.compute_prefix, manifest) if has_prefix else None
         self._state = {name: self._attribute(name) for name in state_names(manifest)}
 
@@ -144,6 +156,22 @@ class Program:
             ProgramError: If the runtime reports a failure.
         """
         self._execute(self._apply, (*_scalars(g_q, lr), *_keys(seed, step)))
+
+    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
+        """Return the most likely token behind each label position under the present state: i64[N, K].
+
+        Only where the manifest's `generate` says so. Rows are N different texts, as in evaluation.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        no_update = np.zeros(self.manifest.q, dtype=np.float32)
+        inputs = [*_int_tensors(tokens_NT, label_pos_NK), *_scalars(no_update, 0.0, 0.0), *_keys(0, 1)]
+        if self.prefix is not None:
+            inputs.append(_float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK)))
+        (tokens_NK,) = self._execute(self._load_next_tokens(), inputs)
+        result: IntArray = tokens_NK.numpy()
+        return result
 
     def compute_prefix(self, tokens_BT: IntArray) -> FloatArray:
         """Run the blocks before the first trained one: f32[B, T, D]; only where they are a method of their own.

@@ -17,6 +17,7 @@ from prgec.driver.journal import Header, Journal, read_journal
 from prgec.driver.options import RunOptions
 from prgec.driver.program import TrainableProgram
 from prgec.driver.run_folder import ADAPTER_NAME, JOURNAL_NAME, PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME, RunFolder
+from prgec.driver.schedules import course
 from prgec.errors import DataError, ProgramError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 # What a user calls the fields of a header.
 _NAMES = {
     "q": "the program's q", "batch_size": "the program's batch size", "seed": "--seed", "steps": "--steps",
-    "lr": "--lr", "eps": "--eps", "schedule": "--lr-schedule", "estimator": "--estimator",
+    "lr": "--lr", "eps": "--eps", "schedule": "--lr-schedule or --warmup", "estimator": "--estimator",
     "num_examples": "the number of examples", "rows_crc": "the data", "program_sha256": "the program",
     "start_sha256": "the adapter to start from",
 }  # fmt: skip
@@ -33,7 +34,7 @@ _NAMES = {
 def header_of(options: RunOptions, program: TrainableProgram, rows: Sequence[Row]) -> Header:
     """Return what a run is, with the start adapter in the program."""
     m = program.manifest
-    return Header(m.q, m.batch_size, options.seed, options.steps, options.lr, options.eps, options.schedule,
+    return Header(m.q, m.batch_size, options.seed, options.steps, options.lr, options.eps, course(options),
                   options.estimator, len(rows), fingerprint(rows), identity(m), masters_sha256(program))  # fmt: skip
 
 

@@ -5,100 +5,40 @@ Letters: B examples a step, N rows of a forward call.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import prgec
 from prgec.contract import CONTRACT_VERSION
 from prgec.data.batches import step_indices, training_batch
-from prgec.data.encode import Row, encode_rows
-from prgec.data.rows_file import RowSet, read_rows
-from prgec.data.tasks import Dataset, load_dataset
+from prgec.data.encode import Row
+from prgec.data.rows_file import RowSet
 from prgec.driver.adapter import load_adapter, masters_sha256, save_adapter
+from prgec.driver.best import BestState
 from prgec.driver.estimators import find_estimator
-from prgec.driver.evaluate import Evaluation, encode_eval_set, evaluate
+from prgec.driver.evaluate import Evaluation, evaluate
 from prgec.driver.journal import EvaluationRecord, Header, Journal
 from prgec.driver.options import RunOptions
 from prgec.driver.plot import plot_run
 from prgec.driver.program import Program
+from prgec.driver.record import peak_rss_bytes, samples
 from prgec.driver.resume import header_of, resume
+from prgec.driver.run_data import RunFiles
 from prgec.driver.run_folder import ADAPTER_NAME, PLOT_NAME, SNAPSHOT_NAME, RunFolder
 from prgec.driver.run_log import RunLog, check_nothing_is_lost, mean_loss
-from prgec.driver.schedules import find_schedule
-from prgec.driver.trainer import StepResult, Trainer
+from prgec.driver.run_result import Listener, RunResult
+from prgec.driver.schedules import learning_rate
+from prgec.driver.trainer import Trainer
 from prgec.errors import NumericsError
 
 logger = logging.getLogger(__name__)
 
 # The reported training loss is a mean over this many last steps: one step's loss is mostly noise.
 LOSS_WINDOW = 50
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run achieved.
-
-    Attributes:
-        run: The run folder.
-        steps: Steps done.
-        loss: Mean training loss over the last steps (at most 50).
-        before: Evaluation before training; None without evaluation data.
-        after: Evaluation after training; None without evaluation data or when interrupted.
-        seconds: Wall time of everything.
-        steps_per_second: Of training alone.
-        state_sha256: Hash of the trained state.
-        interrupted: Whether the user stopped it early.
-    """
-
-    run: Path
-    steps: int
-    loss: float
-    before: Evaluation | None
-    after: Evaluation | None
-    seconds: float
-    steps_per_second: float
-    state_sha256: str
-    interrupted: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the document `--json` prints; `accuracy` is the one after training."""
-        before, after = self.before, self.after
-        return {
-            "run": str(self.run),
-            "steps": self.steps,
-            "loss": self.loss,
-            "accuracy": after.accuracy if after else None,
-            "accuracy_before": before.accuracy if before else None,
-            "eval_loss": after.loss if after else None,
-            "eval_loss_before": before.loss if before else None,
-            "seconds": round(self.seconds, 3),
-            "steps_per_second": round(self.steps_per_second, 3),
-            "state_sha256": self.state_sha256,
-            "interrupted": self.interrupted,
-        }
-
-
-class Listener:
-    """Hears of a run's progress; the base class ignores all of it."""
-
-    def on_ready(self, program: Program, num_examples: int, num_eval_examples: int) -> None:
-        """Hear that the program is open and the data are encoded."""
-
-    def on_resume(self, step: int) -> None:
-        """Hear that an earlier run goes on behind `step`."""
-
-    def on_step(self, result: StepResult) -> None:
-        """Hear of one training step."""
-
-    def on_eval_batch(self, rows_done: int, num_rows: int) -> None:
-        """Hear of one forward call of an evaluation."""
-
-    def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """Hear of a finished evaluation."""
 
 
 def run(
@@ -134,6 +74,8 @@ class _Session:
     trainer: Trainer
     rows: list[Row]
     eval_set: RowSet | None
+    dev_set: RowSet | None
+    best: BestState
     header: Header
     journal: Journal | None
     start: float = field(default_factory=time.monotonic)
@@ -145,10 +87,9 @@ class _Session:
     def open(cls, options: RunOptions, listener: Listener, should_stop: Callable[[], bool]) -> _Session:
         """Check and load everything that can be bad, before anything is written."""
         estimator = find_estimator(options.estimator)
-        find_schedule(options.schedule)
+        learning_rate(options, 1)
         start = time.monotonic()
-        data = load_dataset(options.data, options.task) if options.data else None
-        eval_data = load_dataset(options.eval_data, options.task) if options.eval_data else None
+        files = RunFiles.read(options, listener)
         folder = RunFolder.choose(options.out, options.program.stem, force=options.force)
         if not (options.resume or options.force):
             check_nothing_is_lost(folder)
@@ -157,10 +98,7 @@ class _Session:
             load_adapter(options.adapter, program)
         if (remark := estimator.remark(program.manifest.q)) is not None:
             logger.warning("%s", remark)
-        rows = _encode_training_rows(data, program) if data else _read_rows(options.rows, program).right_rows()
-        eval_set = encode_eval_set(eval_data, program) if eval_data else None
-        if options.eval_rows is not None:
-            eval_set = _read_rows(options.eval_rows, program)
+        rows, eval_set, dev_set = files.encode(program)
         if options.prefix_cache is not None:
             program.keep_prefix_in(options.prefix_cache)
         listener.on_ready(program, len(rows), len(eval_set.answers) if eval_set else 0)
@@ -168,7 +106,7 @@ class _Session:
         journal = resume(program, folder, header) if options.resume else None
         session = cls(options, listener, should_stop, folder, program,
                       Trainer(program, estimator, eps=options.eps, seed=options.seed),
-                      rows, eval_set, header, journal, start)  # fmt: skip
+                      rows, eval_set, dev_set, BestState(options.patience, folder), header, journal, start)  # fmt: skip
         if journal is not None:
             session._take_up(journal)
         return session
@@ -182,11 +120,15 @@ class _Session:
             for record in journal.records
             if isinstance(record, EvaluationRecord)
         ]
+        # What was measured on other data before the first step is no score to beat.
+        self.best.take_up([pair for pair in self.evaluations if pair[0] or self.dev_set is self.eval_set])
         self.listener.on_resume(self.trainer.step_number)
 
     def train(self, log: RunLog) -> RunResult:
         """Evaluate, train, evaluate, and write the folder."""
         before = self._evaluate(log) if self.trainer.step_number == 0 else self._evaluation_of(0)
+        if before is not None and self.trainer.step_number == 0 and self.dev_set is self.eval_set:
+            self.best.hear(0, before, self.program)
         if self.should_stop():
             raise KeyboardInterrupt
         after: Evaluation | None = None
@@ -194,27 +136,37 @@ class _Session:
         try:
             self._steps(log)
             self.trainer.flush()
-            # An impatient user gets the trained state at once, not after an evaluation.
-            after = self._evaluate(log)
+            self._record_state(log)
+            after = self._end(log)
         except NumericsError as error:
             failure = error
             self.trainer.flush()
-        self._record_state(log)
+            self._record_state(log)
         result = self._result(before, after)
         self._write(log, result, failure)
         if failure is not None:
             raise NumericsError(failure.what, where=self.folder.path, hint=failure.hint) from failure
         return result
 
+    def _end(self, log: RunLog) -> Evaluation | None:
+        """Go back to the best state, if one is kept, and evaluate what the run leaves behind."""
+        kept = self.best.restore(self.program)
+        # What a journal tells of an evaluation is not all of it.
+        if kept is not None and self.dev_set is self.eval_set and kept.num_calls:
+            return kept
+        # An impatient user gets the trained state at once, not after an evaluation.
+        return self._evaluate(log, step=self.best.step)
+
     def _steps(self, log: RunLog) -> None:
         options, manifest = self.options, self.program.manifest
-        schedule = find_schedule(options.schedule)
         if self.trainer.step_number:
             self._between_steps(log)
         for step in range(self.trainer.step_number + 1, options.steps + 1):
+            if self.best.is_over:
+                return
             started = time.monotonic()
             indices = step_indices(len(self.rows), manifest.batch_size, options.seed, step)
-            lr = options.lr * schedule((step - 1) / options.steps)
+            lr = learning_rate(options, step)
             result = self.trainer.step(training_batch(self.rows, indices, manifest), lr)
             self.train_seconds += time.monotonic() - started
             self.losses.append(result.loss)
@@ -227,11 +179,13 @@ class _Session:
     def _between_steps(self, log: RunLog) -> None:
         """Evaluate and keep a snapshot where they are due and not done yet."""
         options, step = self.options, self.trainer.step_number
-        if step == options.steps:
+        if step == options.steps and not options.patience:
             return
         if options.eval_every and step % options.eval_every == 0 and self._evaluation_of(step) is None:
             self.trainer.flush()
-            self._evaluate(log)
+            result = self._evaluate(log, self.dev_set)
+            if result is not None:
+                self.best.hear(step, result, self.program)
         if options.snapshot_every and step % options.snapshot_every == 0 and self.program.manifest.state == "seeded":
             self.trainer.flush()
             self._record_state(log)
@@ -245,11 +199,13 @@ class _Session:
     def _evaluation_of(self, step: int) -> Evaluation | None:
         return next((evaluation for number, evaluation in self.evaluations if number == step), None)
 
-    def _evaluate(self, log: RunLog) -> Evaluation | None:
-        if self.eval_set is None:
+    def _evaluate(self, log: RunLog, rows: RowSet | None = None, step: int | None = None) -> Evaluation | None:
+        """Evaluate the present state, which is that after `step` steps if it is not the last one."""
+        rows = rows or self.eval_set
+        if rows is None:
             return None
-        step = self.trainer.step_number
-        result = evaluate(self.program, self.eval_set, self.listener.on_eval_batch, self.should_stop)
+        step = self.trainer.step_number if step is None else step
+        result = evaluate(self.program, rows, self.listener.on_eval_batch, self.should_stop)
         if result is None:
             return None
         log.evaluation(step, result)
@@ -271,7 +227,8 @@ class _Session:
             seconds=self._elapsed(),
             steps_per_second=len(self.losses) / self.train_seconds if self.train_seconds else 0.0,
             state_sha256=self.program.state_sha256(),
-            interrupted=len(self.losses) < self.options.steps,
+            interrupted=len(self.losses) < self.options.steps and not self.best.is_over,
+            best_step=self.best.step,
         )
 
     def _write(self, log: RunLog, result: RunResult, failure: NumericsError | None) -> None:
@@ -279,6 +236,7 @@ class _Session:
         points = [(step, evaluation.loss, evaluation.accuracy) for step, evaluation in self.evaluations]
         plot_run(self.folder.file(PLOT_NAME), self.losses, points, self.program.manifest.model)
         log.commit()
+        self.best.clean()
         options = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self.options).items()}
         self.folder.write_summary({
             **result.to_json(),
@@ -287,14 +245,7 @@ class _Session:
             "prgec": prgec.__version__,
             "contract": CONTRACT_VERSION,
             "base_sha256": self.program.manifest.base_sha256,
+            "manifest": json.loads(self.program.manifest.to_json()),
+            "samples": samples(self.eval_set, result.before, result.after),
+            "peak_rss_bytes": peak_rss_bytes(),
         })  # fmt: skip
-
-
-def _read_rows(path: Path | None, program: Program) -> RowSet:
-    assert path is not None, "options name data or rows"
-    return read_rows(path, program.manifest, program.tokenizer.sha256)
-
-
-def _encode_training_rows(data: Dataset, program: Program) -> list[Row]:
-    pairs = [(example, example.completion) for example in data.examples if example.completion is not None]
-    return encode_rows(pairs, program.tokenizer, program.manifest)

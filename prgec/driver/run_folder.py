@@ -23,10 +23,12 @@ JOURNAL_NAME = "journal.bin"
 PARTIAL_JOURNAL_NAME = "journal.partial.bin"
 # The state of some step of a run that has not ended.
 SNAPSHOT_NAME = "snapshot.safetensors"
+# The state that scored best so far, in a run that may stop early.
+BEST_NAME = "best.safetensors"
 # Present where a run compiled its own program.
 PROGRAM_NAME = "program.pte"
 _OURS = {SUMMARY_NAME, METRICS_NAME, ADAPTER_NAME, PLOT_NAME, PARTIAL_METRICS_NAME, PROGRAM_NAME, JOURNAL_NAME,
-         PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME}  # fmt: skip
+         PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME, BEST_NAME}  # fmt: skip
 DEFAULT_PARENT = Path("runs")
 
 

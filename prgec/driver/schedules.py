@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from prgec.errors import UsageError
 
@@ -29,6 +29,43 @@ def cosine(progress: float) -> float:
 
 SCHEDULES: dict[str, Schedule] = {"constant": constant, "linear": linear, "cosine": cosine}
 DEFAULT_SCHEDULE = "linear"
+
+
+class RateOptions(Protocol):
+    """The options of a run that say its learning rate."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of the run."""
+
+    @property
+    def lr(self) -> float:
+        """Learning rate at its peak."""
+
+    @property
+    def schedule(self) -> str:
+        """Row of the table."""
+
+    @property
+    def warmup(self) -> int:
+        """Steps over which lr rises in a straight line; the schedule follows over the others."""
+
+
+def learning_rate(options: RateOptions, step: int) -> float:
+    """Return the learning rate of one step, counted from 1.
+
+    Raises:
+        UsageError: If the table has no such schedule.
+    """
+    schedule = find_schedule(options.schedule)
+    if step <= options.warmup:
+        return options.lr * step / (options.warmup + 1)
+    return options.lr * schedule((step - 1 - options.warmup) / (options.steps - options.warmup))
+
+
+def course(options: RateOptions) -> str:
+    """Return the name a journal has for the course of the learning rate: `linear`, or `linear+50` with warm-up."""
+    return f"{options.schedule}+{options.warmup}" if options.warmup else options.schedule
 
 
 def find_schedule(name: str) -> Schedule:

@@ -169,17 +169,18 @@ def test_flags_are_frozen() -> None:
         options = [flag for p in command.params if isinstance(p, click.Option) for flag in p.opts]
         found[name] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
-        "compile": "--a-seed --alpha --backend --batch-size --dump-passes --group-size --json --label-tokens --layers "
-                   "--output --passes --prefix --q --quantize --quantize-embedding --rank --rng --save-program "
-                   "--seq-len --state --static --targets -o",
+        "compile": "--a-seed --alpha --backend --batch-size --data --dump-passes --generate --group-size "
+                   "--json --label-tokens --layers --output --passes --prefix --q --quantize --quantize-embedding "
+                   "--rank --rng --save-program --seq-len --state --static --targets --task -o",
         "inspect": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
-        "run": "--adapter --data --eps --estimator --eval-data --eval-every --eval-rows --force --json --lr "
-               "--lr-schedule --out --prefix-cache --resume --rows --seed --snapshot-every --steps --task",
+        "run": "--adapter --data --early-stop --eps --estimator --eval-data --eval-every --eval-rows --force "
+               "--init-adapter --json --low-volume --lr --lr-schedule --out --prefix-cache --resume --rows --seed "
+               "--snapshot-every --steps --task --warmup",
         "replay": "--adapter --json --output --program --step -o",
         "eval": "--adapter --data --json --task",
-        "predict": "--adapter --candidate --data --json --task --text",
+        "predict": "--adapter --candidate --data --generate --json --task --text",
         "demo": "--backend --estimator --json --lr --out --seed --steps",
         "bench": "--backend --batch-size --json --layers --out --q --quantize --quantize-embedding --repeats --seq-len "
                  "--variants",

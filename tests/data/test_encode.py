@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from prgec.contract import Manifest
-from prgec.data.encode import Row, encode_row, encode_rows
-from prgec.data.tasks import Example
+from prgec.data.encode import Row, encode_items, encode_row, encode_rows
+from prgec.data.task import Document, Example
 from prgec.errors import DataError
 
 BOS = 1
@@ -89,8 +89,8 @@ def test_completion_as_long_as_the_program_is_read_from_bos() -> None:
 @pytest.mark.parametrize(
     ("prompt", "completion", "bos", "shape", "message"),
     [
-        ("ab", "cde", True, {}, r"3 tokens, the program has K = 2 label positions \(rows.jsonl, line 7\)"),
-        ("ab", "cde", True, {"num_labels": 8, "seq_len": 2}, "3 tokens, the program has T = 2"),
+        ("ab", "cde", True, {}, r"K = 2 label positions; the longest has 3 \(rows.jsonl, line 7\)"),
+        ("ab", "cde", True, {"num_labels": 8, "seq_len": 2}, "T = 2 tokens; the longest has 3"),
         ("ab", "", True, {}, "completion has no tokens"),
         ("", "c", False, {}, "the prompt is empty and the tokenizer has no BOS"),
     ],
@@ -112,10 +112,30 @@ def test_one_warning_counts_the_cut_rows(caplog: pytest.LogCaptureFixture) -> No
         rows = encode_rows(pairs, CharTokenizer(), _manifest(seq_len=8))
     assert [row.truncated for row in rows] == [False, True, True]
     assert [record.getMessage() for record in caplog.records] == [
-        "2 of 3 rows are longer than 8 tokens: cut from the left of the prompt"
+        "2 of 3 rows are longer than 8 tokens, the longest has 31: cut from the left of the prompt"
     ]
 
 
 def test_rows_are_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         _row("ab", "c").tokens = ()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("seq_len", "num_labels"), [(8, 7), (8, 3), (8, 8), (4, 1), (64, 63)])
+def test_every_token_of_a_document_is_predicted_once(seq_len: int, num_labels: int) -> None:
+    text = "".join(chr(97 + i % 26) + chr(65 + i // 26) for i in range(20))
+    ids = CharTokenizer().encode(text)
+    rows = encode_items([Document(text, "w")], CharTokenizer(), _manifest(seq_len=seq_len, num_labels=num_labels))
+    assert [target for row in rows for target in row.targets] == ids[1:]
+    for row in rows:
+        assert len(row.tokens) <= seq_len and len(row.targets) <= num_labels
+        # What is read in front of a target is what stands in front of it in the text.
+        start = next(i for i in range(len(ids)) if tuple(ids[i : i + len(row.tokens)]) == row.tokens)
+        assert [ids[start + p + 1] for p in row.label_pos] == list(row.targets)
+        assert row.label_pos[-1] == len(row.tokens) - 1
+    assert all(len(row.tokens) == seq_len for row in rows[(seq_len // num_labels) :])
+
+
+def test_tokens_beyond_the_vocabulary() -> None:
+    with pytest.raises(DataError, match=r"token 9731 lies beyond the model's vocabulary of 2000 \(rows"):
+        _row("\u2603", "x")

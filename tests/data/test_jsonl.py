@@ -59,7 +59,7 @@ def test_folder_instead_of_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"b": "x"}', 'missing field "a" .*line 1'),
+        ('{"b": "x"}', 'missing field "a"; found b .*line 1'),
         ('{"a": 3}', 'field "a" is int; expected a string'),
         ('{"a": null}', 'field "a" is NoneType; expected a string'),
         ('{"a": "\\ud800"}', "unpaired surrogate"),

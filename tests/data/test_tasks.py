@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prgec.data.tasks import load_dataset
+from prgec.data.dataset import load_dataset
 from prgec.errors import DataError, UsageError
 
 
@@ -63,7 +63,9 @@ def test_bad_first_record(tmp_path: Path, record: dict[str, Any], message: str) 
 
 
 def test_missing_field_in_a_later_record(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r'missing field "sentence" \(.*line 2\)'):
+    with pytest.raises(
+        DataError, match=r'missing field "sentence": found label; task sst2 needs sentence, label \(.*line 2\)'
+    ):
         load_dataset(_write(tmp_path, {"sentence": "x", "label": 1}, {"label": 1}))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import prgec.runtime_ops.library  # registers the operators the fixture exports
 from prgec import contract
 from prgec.contract import Manifest, Site
-from prgec.data.tasks import Dataset, load_dataset
+from prgec.data.dataset import Dataset, load_dataset
 from prgec.runtime_ops.lora import lora_a
 from prgec.tokenizer import pack_tokenizer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prgec.driver.demo import DemoResult
 from prgec.driver.evaluate import Evaluation
-from prgec.driver.run import RunResult
+from prgec.driver.run_result import RunResult
 
 
 def test_json_has_the_keys_others_rely_on() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prgec.data.dataset import Dataset, load_dataset
 from prgec.data.encode import encode_row
-from prgec.data.tasks import Dataset, Example, load_dataset
+from prgec.data.task import Example
 from prgec.driver.evaluate import encode_eval_set, evaluate
 from prgec.driver.predict import predict
 from prgec.driver.program import Program

@@ -11,7 +11,8 @@ import pytest
 
 from prgec.cli.main import main
 from prgec.driver.options import RunOptions
-from prgec.driver.run import Listener, run
+from prgec.driver.run import run
+from prgec.driver.run_result import Listener
 from prgec.driver.trainer import StepResult
 from prgec.errors import DataError, NumericsError, PrgecError, ProgramError, UsageError
 

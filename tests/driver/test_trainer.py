@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from prgec.data.batches import Batch, step_indices, training_batch
+from prgec.data.dataset import Dataset
 from prgec.data.encode import Row, encode_rows
-from prgec.data.tasks import Dataset
 from prgec.driver.estimators import Plain
 from prgec.driver.program import Program
 from prgec.driver.trainer import Trainer

@@ -1,0 +1,26 @@
+"""The --task option: a row of the task table, `auto`, or a TOML file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from prgec.data.tasks import AUTO_TASK, TASKS, TOML_SUFFIX
+
+TASK_HELP = "How fields become prompts: auto (from the fields), a known task, or a .toml file with your own."
+
+
+class _TaskType(click.ParamType[str]):
+    """A task name; wrong ones are said before anything is read."""
+
+    name = "TASK"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name if there is such a task, or it is called like a file."""
+        if value not in (AUTO_TASK, *TASKS) and not str(value).endswith(TOML_SUFFIX):
+            self.fail(f"{value!r} is none of {AUTO_TASK}, {', '.join(TASKS)}, or a .toml file", param, ctx)
+        return str(value)
+
+
+TASK = _TaskType()

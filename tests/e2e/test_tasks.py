@@ -1,0 +1,135 @@
+"""Every task trains and evaluates from a published file, on one program whose T and K come from the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from prgec.cli.main import main
+from prgec.data.answers import token_f1
+from prgec.data.dataset import load_dataset
+from prgec.data.encode import encode_row
+from prgec.data.task import Example
+from prgec.driver.adapter import masters
+from prgec.driver.evaluate import encode_eval_set, evaluate
+from prgec.driver.generate import generate
+from prgec.driver.program import Program
+from tests.models import TinyLlama
+from tests.published import SAMPLES, write_sample
+
+MODEL = TinyLlama(max_positions=512, seed=3)
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("published")
+    return {task: write_sample(folder, task) for task in SAMPLES}
+
+
+@pytest.fixture(scope="module")
+def program_path(tmp_path_factory: pytest.TempPathFactory, samples: dict[str, Path]) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    MODEL.write(folder / "checkpoint")
+    path = folder / "model.pte"
+    data = [part for sample in samples.values() for part in ("--data", str(sample))]
+    assert main(["compile", str(folder / "checkpoint"), *data, "--generate", "--q", "2", "--batch-size", "1",
+                 "--rank", "4", "--targets", "q_proj,v_proj", "-o", str(path)]) == 0  # fmt: skip
+    return path
+
+
+def test_lengths_are_those_of_the_data(program_path: Path, samples: dict[str, Path]) -> None:
+    program = Program.open(program_path)
+    longest_row = longest_answer = 0
+    for sample in samples.values():
+        dataset = load_dataset(sample)
+        for example in dataset.examples:
+            assert isinstance(example, Example)
+            for choice in example.candidates or dataset.candidates() or (str(example.completion),):
+                row = encode_row(example, choice, program.tokenizer, program.manifest)
+                assert not row.truncated
+                longest_row = max(longest_row, len(row.tokens))
+                longest_answer = max(longest_answer, len(row.targets))
+    assert program.manifest.num_labels == longest_answer
+    assert longest_row <= program.manifest.seq_len
+
+
+@pytest.mark.parametrize("task", SAMPLES)
+def test_task_runs(task: str, program_path: Path, samples: dict[str, Path], tmp_path: Path,
+                   capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    arguments = ["run", program_path, "--data", samples[task], "--eval-data", samples[task], "--steps", 20, "--out",
+                 tmp_path / "out", "--json"]  # fmt: skip
+    assert main([*map(str, arguments)]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert f"task {task} (from the fields " in err
+    assert document["steps"] == 20
+    assert document["eval_loss"] != document["eval_loss_before"]
+    if task == "squad":
+        assert 0 <= document["exact_match"] <= document["f1"] <= 1
+    else:
+        assert 0 <= document["accuracy"] <= 1
+
+
+def _trained(program_path: Path) -> Program:
+    """A program whose state is not zero."""
+    program = Program.open(program_path)
+    rng = np.random.default_rng(0)
+    program.write_state({name: rng.normal(0, 0.3, array.shape).astype(np.float32)
+                         for name, array in program.read_state().items()})  # fmt: skip
+    return program
+
+
+def _merged(program: Program) -> torch.nn.Module:
+    """The untouched model with the adapter added to its weights in PyTorch."""
+    from prgec.runtime_ops.lora import lora_a
+
+    model, manifest = MODEL.build(), program.manifest
+    for site in manifest.sites:
+        a = lora_a(manifest.a_seed, site.index, manifest.rank, site.in_features)
+        b = torch.from_numpy(masters(program.read_state(), manifest)[site.state_name])
+        with torch.no_grad():
+            model.get_submodule(site.name).weight.add_(manifest.alpha / manifest.rank * b.T @ a)
+    return model
+
+
+def test_generation_is_greedy_decoding_of_the_model(program_path: Path) -> None:
+    program = _trained(program_path)
+    model = _merged(program)
+    texts = ["the film was", "It", "a great and lovely movie in the film", "boring dull", "terrible"]
+    prompts = [program.tokenizer.encode(text) for text in texts]
+    generated = generate(program, prompts, max_tokens=6)
+    assert generated is not None
+    for prompt, answer in zip(prompts, generated, strict=True):
+        with torch.no_grad():
+            ids = model.generate(torch.tensor([prompt]), max_new_tokens=6, do_sample=False, eos_token_id=2)
+        assert answer == program.tokenizer.decode(ids[0, len(prompt) :].tolist()).strip()
+
+
+def test_generation_leaves_the_state_alone(program_path: Path) -> None:
+    program = _trained(program_path)
+    before = program.state_sha256()
+    generate(program, [program.tokenizer.encode("the film")], max_tokens=3)
+    assert program.state_sha256() == before
+
+
+def test_answers_are_compared_as_text(program_path: Path, samples: dict[str, Path]) -> None:
+    program = _trained(program_path)
+    dataset = load_dataset(samples["squad"])
+    result = evaluate(program, encode_eval_set(dataset, program))
+    assert result is not None and result.f1 is not None
+    references = [example.references for example in dataset.examples if isinstance(example, Example)]
+    scores = [token_f1(a, r) for a, r in zip(result.answers, references, strict=True)]
+    assert result.f1 == pytest.approx(sum(scores) / len(scores))
+    assert result.accuracy is None
+
+
+def test_predict_writes_text(program_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(program_path), "--text", "the film was", "--generate", "4", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    program = Program.open(program_path)
+    (expected,) = generate(program, [program.tokenizer.encode("the film was")], max_tokens=4) or [""]
+    assert [row["completion"] for row in document["predictions"]] == [expected]
