@@ -23,6 +23,7 @@ PASSES: dict[str, str] = {
     "hoist-updates": "prgec.passes.hoist_updates:HoistUpdates",
     "fuse-update": "prgec.passes.fuse_update:FuseUpdate",
     "decompose-noise": "prgec.passes.decompose_noise:DecomposeNoise",
+    "return-state": "prgec.passes.return_state:ReturnState",
     "lower-sdpa": "prgec.passes.lower_sdpa:LowerSdpa",
     "lower-eager-attention": "prgec.passes.lower_eager_attention:LowerEagerAttention",
     "layer-norm-to-means": "prgec.passes.layer_norm_to_means:LayerNormToMeans",

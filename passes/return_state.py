@@ -1,0 +1,84 @@
+"""Return every master behind the losses, for runtimes whose delegates keep state where no host can read it.
+
+Before:
+    %9: f32[r, O] = aten.sub(@site.lora_B, %8)
+    %10: f32[r, O] = aten.copy_(@site.lora_B, %9)
+    ...
+    return %loss
+After:
+    %9: f32[r, O] = aten.sub(@site.lora_B, %8)
+    %10: f32[r, O] = aten.copy_(@site.lora_B, %9)
+    ...
+    return %loss, %9
+
+Sites come in the order of their noise index. What is returned is the value a call stores: the state behind the update
+of the step before.
+
+Requires: seeded state, written by insert-self-update and not by the fused kernel. Ensures: one output for each site.
+Numerics: EXACT.
+Why: a CUDA delegate owns its mutable buffers and the ExecuTorch Python runtime has no way in; an adapter must come out
+of the program somehow, and a few megabytes a step cost nothing beside a forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.contract import STATE_SUFFIX
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.program import GraphProgram, is_mutation
+from prgec.passes.shapes import shape_of
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class ReturnState(Pass):
+    """Append the updated masters to the outputs."""
+
+    name: ClassVar[str] = "return-state"
+    tier: ClassVar[Tier] = EXACT
+    after: ClassVar[frozenset[str]] = frozenset({"insert-self-update", "hoist-updates", "fuse-update"})
+    is_legality: ClassVar[bool] = True
+
+    def requires(self, program: GraphProgram) -> Sequence[str]:
+        """State is one master a site, and each update is a value of the graph."""
+        reasons = []
+        for node in program.graph.nodes:
+            if is_mutation(node) and node.target is not aten.copy_.default:
+                reasons.append(f"%{node.name} updates its state inside {node.target}; leave out fuse-update")
+                break
+        if any(len(shape_of(write)) != 2 for write in _writes(program)):
+            reasons.append("the state is dual; only a single master a site can be returned")
+        return reasons
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Extend the output node."""
+        output = next(iter(program.graph.find_nodes(op="output")))
+        returned = output.args[0]
+        assert isinstance(returned, (list, tuple))
+        missing = [value for write in _writes(program) if (value := write.args[1]) not in returned]
+        output.args = ((*returned, *missing),)
+        return PassResult(program, bool(missing), len(missing))
+
+    def ensures(self, program: GraphProgram) -> list[str]:
+        """Every master comes out."""
+        output = next(iter(program.graph.find_nodes(op="output")))
+        returned = output.args[0]
+        assert isinstance(returned, (list, tuple))
+        return [f"{write.args[0]} is not returned" for write in _writes(program) if write.args[1] not in returned]
+
+
+def _writes(program: GraphProgram) -> list[Node]:
+    """Writes to masters, in the order of the sites."""
+    writes = {}
+    for node in program.calls(aten.copy_.default):
+        state = node.args[0]
+        if isinstance(state, Node) and str(state.target).endswith(STATE_SUFFIX):
+            writes[str(state.target)] = node
+    return list(writes.values())
