@@ -80,7 +80,7 @@ def bits(seed: Tensor, step: Tensor, site: int, queries: Tensor, num_blocks: int
 
 
 def normals(words: Words4) -> Tensor:
-    """Turn words i64[Q, blocks] into standard normals f32[Q, 4 * blocks]."""
+    """Turn words i64[..., blocks] into standard normals f32[..., 4 * blocks]."""
     x0, x1, x2, x3 = words
     # Both pairs of a block at once: half the ops where this becomes a graph.
     first, second = _box_muller(torch.stack((x0, x2), dim=-1), torch.stack((x1, x3), dim=-1))
@@ -106,21 +106,21 @@ def randn(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int]) -
     return normals(words)[:, :numel].reshape(q, *shape).contiguous()
 
 
-def randn_blocks(seed: Tensor, step: Tensor, sites: Tensor, blocks: Tensor, queries: Tensor) -> Tensor:
-    """Return the noise of many sites at once, block by block.
+def randn_blocks(seed: Tensor, steps: Tensor, sites: Tensor, blocks: Tensor, queries: Tensor) -> Tensor:
+    """Return the noise of many sites and several steps at once, block by block.
 
     Args:
         seed: i64[].
-        step: i64[].
+        steps: i64[S, 1, 1].
         sites: i64[M], the site of each block of four elements.
         blocks: i64[M], the number of each block within its site.
         queries: i64[q, 1], the numbers 0 to q - 1.
 
     Returns:
-        f32[q, 4M] of standard normals; elements 4j to 4j + 3 belong to block j.
+        f32[S, q, 4M] of standard normals; elements 4j to 4j + 3 belong to block j.
     """
     counter = (blocks, queries, sites, (seed >> 32) & MASK)
-    return normals(philox4x32(counter, (seed & MASK, step & MASK)))
+    return normals(philox4x32(counter, (seed & MASK, steps & MASK)))
 
 
 def _box_muller(xa: Tensor, xb: Tensor) -> tuple[Tensor, Tensor]:
