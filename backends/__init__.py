@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 BACKENDS: dict[str, str] = {
     "xnnpack": "prgec.backends.xnnpack:XnnpackBackend",
+    "cuda": "prgec.backends.cuda.backend:CudaBackend",
     "portable": "prgec.backends.portable:PortableBackend",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -22,12 +23,18 @@ class Backend(Protocol):
         name: Row of the backend table.
         dynamic_seq_len: Whether the target takes any T up to the compiled maximum.
         has_kernels: Whether its runtime can call the prge kernels.
+        has_data_file: Whether weights go to a file beside the .pte.
+        schemes: Values of `--quantize`, besides `none`, that it has.
+        dtypes: What frozen layers may multiply in, the default first.
         legality: Legality passes the target needs; it leaves out the others.
     """
 
     name: ClassVar[str]
     dynamic_seq_len: ClassVar[bool]
     has_kernels: ClassVar[bool]
+    has_data_file: ClassVar[bool]
+    schemes: ClassVar[frozenset[str]]
+    dtypes: ClassVar[tuple[str, ...]]
     legality: ClassVar[frozenset[str]]
 
     def check(self) -> None:
@@ -36,6 +43,9 @@ class Backend(Protocol):
         Raises:
             BackendError: With everything that is missing, and how to get it.
         """
+
+    def versions(self) -> Mapping[str, str]:
+        """What a program depends on besides the packages every manifest names; called after `check`."""
 
     def partitioners(self) -> Sequence[Partitioner]:
         """Partitioners for the forward method; empty keeps every op on ExecuTorch's own kernels."""
@@ -54,3 +64,6 @@ class Backend(Protocol):
 
     def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:
         """Last changes to the exported methods before lowering."""
+
+    def lowering(self) -> AbstractContextManager[None]:
+        """Surroundings of a lowering, `prepare` included."""

@@ -18,7 +18,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport, report
 from prgec.contract import FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD
-from prgec.errors import BackendError
+from prgec.errors import BackendError, PrgecError
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -31,11 +31,12 @@ class Lowered:
     edge: EdgeProgramManager
     delegation: DelegationReport
 
-    def finish(self, constants: Mapping[str, Any]) -> ExecutorchProgramManager:
+    def finish(self, constants: Mapping[str, Any], *, external_constants: bool = False) -> ExecutorchProgramManager:
         """Add constant methods and plan memory.
 
         Args:
             constants: Constant methods (str, int or tensor) by name.
+            external_constants: Keep weights out of the .pte, for a file beside it.
         """
         methods = {name: self.edge.exported_program(name) for name in self.edge.methods}
         edge = EdgeProgramManager(methods, constant_methods=dict(constants), compile_config=_EDGE_CONFIG)
@@ -43,10 +44,12 @@ class Lowered:
             ExecutorchBackendConfig(
                 memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
                 emit_mutable_buffer_names=True,
+                external_constants=external_constants,
             )
         )
 
 
+_PARTITIONED = (FORWARD_METHOD, PREFIX_METHOD, NEXT_TOKENS_METHOD)
 # Our own ops and int64 arithmetic on sizes are not part of the core ATen opset the IR check knows.
 _EDGE_CONFIG = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
 
@@ -57,17 +60,19 @@ def lower(backend: Backend, programs: Mapping[str, ExportedProgram]) -> Lowered:
     Raises:
         BackendError: If ExecuTorch or the delegate refuses the graph.
     """
-    prepared = dict(backend.prepare(programs))
-    heavy = [name for name in (FORWARD_METHOD, PREFIX_METHOD, NEXT_TOKENS_METHOD) if name in prepared]
-    partitioners = {name: list(backend.partitioners()) for name in heavy}
-    try:
-        edge = to_edge_transform_and_lower(
-            prepared,
-            transform_passes={name: list(backend.edge_passes()) for name in heavy},
-            partitioner=partitioners,
-            compile_config=_EDGE_CONFIG,
-        )
-    except Exception as error:  # ExecuTorch has no common base class for lowering failures
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-        raise BackendError(f"{backend.name}: lowering failed: {reason}") from error
-    return Lowered(edge, report(edge.exported_program(FORWARD_METHOD), backend.why_on_cpu))
+    with backend.lowering():
+        prepared = dict(backend.prepare(programs))
+        heavy = [name for name in _PARTITIONED if name in prepared]
+        try:
+            edge = to_edge_transform_and_lower(
+                prepared,
+                transform_passes={name: list(backend.edge_passes()) for name in heavy},
+                partitioner={name: list(backend.partitioners()) for name in heavy},
+                compile_config=_EDGE_CONFIG,
+            )
+        except PrgecError:
+            raise
+        except Exception as error:  # ExecuTorch has no common base class for lowering failures
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+            raise BackendError(f"{backend.name}: lowering failed: {reason}") from error
+        return Lowered(edge, report(edge.exported_program(FORWARD_METHOD), backend.why_on_cpu))

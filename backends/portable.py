@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -19,10 +20,17 @@ class PortableBackend:
     name: ClassVar[str] = "portable"
     dynamic_seq_len: ClassVar[bool] = True
     has_kernels: ClassVar[bool] = True
+    has_data_file: ClassVar[bool] = False
+    schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
+    dtypes: ClassVar[tuple[str, ...]] = ("f32",)
     legality: ClassVar[frozenset[str]] = frozenset()
 
     def check(self) -> None:
         """ExecuTorch itself is all it needs."""
+
+    def versions(self) -> Mapping[str, str]:
+        """ExecuTorch's version says it all."""
+        return {}
 
     def partitioners(self) -> Sequence[Partitioner]:
         """No delegate."""
@@ -40,3 +48,7 @@ class PortableBackend:
     def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:
         """Nothing to change."""
         return programs
+
+    def lowering(self) -> AbstractContextManager[None]:
+        """Nothing to set up."""
+        return nullcontext()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 from prgec.errors import BackendError
@@ -21,6 +22,9 @@ class XnnpackBackend:
     name: ClassVar[str] = "xnnpack"
     dynamic_seq_len: ClassVar[bool] = True
     has_kernels: ClassVar[bool] = True
+    has_data_file: ClassVar[bool] = False
+    schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
+    dtypes: ClassVar[tuple[str, ...]] = ("f32",)
     legality: ClassVar[frozenset[str]] = frozenset(
         {
             "lower-sdpa",
@@ -49,6 +53,10 @@ class XnnpackBackend:
         if "XnnpackBackend" not in Runtime.get().backend_registry.registered_backend_names:
             raise BackendError("this ExecuTorch was built without XNNPACK", hint="pip install executorch==1.5.1")
 
+    def versions(self) -> Mapping[str, str]:
+        """ExecuTorch's version says it all."""
+        return {}
+
     def partitioners(self) -> Sequence[Partitioner]:
         """XNNPACK's own partitioner, kept off the loss."""
         from prgec.backends.xnnpack_partitioner import ForwardPartitioner
@@ -70,3 +78,7 @@ class XnnpackBackend:
     def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:
         """Nothing to change."""
         return programs
+
+    def lowering(self) -> AbstractContextManager[None]:
+        """Nothing to set up."""
+        return nullcontext()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import operator
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from prgec.contract import (
     HIDDEN_INPUT,
     MANIFEST_METHOD,
     NEXT_TOKENS_METHOD,
+    NO_FINGERPRINT,
     PREFIX_METHOD,
     STATE_SUFFIX,
     TOKENIZER_METHOD,
@@ -40,7 +40,7 @@ from prgec.data.lengths import fit_options
 from prgec.errors import CheckpointError, UsageError
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
 from prgec.frontend.model import export_loss, load_model, weights_sha256
-from prgec.options import CompileOptions
+from prgec.options import WEIGHT_ONLY_BITS, CompileOptions
 from prgec.passes import pass_table
 from prgec.passes.extract_apply import extract_apply
 from prgec.passes.extract_next_tokens import extract_next_tokens
@@ -50,6 +50,8 @@ from prgec.passes.pipeline import PassRecord, check_order, dump_to, run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.saved import save_program
 from prgec.passes.spec import parse_pipeline, print_pipeline
+from prgec.pipelines import default_pipeline
+from prgec.program_file import write_program
 from prgec.tokenizer import Tokenizer, pack_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -79,36 +81,6 @@ class CompileResult:
     seconds: dict[str, float]
 
 
-def default_pipeline(options: CompileOptions, backend: Backend) -> str:
-    """Pipeline text for `options`; the order is that of the pass table, less what the backend does not need."""
-    chosen: dict[str, dict[str, Any]] = {
-        "inject-lora-fa": {
-            "targets": options.targets,
-            "layers": options.layers,
-            "rank": options.rank,
-            "alpha": options.alpha,
-            "seed": options.a_seed,
-        },
-        "share-prefix": {"q": options.q},
-        "dualize": {"q": options.q},
-        "insert-self-update": {"state": options.state},
-        "quantize-base": {"scheme": options.quantize, "group": options.group_size},
-        "quantize-embedding": {"bits": options.quantize_embedding, "group": options.group_size},
-    }
-    shares = options.prefix in ("shared", "method") or (options.prefix == "auto" and options.layers != ("all",))
-    has_kernels = options.rng == "kernel" or (options.rng == "auto" and backend.has_kernels)
-    unused = {name for name, is_on in (("share-prefix", shares), ("fuse-update", has_kernels),
-                                       ("decompose-noise", not has_kernels),
-                                       ("quantize-base", options.quantize != "none"),
-                                       ("quantize-embedding", options.quantize_embedding)) if not is_on}  # fmt: skip
-    needed = {
-        name: cls
-        for name, cls in pass_table().items()
-        if name not in unused and (not cls.is_legality or name in backend.legality)
-    }
-    return print_pipeline([cls(**chosen.get(name, {})) for name, cls in needed.items()])
-
-
 def compile_model(
     options: CompileOptions, progress: Progress = lambda stage: None, *, backend: Backend | None = None
 ) -> CompileResult:
@@ -136,9 +108,11 @@ def compile_model(
         program = _export(options, source, dynamic)
     with clock.stage("passes"):
         records = run_pipeline(program, passes, dump_to(options.dump_passes) if options.dump_passes else None)
-        programs = _methods(program, options)
         manifest = _manifest(options, source, passes, sites_of(program), dynamic)
+        programs = _methods(program, options, manifest.state_access == "buffers")
         manifest = _with_prefix(manifest, programs)
+        manifest = replace(manifest, versions={**manifest.versions, **backend.versions()},
+                           data_sha256=NO_FINGERPRINT if backend.has_data_file else "")  # fmt: skip
     with clock.stage("lower"):
         executable, delegation = _lower(backend, programs, manifest, source.tokenizer)
     with clock.stage("write"):
@@ -230,8 +204,9 @@ def _manifest(
         alpha=_option(passes, "inject-lora-fa", "alpha"),
         a_seed=_option(passes, "inject-lora-fa", "seed"),
         state=_option(passes, "insert-self-update", "state"),
-        quantize=_optional(passes, "quantize-base", "scheme", "none"),
+        quantize=_quantisation(passes),
         quantize_embedding=_optional(passes, "quantize-embedding", "bits", 0),
+        state_access="outputs" if any(each.name == "return-state" for each in passes) else "buffers",
         generate=options.generate,
         sites=sites,
         pipeline=print_pipeline(passes),
@@ -248,6 +223,13 @@ def _option(passes: Sequence[Pass], name: str, option: str) -> Any:
     return getattr(found[0], option)
 
 
+def _quantisation(passes: Sequence[Pass]) -> str:
+    """Name of the scheme of the frozen layers, as `--quantize` spells it."""
+    bits = _optional(passes, "narrow-weights", "bits", 16)
+    weight_only = next((name for name, width in WEIGHT_ONLY_BITS.items() if width == bits), None)
+    return weight_only or str(_optional(passes, "quantize-base", "scheme", "none"))
+
+
 def _optional(passes: Sequence[Pass], name: str, option: str, default: Any) -> Any:
     return next((getattr(each, option) for each in passes if each.name == name), default)
 
@@ -257,8 +239,13 @@ def _versions() -> dict[str, str]:
     return {"prgec": __version__, **{name: importlib.metadata.version(name) for name in packages}}
 
 
-def _methods(program: GraphProgram, options: CompileOptions) -> dict[str, GraphProgram]:
-    """Split the finished graph into the methods of the contract."""
+def _methods(program: GraphProgram, options: CompileOptions, reads_buffers: bool) -> dict[str, GraphProgram]:
+    """Split the finished graph into the methods of the contract; there is one where methods cannot share buffers."""
+    if not reads_buffers:
+        if options.prefix == "method" or options.generate:
+            raise UsageError(f"--backend {options.backend} makes programs of one method; leave out --prefix method and "
+                             "--generate")  # fmt: skip
+        return {FORWARD_METHOD: program}
     methods = {FORWARD_METHOD: program, APPLY_METHOD: extract_apply(program)}
     if options.prefix == "method":
         if find_shared_prefix(program) is None:
@@ -289,24 +276,7 @@ def _lower(
         DELEGATION_METHOD: lowered.delegation.to_json(),
         TOKENIZER_METHOD: torch.frombuffer(bytearray(tokenizer), dtype=torch.uint8),
     }
-    return lowered.finish(constants), lowered.delegation
-
-
-def write_program(path: Path, program: Any) -> int:
-    """Write a finished ExecuTorch program and return its size in bytes.
-
-    A temporary file is renamed in the end, so that `path` is either the old file or a complete new one.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            program.write_to_file(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path.stat().st_size
+    return lowered.finish(constants, external_constants=backend.has_data_file), lowered.delegation
 
 
 class _Clock:

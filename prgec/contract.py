@@ -43,6 +43,9 @@ DUAL_EPS_STATE = "prge_dual_eps"
 
 STATE_MODES = ("seeded", "dual")
 PREFIX_MODES = ("none", "shared", "method")
+STATE_ACCESS = ("buffers", "outputs")
+# Stands in a manifest until the data file is written; as long as what replaces it.
+NO_FINGERPRINT = "0" * 64
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,9 @@ class Manifest:
         prefix: How the blocks before the first trained one run: `none` (with all N rows), `shared` (with B rows,
             repeated for every replica) or `method` (the same, as a method of its own whose results can be kept).
         hidden_size: D of the prefix's result; 0 without a prefix method.
+        state_access: How a host reads the state: as `buffers` that it may also write, or as further `outputs` of
+            `forward`, one master a site, of a program that keeps its state to itself and has no `apply`.
+        data_sha256: Fingerprint of the file of weights beside the program (`prgec.driver.data_file`); empty for none.
         generate: Whether there is a `next_tokens` method.
         a_sha256: Hash of the frozen A matrices where they are not drawn from `a_seed` but were given; else empty.
         sites: Trained layers in the order of their noise index.
@@ -121,6 +127,8 @@ class Manifest:
     quantize_embedding: int = 0
     prefix: str = "none"
     hidden_size: int = 0
+    state_access: str = "buffers"
+    data_sha256: str = ""
     generate: bool = False
     a_sha256: str = ""
 
@@ -174,6 +182,9 @@ class Manifest:
             raise ProgramError(f"the program's manifest has state {self.state!r}; expected one of {STATE_MODES}")
         if self.prefix not in PREFIX_MODES:
             raise ProgramError(f"the program's manifest has prefix {self.prefix!r}; expected one of {PREFIX_MODES}")
+        if self.state_access not in STATE_ACCESS:
+            raise ProgramError(f"the program's manifest has state_access {self.state_access!r}; expected one of "
+                               f"{STATE_ACCESS}")  # fmt: skip
         if len({site.name for site in self.sites}) != len(self.sites):
             raise ProgramError("the program's manifest names a site twice")
 

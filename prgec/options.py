@@ -7,7 +7,10 @@ from pathlib import Path
 
 from prgec.errors import UsageError
 
-QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w")
+QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "int8", "int4")
+# Schemes that quantise weights only, and the bits of one.
+WEIGHT_ONLY_BITS = {"int8": 8, "int4": 4}
+DTYPES = ("auto", "f32", "bf16", "f16")
 PREFIX_CHOICES = ("auto", "none", "shared", "method")
 EMBEDDING_BITS = (0, 8, 4)
 RNG_CHOICES = ("auto", "kernel", "decomposed")
@@ -33,7 +36,9 @@ class CompileOptions:
         alpha: LoRA alpha; the branch is scaled by alpha / rank.
         a_seed: Seed of the frozen A matrices.
         state: `seeded` or `dual`.
-        quantize: Scheme of the frozen linear layers: `none`, `8da8w` or `8da4w`.
+        quantize: Scheme of the frozen linear layers: `none`; `8da8w` or `8da4w` (activations too); `int8` or `int4`
+            (weights only).
+        dtype: What frozen linear layers multiply in: `f32`, `bf16`, `f16`, or `auto`: what suits the backend.
         group_size: Inputs that share a scale in 4-bit weights and in the embedding.
         quantize_embedding: Bits of the embedding table: 0 (f32), 8 or 4.
         rng: Where noise comes from: the prge kernels (`kernel`), ATen arithmetic (`decomposed`), or `auto`: kernels
@@ -62,6 +67,7 @@ class CompileOptions:
     a_seed: int = 0
     state: str = "seeded"
     quantize: str = "none"
+    dtype: str = "auto"
     group_size: int = 32
     quantize_embedding: int = 0
     rng: str = "auto"

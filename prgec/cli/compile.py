@@ -12,7 +12,7 @@ from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.task_option import TASK, TASK_HELP
 from prgec.contract import STATE_MODES
 from prgec.frontend.checkpoint import find_checkpoint
-from prgec.options import EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, RNG_CHOICES, CompileOptions
+from prgec.options import DTYPES, EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, RNG_CHOICES, CompileOptions
 
 if TYPE_CHECKING:
     from prgec.compiler import CompileResult
@@ -61,7 +61,10 @@ _MOST_OPS = 8
 @click.option("--state", type=click.Choice(STATE_MODES), default=_DEFAULTS.state, show_default=True,
               help="One master copy of B, or the paper's 2q copies.")  # fmt: skip
 @click.option("--quantize", type=click.Choice(QUANTIZE_SCHEMES), default=_DEFAULTS.quantize, show_default=True,
-              help="Frozen layers: int8 activations with int8 (8da8w) or grouped int4 (8da4w) weights.")  # fmt: skip
+              help="Frozen layers: int8 activations with int8 (8da8w) or grouped int4 (8da4w) weights; int8 and int4 "
+              "weights alone on GPUs.")  # fmt: skip
+@click.option("--dtype", type=click.Choice(DTYPES), default=_DEFAULTS.dtype, show_default=True,
+              help="What frozen layers multiply in; auto is f32 but for GPUs.")  # fmt: skip
 @click.option("--group-size", type=int, default=_DEFAULTS.group_size, show_default=True,
               help="Inputs that share a scale in 4-bit weights and in the embedding.")  # fmt: skip
 @click.option("--quantize-embedding", type=click.Choice(EMBEDDING_BITS), default=_DEFAULTS.quantize_embedding,

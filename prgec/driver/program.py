@@ -31,6 +31,7 @@ from prgec.contract import (
     VERSION_METHOD,
     Manifest,
 )
+from prgec.driver.data_file import find_data
 from prgec.driver.native_log import captured_stderr
 from prgec.driver.prefix import PrefixRunner
 from prgec.driver.pte_file import check_pte_file
@@ -40,6 +41,7 @@ from prgec.tokenizer import Tokenizer
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 State: TypeAlias = dict[str, FloatArray]
+LoadMethod: TypeAlias = Callable[[str, Sequence[str]], Any]
 
 _NOT_OURS = "this .pte was not made by prgec compile"
 
@@ -86,33 +88,36 @@ class Program:
         prefix: Runs the blocks before the first trained one, where they are a method of their own.
     """
 
-    def __init__(
-        self, path: Path, manifest: Manifest, tokenizer: Tokenizer, load_method: Callable[[str, Sequence[str]], Any]
-    ) -> None:
+    def __init__(self, path: Path, manifest: Manifest, tokenizer: Tokenizer, load_method: LoadMethod) -> None:
         self.path = path
         self.manifest = manifest
         self.tokenizer = tokenizer
         has_prefix = manifest.prefix == "method"
         self._forward = load_method(FORWARD_METHOD, (*FORWARD_INPUTS, HIDDEN_INPUT) if has_prefix else FORWARD_INPUTS)
-        self._apply = load_method(APPLY_METHOD, APPLY_INPUTS)
+        self._bind_state(load_method)
         # Loading packs weights into memory, for nothing where every result is kept already.
         self._load_prefix = functools.cache(lambda: load_method(PREFIX_METHOD, PREFIX_INPUTS))
         # Most programs are never asked to generate.
         inputs = [name for name in FORWARD_INPUTS if name != TARGETS_INPUT] + [HIDDEN_INPUT] * has_prefix
         self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
         self.prefix = PrefixRunner(self.compute_prefix, manifest) if has_prefix else None
-        self._state = {name: self._attribute(name) for name in state_names(manifest)}
+
+    def _bind_state(self, load_method: LoadMethod) -> None:
+        self._apply = load_method(APPLY_METHOD, APPLY_INPUTS)
+        self._state = {name: self._attribute(name) for name in state_names(self.manifest)}
 
     @classmethod
     def open(cls, path: Path) -> Program:
-        """Map a .pte and load its methods; `prefix` only when it is first needed.
+        """Map a .pte, and the data file beside it where it has one, and load its methods; `prefix` when first needed.
 
         Raises:
-            ProgramError: If the file is missing, damaged, not made by prgec, of another contract version, or its
-                backend does not run here.
+            ProgramError: If a file is missing, damaged, not made by prgec, of another program or contract version, or
+                the program's backend does not run here.
             BackendError: If the prge kernels cannot be loaded.
         """
         raw, manifest, tokenizer = _open_constants(path)
+        if manifest.data_sha256:
+            raw = _load_raw(path, find_data(path, manifest.data_sha256))
         _load_kernels()
 
         def load(name: str, inputs: Sequence[str]) -> Any:
@@ -120,6 +125,10 @@ class Program:
             _check_signature(method, inputs, path)
             return method
 
+        if manifest.state_access == "outputs":
+            from prgec.driver.device_program import DeviceProgram
+
+            return DeviceProgram(path, manifest, tokenizer, load)
         return cls(path, manifest, tokenizer, load)
 
     def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
@@ -145,9 +154,13 @@ class Program:
         inputs = [*_int_tensors(tokens_NT, label_pos_NK, targets_NK), *_scalars(g_q, lr, eps), *_keys(seed, step)]
         if self.prefix is not None:
             inputs.append(_float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK)))
-        (loss_N,) = self._execute(self._forward, inputs)
+        loss_N, *others = self._execute(self._forward, inputs)
+        self._keep(others)
         result: FloatArray = loss_N.numpy()
         return result
+
+    def _keep(self, outputs: Sequence[Any]) -> None:
+        """Take what `forward` returns behind the losses: nothing, where the state is in buffers."""
 
     def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
         """Perform only the update that `forward` of `step` performs on entry.
@@ -292,7 +305,7 @@ def _open_constants(path: Path) -> tuple[Any, Manifest, Tokenizer]:
     return raw, manifest, Tokenizer.unpack(_constant_bytes(raw, TOKENIZER_METHOD, path))
 
 
-def _load_raw(path: Path) -> Any:
+def _load_raw(path: Path, data: Path | None = None) -> Any:
     with captured_stderr() as log:
         # portable_lib is the documented door, but it imports the whole exporter: 3 s and 140 MB that running
         # does not need. torch comes first because the extension links against it.
@@ -303,7 +316,8 @@ def _load_raw(path: Path) -> Any:
         bindings._threadpool_get_thread_count()
         try:
             # A path is mapped, not read: weights stay in the page cache.
-            return bindings._load_program(str(path), program_verification=bindings.Verification.InternalConsistency)
+            return bindings._load_program(str(path), program_verification=bindings.Verification.InternalConsistency,
+                                          data_path=None if data is None else str(data))  # fmt: skip
         except RuntimeError as error:
             failure = error
     raise ProgramError(f"the program is damaged: {log.last_error() or failure}", where=path) from failure

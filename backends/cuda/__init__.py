@@ -1,0 +1,1 @@
+"""CUDA through ExecuTorch's own delegate, which compiles the whole step with AOTInductor."""
