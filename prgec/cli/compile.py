@@ -11,6 +11,8 @@ from prgec.backends import BACKENDS
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.task_option import TASK, TASK_HELP
 from prgec.contract import STATE_MODES
+from prgec.driver.emit import check_driver_folder
+from prgec.driver.emit import emit_driver as write_driver
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.options import DTYPES, EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, RNG_CHOICES, CompileOptions
 
@@ -75,9 +77,10 @@ _MOST_OPS = 8
 @click.option("--passes", help="Pipeline text that replaces the default one.")
 @click.option("--dump-passes", type=FILE, metavar="DIR", help="Write the graph after each pass to DIR.")
 @click.option("--save-program", type=FILE, metavar="FILE", help="Save the traced graph as .pt2 for prgec opt.")
+@click.option("--emit-driver", type=FILE, metavar="DIR", help="Also write the C++ driver, a CMake project, to DIR.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def compile_command(targets: str, layers: str, seq_len: int | None, num_labels: int | None, data: tuple[Path, ...],
-                    as_json: bool, **flags: Any) -> int:  # fmt: skip
+                    emit_driver: Path | None, as_json: bool, **flags: Any) -> int:  # fmt: skip
     """Compile MODEL, a Hugging Face checkpoint, into a .pte that trains itself.
 
     MODEL is a folder, an alias such as tinyllama, a hub id, or `demo` for the bundled model.
@@ -89,16 +92,20 @@ def compile_command(targets: str, layers: str, seq_len: int | None, num_labels: 
     options = CompileOptions(targets=_split(targets), layers=_split(layers), seq_len=seq_len, num_labels=num_labels,
                              data=data, **flags)  # fmt: skip
     options.check()
+    if emit_driver is not None:
+        check_driver_folder(emit_driver)
     # A mistyped name is told before seconds of imports.
     find_checkpoint(options.model)
     with stderr_console().status("starting") as status:
         from prgec.compiler import compile_model
 
         result = compile_model(options, lambda stage: status.update(_STAGES[stage]))
+    if emit_driver is not None:
+        write_driver(emit_driver)
     if as_json:
         print_json(_to_json(result))
     else:
-        print_lines(*_summary(result))
+        print_lines(*_summary(result), *([f"{emit_driver}  C++ driver"] if emit_driver else []))
     return 0
 
 

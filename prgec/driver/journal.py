@@ -263,7 +263,9 @@ def _unpack_records(data: bytes, q: int) -> Iterator[tuple[Record, int]]:
             return
         record = _unpack_body(kind, data[place + _FRAME.size : end], q)
         expected = last + 1 if isinstance(record, StepRecord) else last
-        if record.step != expected or not _is_applicable(record):
+        # What a run that stopped early leaves behind is evaluated last: an earlier state, the best one.
+        is_placed = record.step <= last if isinstance(record, EvaluationRecord) else record.step == expected
+        if not is_placed or not _is_applicable(record):
             return
         place, last = end, expected
         yield record, end

@@ -126,9 +126,11 @@ class _Session:
 
     def train(self, log: RunLog) -> RunResult:
         """Evaluate, train, evaluate, and write the folder."""
-        before = self._evaluate(log) if self.trainer.step_number == 0 else self._evaluation_of(0)
-        if before is not None and self.trainer.step_number == 0 and self.dev_set is self.eval_set:
-            self.best.hear(0, before, self.program)
+        before = self._evaluation_of(0)
+        if before is None and self.trainer.step_number == 0:
+            before = self._evaluate(log)
+            if before is not None and self.dev_set is self.eval_set:
+                self.best.hear(0, before, self.program)
         if self.should_stop():
             raise KeyboardInterrupt
         after: Evaluation | None = None
@@ -155,7 +157,8 @@ class _Session:
         if kept is not None and self.dev_set is self.eval_set and kept.num_calls:
             return kept
         # An impatient user gets the trained state at once, not after an evaluation.
-        return self._evaluate(log, step=self.best.step)
+        is_known = self.best.step is None and self._evaluation_of(self.trainer.step_number) is not None
+        return self._evaluate(log, step=self.best.step, is_known=is_known)
 
     def _steps(self, log: RunLog) -> None:
         options, manifest = self.options, self.program.manifest
@@ -186,21 +189,29 @@ class _Session:
             result = self._evaluate(log, self.dev_set)
             if result is not None:
                 self.best.hear(step, result, self.program)
-        if options.snapshot_every and step % options.snapshot_every == 0 and self.program.manifest.state == "seeded":
-            self.trainer.flush()
-            self._record_state(log)
-            save_adapter(self.folder.file(SNAPSHOT_NAME), self.program)
+        if options.snapshot_every and step % options.snapshot_every == 0:
+            if self._record_state(log):
+                save_adapter(self.folder.file(SNAPSHOT_NAME), self.program)
 
-    def _record_state(self, log: RunLog) -> None:
+    def _record_state(self, log: RunLog) -> bool:
+        """Record the hash of the present state, unless the journal has it already."""
         # The copies of a dual state are not what its masters become after a replay.
-        if self.program.manifest.state == "seeded":
-            log.state(self.trainer.step_number, masters_sha256(self.program))
+        is_new = self.program.manifest.state == "seeded" and log.last_state != len(self.losses)
+        if is_new:
+            self.trainer.flush()
+            log.state(len(self.losses), masters_sha256(self.program))
+        return is_new
 
     def _evaluation_of(self, step: int) -> Evaluation | None:
         return next((evaluation for number, evaluation in self.evaluations if number == step), None)
 
-    def _evaluate(self, log: RunLog, rows: RowSet | None = None, step: int | None = None) -> Evaluation | None:
-        """Evaluate the present state, which is that after `step` steps if it is not the last one."""
+    def _evaluate(
+        self, log: RunLog, rows: RowSet | None = None, step: int | None = None, *, is_known: bool = False
+    ) -> Evaluation | None:
+        """Evaluate the present state, which is that after `step` steps if it is not the last one.
+
+        What the journal has already, `is_known`, is not written again.
+        """
         rows = rows or self.eval_set
         if rows is None:
             return None
@@ -208,8 +219,9 @@ class _Session:
         result = evaluate(self.program, rows, self.listener.on_eval_batch, self.should_stop)
         if result is None:
             return None
-        log.evaluation(step, result)
-        self.evaluations.append((step, result))
+        if not is_known:
+            log.evaluation(step, result)
+            self.evaluations.append((step, result))
         self.listener.on_evaluation(step, result)
         return result
 

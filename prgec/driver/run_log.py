@@ -39,6 +39,9 @@ class RunLog:
         header: What run it is.
         journal: The journal to go on with; None to begin.
         eps: Perturbation scale, for the records.
+
+    Attributes:
+        last_state: Step of the last state the journal has a hash of, -1 for none.
     """
 
     def __init__(self, folder: RunFolder, header: Header, journal: Journal | None, eps: float) -> None:
@@ -51,6 +54,7 @@ class RunLog:
             journal.path.replace(self._path)
         self._journal = JournalWriter(self._path, header, journal.good_bytes if journal else 0)
         self._has_steps = False
+        self.last_state = max(journal.states, default=-1) if journal else -1
         for record in journal.records if journal else ():
             self._note(record)
 
@@ -76,6 +80,7 @@ class RunLog:
     def state(self, step: int, sha256: str) -> None:
         """Record the hash of the state after `step` steps, and wait until everything is on the disk."""
         self._journal.append(StateRecord(step, sha256))
+        self.last_state = step
 
     def commit(self) -> None:
         """Give metrics and journal their final names: the run has ended."""

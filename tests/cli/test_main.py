@@ -169,9 +169,9 @@ def test_flags_are_frozen() -> None:
         options = [flag for p in command.params if isinstance(p, click.Option) for flag in p.opts]
         found[name] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
-        "compile": "--a-seed --alpha --backend --batch-size --data --dtype --dump-passes --generate --group-size "
-                   "--json --label-tokens --layers --output --passes --prefix --q --quantize --quantize-embedding "
-                   "--rank --rng --save-program --seq-len --state --static --targets --task -o",
+        "compile": "--a-seed --alpha --backend --batch-size --data --dtype --dump-passes --emit-driver --generate "
+                   "--group-size --json --label-tokens --layers --output --passes --prefix --q --quantize "
+                   "--quantize-embedding --rank --rng --save-program --seq-len --state --static --targets --task -o",
         "inspect": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",

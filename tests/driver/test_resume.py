@@ -18,6 +18,7 @@ from prgec.cli.main import main
 from prgec.driver.journal import read_journal
 from prgec.driver.options import RunOptions
 from prgec.driver.run import run
+from prgec.driver.run_log import RunLog
 from prgec.driver.run_result import Listener
 from prgec.driver.trainer import StepResult
 from prgec.errors import DataError, PrgecError, UsageError
@@ -85,6 +86,30 @@ def _assert_same_run(folder: Path, whole: Path) -> None:
 @pytest.mark.parametrize("step", [1, 3, 4, 5, 20, STEPS])
 def test_equals_the_run_that_was_never_killed(options: RunOptions, whole: Path, step: int) -> None:
     _kill(options, step)
+    run(replace(options, resume=True))
+    _assert_same_run(_folder(options), whole)
+
+
+@pytest.mark.parametrize("name", ["evaluation", "state", "commit"])
+@pytest.mark.parametrize("call", [0, 1, 2, -1])
+def test_killed_between_two_records(
+    options: RunOptions, whole: Path, monkeypatch: pytest.MonkeyPatch, name: str, call: int
+) -> None:
+    """Die right behind the n-th evaluation, or the n-th hash of a state, or before the files get their names."""
+    real, calls = getattr(RunLog, name), {"evaluation": 6, "state": 6, "commit": 1}[name]
+    seen = []
+
+    def dying(self: RunLog, *arguments: object) -> None:
+        seen.append(name)
+        if name == "commit":
+            raise Killed
+        real(self, *arguments)
+        if len(seen) == (call % calls) + 1:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RunLog, name, dying)
+        run(options)
     run(replace(options, resume=True))
     _assert_same_run(_folder(options), whole)
 

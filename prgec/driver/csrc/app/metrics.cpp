@@ -1,0 +1,51 @@
+#include "metrics.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "fail.h"
+#include "files.h"
+#include "journal.h"
+#include "policy.h"
+
+namespace prge {
+
+namespace {
+
+// Seventeen digits name an f64 exactly.
+std::string text(double value) {
+  char buffer[32];
+  snprintf(buffer, sizeof(buffer), "%.17g", value);
+  return std::isfinite(value) ? buffer : "null";
+}
+
+std::string line_of(const Record& record) {
+  const std::string head = "{\"step\": " + std::to_string(record.step);
+  if (record.kind == RecordKind::Evaluation) {
+    return head + ", \"eval_loss\": " + text(record.loss) + ", \"eval_accuracy\": " + text(record.accuracy) + "}\n";
+  }
+  std::string g;
+  for (const float value : record.g) {
+    g += (g.empty() ? "" : ", ") + text(value);
+  }
+  const double loss = ordered_mean(record.losses.data(), record.losses.size());
+  return head + ", \"loss\": " + text(loss) + ", \"lr\": " + text(record.lr) + ", \"g\": [" + g + "]}\n";
+}
+
+} // namespace
+
+Error write_metrics(const std::string& journal, const std::string& path) {
+  auto reader = JournalReader::open(journal);
+  PRGE_TRY(reader.error());
+  AtomicFile file(path);
+  PRGE_TRY(file.open());
+  for (Record record; (*reader)->next(record);) {
+    if (record.kind != RecordKind::State) {
+      const std::string line = line_of(record);
+      PRGE_TRY(file.write(line.data(), line.size()));
+    }
+  }
+  return file.commit();
+}
+
+} // namespace prge

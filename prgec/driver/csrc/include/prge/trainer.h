@@ -1,0 +1,104 @@
+// Trains a program made by `prgec compile`, on a device that can only run inference.
+//
+//   auto opened = prge::Trainer::open("model.pte", settings);
+//   if (!opened.ok()) return log(prge::last_error());
+//   prge::Trainer& trainer = **opened;
+//   auto rows = prge::Rows::open("rows.bin");                  // made by `prgec tokenize`
+//   trainer.begin(**rows, "run");                              // or trainer.resume(**rows, "run") after a restart
+//   prge::Order order((*rows)->num_examples(), trainer.shape().batch_size, settings.seed);
+//   while (trainer.steps_done() < settings.steps) {
+//     trainer.step(batch);                                     // batch: the rows order.step(trainer.steps_done() + 1) names
+//   }
+//   trainer.finish();                                          // run/adapter.safetensors, run/journal.bin
+//
+// One step is one forward pass over 2 * q * batch_size rows: every example under q random directions, forwards and
+// backwards. The differences of the losses say how far to move along each direction; the program moves in the next
+// call. There is no backward pass and no optimiser state.
+//
+// A Trainer is not thread-safe; different trainers are independent. Nothing throws.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "prge/error.h"
+#include "prge/rows.h"
+
+namespace prge {
+
+// How to train. Two runs with equal settings, program, rows and start are equal bit for bit.
+struct Settings {
+  uint64_t steps = 1000; // the schedule spans them
+  double lr = 3e-3; // learning rate at the start
+  double eps = 1e-2; // size of the perturbation
+  int64_t seed = 0; // of the random directions and the order of examples
+  std::string schedule = "linear"; // or "constant", "cosine": how lr falls over the run
+  uint64_t warmup = 0; // steps over which lr rises before the schedule begins
+  std::string estimator = "plain"; // or "std": scale-free, forgives a learning rate that is too high
+  void (*warn)(const char* line) = nullptr; // hears what went wrong without stopping anything
+};
+
+// What the program was compiled for.
+struct Shape {
+  uint32_t q; // directions a step
+  uint32_t batch_size; // examples a step
+  uint32_t max_tokens; // tokens a row may have
+  uint32_t max_labels; // label positions a row may have
+  uint32_t vocab_size;
+};
+
+struct StepResult {
+  uint64_t step; // counted from 1
+  double loss; // mean over all rows
+  double lr;
+};
+
+struct Evaluation {
+  double loss; // mean over examples, right answer
+  double accuracy; // share of examples whose right answer has the lowest loss; NaN without candidates
+  uint64_t num_examples;
+};
+
+class Trainer {
+ public:
+  // Maps the program and loads its methods. Weights stay in the page cache where the backend allows.
+  static Result<std::unique_ptr<Trainer>> open(const std::string& program_path, const Settings& settings);
+  ~Trainer();
+
+  const Shape& shape() const;
+  uint64_t steps_done() const;
+
+  // Starts a run whose journal lives in `folder`, which is made if missing. Refuses a folder with an unfinished run.
+  Error begin(const Rows& rows, const std::string& folder);
+  // Goes on with the run in `folder`: last snapshot, then every step of the journal behind it, without a forward pass.
+  // The state is then the one the interrupted run had, bit for bit. Returns the number of steps done; 0 where no run
+  // was begun.
+  Result<uint64_t> resume(const Rows& rows, const std::string& folder);
+
+  // Trains on exactly batch_size rows. The journal, where there is one, has the step when this returns.
+  Result<StepResult> step(const std::vector<Row>& batch);
+  // Scores every candidate of every example under the present weights, without changing them.
+  Result<Evaluation> evaluate(const Rows& rows);
+  // Whether the journal has an evaluation of the present weights.
+  bool is_evaluated() const;
+  // Keeps the present state, so that resuming has little to do. Call it every few minutes.
+  Error snapshot();
+  // Ends the run: adapter.safetensors and journal.bin get their names.
+  Error finish();
+
+  // Writes and reads an adapter: the trained weights, a small file that belongs to one base model.
+  Error save(const std::string& path);
+  Error load(const std::string& path);
+
+  // SHA-256 of the trained weights, in hexadecimal.
+  Result<std::string> state_sha256();
+
+ private:
+  class Impl;
+  explicit Trainer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+} // namespace prge

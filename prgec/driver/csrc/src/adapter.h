@@ -1,0 +1,17 @@
+// The trained weights as a safetensors file, equal byte for byte to what prgec's Python driver writes.
+#pragma once
+
+#include <string>
+
+#include "prge/error.h"
+#include "program.h"
+
+namespace prge {
+
+// Appears whole or not at all.
+Error save_adapter(const std::string& path, const Program& program);
+
+// Refuses a file that is damaged or belongs to another base model; the state is then unchanged.
+Error load_adapter(const std::string& path, const Program& program);
+
+} // namespace prge

@@ -1,0 +1,148 @@
+#include "manifest.h"
+
+#include <initializer_list>
+
+#include "fail.h"
+#include "json.h"
+
+namespace prge {
+
+namespace {
+
+// Bounds no program comes near; products of any three stay far below 2^63.
+constexpr int64_t kMaxSize = int64_t{1} << 20;
+constexpr int64_t kMaxElements = int64_t{1} << 31;
+
+Error damaged(const char* field) {
+  return fail(Error::InvalidProgram, "the program's manifest has no usable %s: compile it again", field);
+}
+
+Error read_sizes(const Json& json, Manifest& out) {
+  const struct {
+    const char* name;
+    int64_t low, high;
+    int64_t* field;
+  } sizes[] = {
+      {"q", 1, 1 << 16, &out.q},
+      {"batch_size", 1, kMaxSize, &out.batch_size},
+      {"seq_len", 1, kMaxSize, &out.seq_len},
+      {"num_labels", 1, kMaxSize, &out.num_labels},
+      {"vocab_size", 1, int64_t{1} << 31, &out.vocab_size},
+      {"rank", 1, kMaxSize, &out.rank},
+      {"pad_token_id", 0, int64_t{1} << 31, &out.pad_token_id},
+      {"hidden_size", 0, kMaxSize, &out.hidden_size},
+  };
+  for (const auto& size : sizes) {
+    if (!json[size.name].integer(size.low, size.high, *size.field)) {
+      return damaged(size.name);
+    }
+  }
+  const int64_t widest = out.seq_len > out.num_labels ? out.seq_len : out.num_labels;
+  if (out.num_rows() > kMaxElements / widest) {
+    return damaged("batch size");
+  }
+  return Error::Ok;
+}
+
+Error read_choices(const Json& json, Manifest& out) {
+  const Json& dynamic = json["dynamic_seq_len"];
+  if (dynamic.kind != Json::Kind::True && dynamic.kind != Json::Kind::False) {
+    return damaged("dynamic_seq_len");
+  }
+  out.is_dynamic = dynamic.kind == Json::Kind::True;
+  const std::string& state = json["state"].text;
+  if (state != "seeded" && state != "dual") {
+    return damaged("state");
+  }
+  out.is_dual = state == "dual";
+  const std::string& prefix = json["prefix"].text;
+  if (prefix != "none" && prefix != "shared" && prefix != "method") {
+    return damaged("prefix");
+  }
+  out.prefix = prefix == "none" ? Prefix::None : prefix == "shared" ? Prefix::Shared : Prefix::Method;
+  if (out.prefix == Prefix::Method && out.hidden_size < 1) {
+    return damaged("hidden_size");
+  }
+  return Error::Ok;
+}
+
+Error read_sites(const Json& json, Manifest& out) {
+  for (const Json& item : json["sites"].items) {
+    Site site;
+    site.name = item["name"].text;
+    if (!item["name"].is_string() || !item["index"].integer(0, 0xffffffff, site.index) ||
+        !item["out_features"].integer(1, int64_t{1} << 31, site.out_features)) {
+      return damaged("sites");
+    }
+    out.sites.push_back(std::move(site));
+  }
+  return out.sites.empty() ? damaged("sites") : Error::Ok;
+}
+
+} // namespace
+
+Result<Manifest> Manifest::parse(std::string_view text) {
+  Json json;
+  if (!Json::parse(text, json) || json.kind != Json::Kind::Object) {
+    return fail(Error::InvalidProgram, "the program's manifest is not valid JSON: compile it again");
+  }
+  Manifest out;
+  PRGE_TRY(read_sizes(json, out));
+  PRGE_TRY(read_choices(json, out));
+  PRGE_TRY(read_sites(json, out));
+  for (const auto& [name, field] : {std::pair<const char*, std::string*>{"model", &out.model},
+                                    {"backend", &out.backend},
+                                    {"base_sha256", &out.base_sha256}}) {
+    if (!json[name].is_string()) {
+      return damaged(name);
+    }
+    *field = json[name].text;
+  }
+  if (!json["a_sha256"].text.empty()) {
+    return fail(Error::InvalidProgram, "the program's A matrices were given, not drawn: train it with prgec run");
+  }
+  out.alpha = json["alpha"].text;
+  out.a_seed = json["a_seed"].text;
+  if (json["alpha"].kind != Json::Kind::Number || json["a_seed"].kind != Json::Kind::Number) {
+    return damaged("alpha or a_seed");
+  }
+  if (out.alpha.find_first_of(".e") == std::string::npos) {
+    out.alpha += ".0"; // as Python prints a float
+  }
+  return out;
+}
+
+std::string Manifest::adapter_metadata(bool with_model) const {
+  std::string targets = "[";
+  for (const Site& site : sites) {
+    targets += targets.size() > 1 ? ", [" : "[";
+    append_quoted(targets, site.name);
+    targets += ", " + std::to_string(site.index) + "]";
+  }
+  targets += "]";
+  std::string out = "{";
+  const auto add = [&out](const char* name, const std::string& value) {
+    out += out.size() > 1 ? "," : "";
+    append_quoted(out, name);
+    out += ':';
+    append_quoted(out, value);
+  };
+  add("a_seed", a_seed);
+  add("alpha", alpha);
+  add("base_sha256", base_sha256);
+  add("contract", std::to_string(kContractVersion));
+  add("format", "prgec-lora-fa");
+  if (with_model) {
+    add("model", model);
+  }
+  add("rank", std::to_string(rank));
+  add("targets", targets);
+  return out + "}";
+}
+
+Digest Manifest::identity() const {
+  const std::string bonds = adapter_metadata(false);
+  return Sha256().update(bonds.data(), bonds.size()).finish();
+}
+
+} // namespace prge

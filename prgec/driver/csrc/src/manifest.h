@@ -1,0 +1,54 @@
+// What a program says of itself: the part of `prgec_manifest` a driver needs (prgec's docs/contract.md).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checksum.h"
+#include "prge/error.h"
+
+namespace prge {
+
+constexpr int64_t kContractVersion = 1;
+constexpr int64_t kIgnoreTarget = -100;
+
+struct Site {
+  std::string name;
+  int64_t index = 0;
+  int64_t out_features = 0;
+
+  std::string state_name() const {
+    return name + ".lora_B";
+  }
+};
+
+enum class Prefix { None, Shared, Method };
+
+struct Manifest {
+  static Result<Manifest> parse(std::string_view text);
+
+  int64_t num_rows() const {
+    return 2 * q * batch_size;
+  }
+  // Different rows one evaluation call can hold.
+  int64_t num_distinct_rows() const {
+    return prefix == Prefix::None ? num_rows() : batch_size;
+  }
+  // What ties an adapter to its base model, as JSON: the metadata of its file, with or without the model's name.
+  std::string adapter_metadata(bool with_model) const;
+  // Hash of what an adapter belongs to.
+  Digest identity() const;
+
+  int64_t q = 0, batch_size = 0, seq_len = 0, num_labels = 0, vocab_size = 0, rank = 0, hidden_size = 0;
+  int64_t pad_token_id = 0;
+  bool is_dynamic = false;
+  bool is_dual = false;
+  Prefix prefix = Prefix::None;
+  std::string model, backend, base_sha256;
+  std::string alpha, a_seed; // as Python prints them
+  std::vector<Site> sites;
+};
+
+} // namespace prge

@@ -1,0 +1,76 @@
+#include "policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace prge {
+
+namespace {
+
+constexpr double kPi = 3.141592653589793;
+// Of the estimator `std`: keeps a flat start from taking full steps, and queries that agree from taking a huge one.
+constexpr double kFloor = 1e-2;
+constexpr double kCap = 4.0;
+
+// `progress` is the share of the schedule already done, in [0, 1).
+double factor(const std::string& schedule, double progress) {
+  if (schedule == "linear") {
+    return 1.0 - progress;
+  }
+  return schedule == "cosine" ? 0.5 * (1.0 + std::cos(kPi * progress)) : 1.0;
+}
+
+void normalise(double* g, int64_t q) {
+  const double mean = ordered_mean(g, static_cast<size_t>(q));
+  double squares = 0.0;
+  for (int64_t i = 0; i < q; ++i) {
+    const double deviation = g[i] - mean;
+    squares = squares + deviation * deviation;
+  }
+  const double divisor = std::sqrt(squares / static_cast<double>(q - 1)) + kFloor;
+  for (int64_t i = 0; i < q; ++i) {
+    g[i] = g[i] / divisor;
+  }
+}
+
+} // namespace
+
+bool is_schedule(const std::string& name) {
+  return name == "constant" || name == "linear" || name == "cosine";
+}
+
+double learning_rate(const std::string& schedule, double lr, uint64_t warmup, uint64_t steps, uint64_t step) {
+  if (step <= warmup) {
+    return lr * static_cast<double>(step) / static_cast<double>(warmup + 1);
+  }
+  return lr * factor(schedule, static_cast<double>(step - 1 - warmup) / static_cast<double>(steps - warmup));
+}
+
+bool is_estimator(const std::string& name) {
+  return name == "plain" || name == "std";
+}
+
+void estimate(const std::string& name, const double* losses, int64_t q, double eps, double* g) {
+  for (int64_t i = 0; i < q; ++i) {
+    g[i] = (losses[2 * i] - losses[2 * i + 1]) / (2.0 * eps);
+  }
+  if (name != "std") {
+    return;
+  }
+  if (q > 1) {
+    normalise(g, q);
+  }
+  for (int64_t i = 0; i < q; ++i) {
+    g[i] = std::min(std::max(g[i], -kCap), kCap);
+  }
+}
+
+double ordered_mean(const double* values, size_t size) {
+  double sum = values[0];
+  for (size_t i = 1; i < size; ++i) {
+    sum = sum + values[i];
+  }
+  return sum / static_cast<double>(size);
+}
+
+} // namespace prge

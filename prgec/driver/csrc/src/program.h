@@ -1,0 +1,79 @@
+// A .pte that follows prgec's graph contract (docs/contract.md): its methods, its state, and the inputs of one call.
+#pragma once
+
+#include <executorch/extension/tensor/tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checksum.h"
+#include "manifest.h"
+#include "prge/error.h"
+#include "prge/rows.h"
+
+namespace prge {
+
+// The trainable buffer of one site, alive and writable: f32[copies, rank, out]; one copy, or 2q in dual state.
+struct SiteState {
+  std::string name;
+  float* data = nullptr;
+  int64_t copies = 1, rank = 0, out = 0;
+
+  int64_t numel() const {
+    return rank * out;
+  }
+  // Master of the copies from element `first`: their mean, summed in order.
+  void master(int64_t first, int64_t count, float* to) const;
+};
+
+class Program {
+ public:
+  static Result<std::unique_ptr<Program>> open(const std::string& path);
+  ~Program();
+
+  const Manifest& manifest() const {
+    return manifest_;
+  }
+  const Digest& tokenizer_sha256() const {
+    return tokenizer_sha256_;
+  }
+  // In the order of the manifest.
+  const std::vector<SiteState>& sites() const {
+    return sites_;
+  }
+
+  // Places num_rows() rows into the inputs of the next forward, padded as the program wants them.
+  void fill(const std::vector<Row>& rows);
+  // Applies the update of step - 1, then returns the loss of every row: f32[num_rows()], valid until the next call.
+  Result<const float*> forward(const float* g, double lr, double eps, int64_t seed, uint64_t step);
+  // Only the update that forward(step) performs on entry.
+  Error apply(const float* g, double lr, int64_t seed, uint64_t step);
+
+  // SHA-256 over the names, shapes and values of all masters.
+  Digest masters_sha256() const;
+
+ private:
+  class Methods;
+  Program();
+  Error read_constants();
+  Error load_methods();
+  Error find_state();
+  Error run_prefix();
+
+  std::string path_;
+  Manifest manifest_;
+  Digest tokenizer_sha256_ = {};
+  std::unique_ptr<Methods> methods_;
+  std::vector<SiteState> sites_;
+
+  // Inputs, allocated once for the largest call.
+  int32_t num_tokens_ = 0; // T of the present call
+  std::vector<int64_t> tokens_, label_pos_, targets_;
+  std::vector<float> g_, hidden_, losses_;
+  float lr_ = 0, eps_ = 0;
+  int64_t seed_ = 0, step_ = 0;
+};
+
+} // namespace prge

@@ -1,0 +1,257 @@
+"""The C++ driver does what the Python driver does, bit for bit, and survives what the Python driver survives."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prgec.driver.journal import read_journal
+from prgec.driver.options import RunOptions
+from prgec.driver.run import run
+from prgec.driver.run_result import Listener
+from prgec.driver.trainer import StepResult
+from tests.cpp.conftest import PROGRAMS, QUICK, run_driver, write_rows
+
+STEPS = 100
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """The same run under either driver."""
+
+    executable: Path
+    options: RunOptions
+
+    def cpp(self, **changes: Any) -> subprocess.CompletedProcess[str]:
+        return run_driver(self.executable, *self.arguments(**changes))
+
+    def arguments(self, **changes: Any) -> list[object]:
+        options = replace(self.options, **changes)
+        flags: list[object] = [options.program, "--rows", options.rows, "--out", options.out]
+        for name in ("eval_rows", "steps", "lr", "eps", "seed", "estimator", "eval_every", "snapshot_every", "warmup"):
+            value = getattr(options, name)
+            if value is not None:
+                flags += [f"--{name.replace('_', '-')}", value]
+        flags += ["--lr-schedule", options.schedule]
+        flags += ["--init-adapter", options.adapter] if options.adapter else []
+        return flags + ["--resume"] * options.resume + ["--force"] * options.force
+
+    def python(self, **changes: Any) -> None:
+        run(replace(self.options, **changes))
+
+
+@pytest.fixture
+def make(executable: Path, program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Drivers]:
+    def drivers(name: str = "portable", **changes: Any) -> Drivers:
+        path = program(name)
+        rows = write_rows(tmp_path / "rows.bin", path, examples=7, candidates=2, seed=1)
+        eval_rows = write_rows(tmp_path / "eval.bin", path, examples=9, candidates=3, seed=2)
+        options = RunOptions(program=path, rows=rows, eval_rows=eval_rows, steps=STEPS, lr=0.02, eval_every=40,
+                             snapshot_every=30, seed=-3, out=tmp_path / "cpp")  # fmt: skip
+        return Drivers(executable, replace(options, **changes))
+
+    return drivers
+
+
+def _metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def _assert_same(first: Path, second: Path) -> None:
+    for name in ("journal.bin", "adapter.safetensors"):
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    assert _metrics(first) == _metrics(second)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PROGRAMS]
+)
+def test_equals_the_python_driver(make: Callable[..., Drivers], name: str, tmp_path: Path) -> None:
+    drivers = make(name)
+    result = drivers.cpp()
+    assert (result.returncode, result.stderr.count("evaluation loss")) == (0, 4)
+    drivers.python(out=tmp_path / "python")
+    _assert_same(tmp_path / "cpp", tmp_path / "python")
+    assert len(read_journal(tmp_path / "cpp" / "journal.bin").steps) == STEPS
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schedule": "cosine", "estimator": "std", "warmup": 7},
+        {"schedule": "constant", "eval_rows": None, "eval_every": 0},
+    ],
+)
+def test_equals_it_under_every_policy(make: Callable[..., Drivers], changes: dict[str, Any], tmp_path: Path) -> None:
+    drivers = make(**changes, steps=40, lr=3e-3, eps=0.1, snapshot_every=0)
+    assert drivers.cpp().returncode == 0
+    drivers.python(out=tmp_path / "python")
+    _assert_same(tmp_path / "cpp", tmp_path / "python")
+    # From the adapter of that run.
+    start = tmp_path / "python" / "adapter.safetensors"
+    assert drivers.cpp(adapter=start, out=tmp_path / "cpp-2").returncode == 0
+    drivers.python(adapter=start, out=tmp_path / "python-2")
+    _assert_same(tmp_path / "cpp-2", tmp_path / "python-2")
+
+
+class _Killed(BaseException):
+    pass
+
+
+class _KillAt(Listener):
+    def on_step(self, result: StepResult) -> None:
+        if result.step == 33:
+            raise _Killed
+
+
+def test_goes_on_where_python_was_killed_and_back(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make()
+    drivers.python(out=tmp_path / "whole")
+    with pytest.raises(_Killed):
+        run(drivers.options, _KillAt())
+    journal = tmp_path / "cpp" / "journal.partial.bin"
+    journal.write_bytes(journal.read_bytes()[:-5])
+    result = drivers.cpp(resume=True)
+    assert result.returncode == 0
+    assert "warning: the last 87 bytes of the journal are damaged: going on after step 32\n" in result.stderr
+    assert "resuming after step 32" in result.stderr
+    _assert_same(tmp_path / "cpp", tmp_path / "whole")
+
+    folder = tmp_path / "cpp-2"
+    _kill_cpp(drivers, folder, steps=STEPS)
+    drivers.python(out=folder, resume=True)
+    assert (folder / "adapter.safetensors").read_bytes() == (tmp_path / "whole" / "adapter.safetensors").read_bytes()
+
+
+def _kill_cpp(drivers: Drivers, folder: Path, *, steps: int) -> int:
+    """Kill a run with SIGKILL once some steps are in its journal; return how many are."""
+    command = [drivers.executable, *drivers.arguments(out=folder, steps=steps)]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    journal = folder / "journal.partial.bin"
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        if journal.exists() and journal.stat().st_size > 2000:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return len(read_journal(journal).steps) if journal.exists() else STEPS
+
+
+def test_kill_minus_nine(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make()
+    assert drivers.cpp(out=tmp_path / "whole").returncode == 0
+    assert 0 < _kill_cpp(drivers, tmp_path / "cpp", steps=STEPS)
+    refused = drivers.cpp()
+    if (tmp_path / "cpp" / "journal.partial.bin").exists():
+        assert refused.returncode == 2
+        assert "unfinished run" in refused.stderr and "--resume" in refused.stderr
+        assert drivers.cpp(resume=True).returncode == 0
+    assert (tmp_path / "cpp" / "adapter.safetensors").read_bytes() == (
+        tmp_path / "whole" / "adapter.safetensors"
+    ).read_bytes()
+
+
+def test_sigint_finishes_the_step_and_keeps_everything(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make(steps=10**6)
+    command = [drivers.executable, *drivers.arguments()]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    journal = tmp_path / "cpp" / "journal.partial.bin"
+    while not (journal.exists() and journal.stat().st_size > 2000):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    steps = len(read_journal(tmp_path / "cpp" / "journal.bin").steps)
+    assert out.startswith(f"steps {steps}  state sha256 ")
+    assert (tmp_path / "cpp" / "adapter.safetensors").exists()
+
+
+def test_memory_does_not_grow(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make(steps=800, eval_rows=None, eval_every=0)
+    command = list(map(str, [drivers.executable, *drivers.arguments()]))
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    journal, sizes = tmp_path / "cpp" / "journal.partial.bin", []
+    while process.poll() is None:
+        fields = (Path("/proc") / str(process.pid) / "status").read_text().splitlines()
+        anonymous = [int(line.split()[1]) for line in fields if line.startswith("RssAnon")]
+        if anonymous and journal.exists() and journal.stat().st_size > 160 + 20 * 92:
+            sizes.append(anonymous[0])
+    assert process.returncode == 0
+    assert len(sizes) > 10
+    # kB; the thread pool's stacks are touched at odd times.
+    assert max(sizes[len(sizes) // 2 :]) - sizes[0] <= max(64, 0.01 * sizes[0])
+
+
+BAD = {
+    "no rows": ({"rows": Path("none.bin")}, 1, "cannot open the file (none.bin): No such file"),
+    "eps": ({"eps": 0.0}, 2, "eps is 0; expected a finite number above 0"),
+    "schedule": ({"schedule": "step"}, 2, "unknown schedule step"),
+    "estimator": ({"estimator": "adam"}, 2, "unknown estimator adam"),
+    "steps": ({"steps": -1}, 2, "wrong usage: --steps"),
+    "diverging": ({"lr": 1e38}, 8, "is not finite; training stopped, state kept"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line(make: Callable[..., Drivers], name: str) -> None:
+    changes, code, message = BAD[name]
+    result = make(eval_rows=None, eval_every=0).cpp(**changes)
+    assert result.returncode == code
+    assert message in result.stderr.splitlines()[-1]
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize("what", ["program", "rows", "adapter", "eval_rows"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_damaged_files_are_refused(make: Callable[..., Drivers], what: str, damage: str, tmp_path: Path) -> None:
+    drivers = make(steps=1)
+    if what == "adapter":
+        assert drivers.cpp().returncode == 0
+        drivers = replace(drivers, options=replace(drivers.options, adapter=tmp_path / "cpp" / "adapter.safetensors"))
+    data = getattr(drivers.options, what).read_bytes()
+    # In a .pte and an adapter nothing checks the weights themselves: there the head is damaged.
+    place = {"program": 5, "adapter": 12}.get(what, len(data) // 2)
+    changed = {"cut": data[: len(data) // 2], "empty": b"",
+               "flip": data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]}[damage]  # fmt: skip
+    bad = tmp_path / "bad"
+    bad.write_bytes(changed)
+    result = drivers.cpp(**{what: bad}, out=tmp_path / "other")
+    assert result.returncode in (4, 5)
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+
+
+def test_rows_of_another_tokenizer_are_refused(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make()
+    assert drivers.options.rows is not None
+    data = drivers.options.rows.read_bytes()
+    head = data[16:48] + bytes(32) + data[80:]
+    (tmp_path / "bad").write_bytes(data[:12] + zlib.crc32(head).to_bytes(4, "little") + head)
+    result = drivers.cpp(rows=tmp_path / "bad")
+    assert result.returncode == 4
+    assert "the rows were made with another tokenizer" in result.stderr
+
+
+@pytest.mark.parametrize(("flag", "value"), [("seed", 5), ("lr", 0.5), ("steps", 7), ("estimator", "std")])
+def test_resuming_with_other_flags_is_refused(make: Callable[..., Drivers], flag: str, value: Any) -> None:
+    drivers = make()
+    with pytest.raises(_Killed):
+        run(drivers.options, _KillAt())
+    result = drivers.cpp(resume=True, **{flag: value})
+    assert result.returncode == 2
+    assert f"error: --{flag} differs from the run to resume" in result.stderr
+
+
+def test_help(executable: Path) -> None:
+    result = run_driver(executable, "--help")
+    assert result.returncode == 0
+    assert result.stdout.startswith("Usage: prge_train PROGRAM")
