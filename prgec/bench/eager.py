@@ -1,4 +1,4 @@
-"""Sequential MeZO in PyTorch on the Hugging Face model: 2q f32 forwards a step, LoRA-FA beside every linear layer.
+"""Sequential MeZO in PyTorch on the Hugging Face model: 2q forwards a step, LoRA-FA beside every linear layer.
 
 The step is complete: noise, perturbation, forwards, coefficients and update. z is kept instead of drawn three times,
 which costs memory the size of B and is faster.
@@ -28,10 +28,12 @@ class _Branch:
 
     def __init__(self, a_RD: Tensor, out_features: int) -> None:
         self._a_DR = a_RD.T.contiguous()
-        self.b_RO = torch.zeros(a_RD.shape[0], out_features)
+        self.b_RO = torch.zeros(a_RD.shape[0], out_features, device=a_RD.device)
 
     def __call__(self, module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
-        return output + (inputs[0] @ self._a_DR) @ self.b_RO
+        # The branch is f32 whatever the model is, as it is in compiled programs.
+        branch = (inputs[0].to(torch.float32) @ self._a_DR) @ self.b_RO
+        return output + branch.to(output.dtype)
 
 
 class EagerMezo:
@@ -50,8 +52,8 @@ class EagerMezo:
         self._loss = LossModel(model).eval()
         self._rows = rows
         self._q = q
-        self._generator = torch.Generator().manual_seed(0)
         self._branches = [_attach(module, index) for index, module in enumerate(_sites(model, layers))]
+        self._generator = torch.Generator(self.state[0].device).manual_seed(0)
 
     @classmethod
     def load(cls, model: str, rows: Sequence[Tensor], q: int, layers: tuple[str, ...]) -> EagerMezo:
@@ -69,7 +71,7 @@ class EagerMezo:
         with _all_cores():
             update = [torch.zeros_like(b_RO) for b_RO in self.state]
             for _ in range(self._q):
-                z = [torch.randn(b_RO.shape, generator=self._generator) for b_RO in self.state]
+                z = [torch.randn(b_RO.shape, generator=self._generator, device=b_RO.device) for b_RO in self.state]
                 g = self._projected_gradient(z)
                 torch._foreach_add_(update, z, alpha=g)
             torch._foreach_add_(self.state, update, alpha=-LR / self._q)
@@ -95,7 +97,8 @@ def _attach(module: nn.Module, index: int) -> _Branch:
     assert isinstance(weight, Tensor)
     out_features, in_features = weight.shape if isinstance(module, nn.Linear) else weight.shape[::-1]
     rank, alpha = CompileOptions.rank, CompileOptions.alpha
-    branch = _Branch(lora_a(CompileOptions.a_seed, index, rank, in_features) * (alpha / rank), out_features)
+    a_RD = lora_a(CompileOptions.a_seed, index, rank, in_features) * (alpha / rank)
+    branch = _Branch(a_RD.to(weight.device), out_features)
     module.register_forward_hook(branch)
     return branch
 
