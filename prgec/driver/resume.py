@@ -127,6 +127,9 @@ def _load_snapshot(program: TrainableProgram, journal: Journal, folder: RunFolde
 
     A snapshot that is damaged or of another run costs time, not the run.
     """
+    if program.manifest.state_access != "buffers":
+        # Nothing can be put into the program: every step is replayed.
+        return 0
     steps = {sha256: step for step, sha256 in journal.states.items()}
     start = program.read_state()
     for name in (SNAPSHOT_NAME, ADAPTER_NAME):

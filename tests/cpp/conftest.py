@@ -18,17 +18,21 @@ from prgec.data.rows_file import RowSet, pack_rows
 from prgec.driver.emit import emit_driver
 from prgec.driver.program import read_constants
 from prgec.options import CompileOptions
+from tests.device import DeviceBackend
 from tests.models import TinyLlama
 
 PROGRAMS = {
     "portable": {"backend": "portable"},
     "xnnpack-static": {"backend": "xnnpack", "static": True},
     "dual": {"backend": "portable", "state": "dual"},
+    "device": {"backend": "portable"},
     "prefix": {"backend": "portable", "layers": ("last:1",), "prefix": "method"},
     "shared": {"backend": "xnnpack", "layers": ("last:1",), "prefix": "shared", "quantize": "8da8w"},
 }
+# State behind the losses, noise in the graph, and weights in a file beside it, as on a GPU.
+DEVICE = "device"
 # Compiling the others is what makes their test slow.
-QUICK = ("portable", "dual", "prefix")
+QUICK = ("portable", "dual", "device", "prefix")
 
 
 def build_driver(folder: Path, preset: str, *flags: str) -> Path:
@@ -88,7 +92,8 @@ def program(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Calla
         if not path.exists():
             compile_model(CompileOptions(model=str(checkpoint), output=path, q=3, batch_size=2, seq_len=16,
                                          num_labels=2, rank=4, alpha=8.0, targets=("q_proj", "down_proj"),
-                                         **PROGRAMS[name]))  # fmt: skip
+                                         **PROGRAMS[name]),
+                          backend=DeviceBackend() if name == DEVICE else None)  # fmt: skip
         return path
 
     return compiled

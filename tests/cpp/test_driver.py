@@ -255,3 +255,27 @@ def test_help(executable: Path) -> None:
     result = run_driver(executable, "--help")
     assert result.returncode == 0
     assert result.stdout.startswith("Usage: prge_train PROGRAM")
+
+
+def test_weights_beside_the_program_are_missed_and_told_apart(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make("device", steps=2, eval_rows=None, eval_every=0)
+    alone = tmp_path / "alone.pte"
+    alone.write_bytes(drivers.options.program.read_bytes())
+    result = drivers.cpp(program=alone)
+    assert result.returncode != 0 and "the program's weights are missing: expected" in result.stderr
+    data = bytearray(drivers.options.program.with_suffix(".ptd").read_bytes())
+    data[-100] ^= 1
+    alone.with_suffix(".ptd").write_bytes(data)
+    result = drivers.cpp(program=alone)
+    assert result.returncode != 0 and "alone.ptd belongs to another program" in result.stderr
+
+
+def test_state_on_a_device_is_resumed_by_replaying_every_step(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make("device", steps=12, eval_rows=None, eval_every=0, snapshot_every=4)
+    assert drivers.cpp().returncode == 0
+    whole = (tmp_path / "cpp" / "journal.bin").read_bytes()
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "journal.partial.bin").write_bytes(whole[: len(whole) * 2 // 3])
+    assert drivers.cpp(out=tmp_path / "again", resume=True).returncode == 0
+    for name in ("journal.bin", "adapter.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "cpp" / name).read_bytes()

@@ -6,12 +6,10 @@ What a GPU would run is run here by ExecuTorch's own kernels: the same graph, co
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from prgec.backends.portable import PortableBackend
 from prgec.compiler import compile_model
 from prgec.driver.data_file import data_path
 from prgec.driver.device_program import DeviceProgram
@@ -19,16 +17,11 @@ from prgec.driver.program import Program
 from prgec.errors import ProgramError, UsageError
 from prgec.inspection import inspect_program
 from prgec.options import CompileOptions
+from tests.device import DeviceBackend
 from tests.e2e.conftest import MODEL, Compile
 from tests.lockstep import follow, oracle_for, random_steps
 
 EPS, LR, SEED = 1e-2, 5e-3, 2**40 + 5
-
-
-class DeviceBackend(PortableBackend):
-    has_kernels: ClassVar[bool] = False
-    has_data_file: ClassVar[bool] = True
-    legality: ClassVar[frozenset[str]] = frozenset({"return-state"})
 
 
 def _options(checkpoint: Path, output: Path) -> CompileOptions:

@@ -118,6 +118,11 @@ Error load_adapter(const std::string& path, const Program& program) {
     return fail(Error::InvalidExternalData, "not an adapter (%s)", path.c_str());
   }
   PRGE_TRY(check_metadata(path, header["__metadata__"], program.manifest()));
+  if (program.manifest().returns_state) {
+    return fail(
+        Error::InvalidArgument, "the program keeps its state on the device; no adapter can be put into it (%s)",
+        path.c_str());
+  }
   std::vector<const uint8_t*> values;
   for (const SiteState& site : program.sites()) {
     const auto found =

@@ -55,6 +55,11 @@ Error read_choices(const Json& json, Manifest& out) {
     return damaged("state");
   }
   out.is_dual = state == "dual";
+  const std::string& access = json["state_access"].text;
+  if ((access != "buffers" && access != "outputs") || (access == "outputs" && out.is_dual)) {
+    return damaged("state_access");
+  }
+  out.returns_state = access == "outputs";
   const std::string& prefix = json["prefix"].text;
   if (prefix != "none" && prefix != "shared" && prefix != "method") {
     return damaged("prefix");
@@ -92,7 +97,8 @@ Result<Manifest> Manifest::parse(std::string_view text) {
   PRGE_TRY(read_sites(json, out));
   for (const auto& [name, field] : {std::pair<const char*, std::string*>{"model", &out.model},
                                     {"backend", &out.backend},
-                                    {"base_sha256", &out.base_sha256}}) {
+                                    {"base_sha256", &out.base_sha256},
+                                    {"data_sha256", &out.data_sha256}}) {
     if (!json[name].is_string()) {
       return damaged(name);
     }

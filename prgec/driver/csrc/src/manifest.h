@@ -45,8 +45,11 @@ struct Manifest {
   int64_t pad_token_id = 0;
   bool is_dynamic = false;
   bool is_dual = false;
+  // The state is no buffer of the program: forward returns it behind the losses, and there is no apply.
+  bool returns_state = false;
   Prefix prefix = Prefix::None;
   std::string model, backend, base_sha256;
+  std::string data_sha256; // of the file of weights beside the program; empty without one
   std::string alpha, a_seed; // as Python prints them
   std::vector<Site> sites;
 };

@@ -24,6 +24,7 @@ using executorch::runtime::EValue;
 // A dynamic sequence axis is exported with this lower bound.
 constexpr int32_t kMinTokens = 2;
 constexpr int64_t kChunk = 1024;
+constexpr size_t kSampleBytes = size_t{1} << 20;
 
 // The runtime maps the file: a missing tail would be a bus error in the middle of training.
 Error check_envelope(const std::string& path) {
@@ -68,8 +69,8 @@ TensorPtr scalar(T& value, ScalarType type) {
 class Program::Methods : public Module {
  public:
   // Methods share their arenas, or each would train a copy of its own.
-  explicit Methods(const std::string& path)
-      : Module(path, LoadMode::Mmap, nullptr, nullptr, nullptr, /*share_memory_arenas=*/true) {}
+  Methods(const std::string& path, std::vector<std::string> data)
+      : Module(path, std::move(data), LoadMode::Mmap, nullptr, nullptr, nullptr, /*share_memory_arenas=*/true) {}
 
   Result<Tensor> attribute(const std::string& name) {
     return methods_.at("forward").method->get_attribute(name);
@@ -93,12 +94,11 @@ Result<std::unique_ptr<Program>> Program::open(const std::string& path) {
   PRGE_TRY(check_envelope(path));
   std::unique_ptr<Program> program(new Program());
   program->path_ = path;
-  program->methods_.reset(new Methods(path));
-  const auto checked = executorch::runtime::Program::Verification::InternalConsistency;
-  if (const Error error = program->methods_->load(checked); error != Error::Ok) {
-    return fail(Error::InvalidProgram, "the program is damaged (%s): %s", path.c_str(), to_string(error));
-  }
+  PRGE_TRY(program->load({}));
   PRGE_TRY(program->read_constants());
+  if (!program->manifest_.data_sha256.empty()) {
+    PRGE_TRY(program->find_data());
+  }
   PRGE_TRY(program->load_methods());
   PRGE_TRY(program->find_state());
   const Manifest& m = program->manifest_;
@@ -111,6 +111,40 @@ Result<std::unique_ptr<Program>> Program::open(const std::string& path) {
     program->hidden_.resize(static_cast<size_t>(m.batch_size * m.seq_len * m.hidden_size));
   }
   return program;
+}
+
+Error Program::load(const std::string& data_path) {
+  methods_.reset(new Methods(path_, data_path.empty() ? std::vector<std::string>() : std::vector{data_path}));
+  const auto checked = executorch::runtime::Program::Verification::InternalConsistency;
+  const Error error = methods_->load(checked);
+  return error == Error::Ok
+      ? Error::Ok
+      : fail(Error::InvalidProgram, "the program is damaged (%s): %s", path_.c_str(), to_string(error));
+}
+
+// Weights in a file of the same name: SHA-256 over its size, first and last MiB says whether it is the right one.
+Error Program::find_data() {
+  const std::string path = path_.substr(0, path_.rfind('.')) + ".ptd";
+  auto file = MappedFile::open(path);
+  if (!file.ok()) {
+    return fail(
+        Error::InvalidProgram, "the program's weights are missing: expected %s (%s). Hint: copy both files",
+        path.c_str(), path_.c_str());
+  }
+  const size_t size = (*file)->size();
+  const size_t sample = std::min(size, kSampleBytes);
+  const std::string digits = std::to_string(size);
+  const Digest digest = Sha256()
+                            .update(digits.data(), digits.size())
+                            .update((*file)->data(), sample)
+                            .update((*file)->data() + size - sample, sample)
+                            .finish();
+  if (digest.hex() != manifest_.data_sha256) {
+    return fail(
+        Error::InvalidProgram, "%s belongs to another program (%s). Hint: copy both files of one compilation",
+        path.c_str(), path_.c_str());
+  }
+  return load(path);
 }
 
 Error Program::read_constants() {
@@ -159,7 +193,8 @@ Error Program::load_methods() {
   const bool has_prefix = manifest_.prefix == Prefix::Method;
   const std::pair<const char*, size_t> methods[] = {{"forward", has_prefix ? 9 : 8}, {"apply", 4}, {"prefix", 1}};
   for (const auto& [name, num_inputs] : methods) {
-    if (std::strcmp(name, "prefix") == 0 && !has_prefix) {
+    if ((std::strcmp(name, "prefix") == 0 && !has_prefix) ||
+        (std::strcmp(name, "apply") == 0 && manifest_.returns_state)) {
       continue;
     }
     if (const Error error = methods_->load_method(name); error != Error::Ok) {
@@ -182,6 +217,12 @@ Error Program::find_state() {
     state.copies = manifest_.is_dual ? 2 * manifest_.q : 1;
     state.rank = manifest_.rank;
     state.out = site.out_features;
+    if (manifest_.returns_state) {
+      returned_.emplace_back(static_cast<size_t>(state.numel()), 0.0f);
+      state.data = returned_.back().data();
+      sites_.push_back(std::move(state));
+      continue;
+    }
     const auto tensor = methods_->attribute(state.name);
     if (!tensor.ok() || tensor->scalar_type() != ScalarType::Float ||
         tensor->numel() != state.copies * state.numel()) {
@@ -252,7 +293,24 @@ Result<const float*> Program::forward(const float* g, double lr, double eps, int
     return fail(Error::InvalidProgram, "forward does not return one f32 loss a row (%s)", path_.c_str());
   }
   std::copy_n((*outputs)[0].toTensor().const_data_ptr<float>(), m.num_rows(), losses_.begin());
+  PRGE_TRY(keep_state(*outputs));
   return static_cast<const float*>(losses_.data());
+}
+
+Error Program::keep_state(const std::vector<EValue>& outputs) {
+  if (outputs.size() != 1 + returned_.size()) {
+    return fail(Error::InvalidProgram, "forward does not return what its manifest says (%s)", path_.c_str());
+  }
+  for (size_t i = 0; i < returned_.size(); ++i) {
+    const EValue& output = outputs[i + 1];
+    if (!output.isTensor() || output.toTensor().scalar_type() != ScalarType::Float ||
+        output.toTensor().numel() != sites_[i].numel()) {
+      return fail(
+          Error::InvalidProgram, "forward does not return the state %s (%s)", sites_[i].name.c_str(), path_.c_str());
+    }
+    std::copy_n(output.toTensor().const_data_ptr<float>(), sites_[i].numel(), returned_[i].begin());
+  }
+  return Error::Ok;
 }
 
 Error Program::run_prefix() {
@@ -270,6 +328,11 @@ Error Program::run_prefix() {
 }
 
 Error Program::apply(const float* g, double lr, int64_t seed, uint64_t step) {
+  if (manifest_.returns_state) {
+    // A forward that perturbs nothing and of whose rows no target counts.
+    fill({});
+    return forward(g, lr, 0.0, seed, step).error();
+  }
   std::copy_n(g, manifest_.q, g_.begin());
   lr_ = static_cast<float>(lr);
   seed_ = seed, step_ = static_cast<int64_t>(step);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <executorch/extension/tensor/tensor.h>
+#include <executorch/runtime/core/evalue.h>
 
 #include <cstdint>
 #include <memory>
@@ -15,7 +16,8 @@
 
 namespace prge {
 
-// The trainable buffer of one site, alive and writable: f32[copies, rank, out]; one copy, or 2q in dual state.
+// The trainable buffer of one site: f32[copies, rank, out]; one copy, or 2q in dual state. Alive and writable, or, where
+// the manifest says that forward returns it, what the last call returned.
 struct SiteState {
   std::string name;
   float* data = nullptr;
@@ -57,9 +59,12 @@ class Program {
  private:
   class Methods;
   Program();
+  Error load(const std::string& data_path);
+  Error find_data();
   Error read_constants();
   Error load_methods();
   Error find_state();
+  Error keep_state(const std::vector<executorch::runtime::EValue>& outputs);
   Error run_prefix();
 
   std::string path_;
@@ -67,6 +72,8 @@ class Program {
   Digest tokenizer_sha256_ = {};
   std::unique_ptr<Methods> methods_;
   std::vector<SiteState> sites_;
+  // What forward returned of the state, site by site; empty where the state is in buffers.
+  std::vector<std::vector<float>> returned_;
 
   // Inputs, allocated once for the largest call.
   int32_t num_tokens_ = 0; // T of the present call

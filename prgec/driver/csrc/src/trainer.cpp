@@ -403,6 +403,9 @@ Result<uint64_t> Trainer::Impl::take_up(const std::string& path, JournalReader& 
 // Loads the snapshot whose hash the journal has and returns its step; 0 where there is none. A snapshot that is damaged
 // or of another run costs time, not the run.
 uint64_t Trainer::Impl::load_snapshot(JournalReader& reader) {
+  if (program->manifest().returns_state) {
+    return 0; // nothing can be put into the program: every step is replayed
+  }
   for (const char* name : {kSnapshot, kAdapter}) {
     if (!is_file(folder + name)) {
       continue;
