@@ -37,6 +37,17 @@ class Backend(Protocol):
     dtypes: ClassVar[tuple[str, ...]]
     legality: ClassVar[frozenset[str]]
 
+    @property
+    def soc(self) -> str:
+        """Chip it compiles for; empty where that makes no difference."""
+
+    def memory_bytes(self, num_weights: int) -> int:
+        """Memory a lowering takes at its peak, process and all, as far as it is known; else 0.
+
+        Args:
+            num_weights: Parameters of the model.
+        """
+
     def check(self) -> None:
         """Check that this machine can lower for the target.
 
@@ -50,8 +61,12 @@ class Backend(Protocol):
     def partitioners(self) -> Sequence[Partitioner]:
         """Partitioners for the forward method; empty keeps every op on ExecuTorch's own kernels."""
 
-    def edge_passes(self) -> Sequence[EdgePass]:
-        """Rewrites of the forward in ExecuTorch's edge dialect, just before it is partitioned."""
+    def edge_passes(self, program: ExportedProgram) -> Sequence[EdgePass]:
+        """Rewrites of the forward in ExecuTorch's edge dialect, just before it is partitioned.
+
+        Args:
+            program: The forward as `prepare` left it.
+        """
 
     def why_on_cpu(self, op: str, node: Node, program: ExportedProgram) -> str:
         """Reason why a call of `op` (such as `aten.embedding`) is not in a delegate, in one clause.
@@ -67,3 +82,10 @@ class Backend(Protocol):
 
     def lowering(self) -> AbstractContextManager[None]:
         """Surroundings of a lowering, `prepare` included."""
+
+    def load_runtime(self) -> None:
+        """Load what this process needs, besides ExecuTorch, to run programs for the target.
+
+        Raises:
+            BackendError: If they do not run here.
+        """

@@ -1,4 +1,4 @@
-"""Drops the copies that `transpose-to-copy` put behind transpositions, once nobody looks at strides any more."""
+"""Drops copies that only change strides, once nobody looks at strides any more."""
 
 from __future__ import annotations
 
@@ -11,13 +11,24 @@ _PERMUTES = (exir_ops.edge.aten.permute_copy.default, exir_ops.edge.aten.transpo
 
 
 def remove_clones_of_permutes(module: GraphModule) -> PassResult:
-    """Replace `clone(permute_copy(x))` by `permute_copy(x)` with the clone's contiguous value."""
+    """Replace the `clone(permute_copy(x))` of `transpose-to-copy` by `permute_copy(x)` with the clone's value."""
     clones = [node for node in module.graph.nodes if node.target is _CLONE and _is_permute(node.args[0])]
     for clone in clones:
         permute = clone.args[0]
         assert isinstance(permute, Node)
         permute.meta["val"] = clone.meta["val"]
         clone.replace_all_uses_with(permute)
+        module.graph.erase_node(clone)
+    if clones:
+        module.recompile()
+    return PassResult(module, bool(clones))
+
+
+def remove_clones(module: GraphModule) -> PassResult:
+    """Replace every `clone(x)` by x, for a delegate that has no strides at all."""
+    clones = [node for node in module.graph.nodes if node.target is _CLONE]
+    for clone in clones:
+        clone.replace_all_uses_with(clone.args[0])
         module.graph.erase_node(clone)
     if clones:
         module.recompile()

@@ -49,7 +49,7 @@ class Lowered:
         )
 
 
-_PARTITIONED = (FORWARD_METHOD, PREFIX_METHOD, NEXT_TOKENS_METHOD)
+PARTITIONED = (FORWARD_METHOD, PREFIX_METHOD, NEXT_TOKENS_METHOD)
 # Our own ops and int64 arithmetic on sizes are not part of the core ATen opset the IR check knows.
 _EDGE_CONFIG = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
 
@@ -62,11 +62,11 @@ def lower(backend: Backend, programs: Mapping[str, ExportedProgram]) -> Lowered:
     """
     with backend.lowering():
         prepared = dict(backend.prepare(programs))
-        heavy = [name for name in _PARTITIONED if name in prepared]
+        heavy = [name for name in PARTITIONED if name in prepared]
         try:
             edge = to_edge_transform_and_lower(
                 prepared,
-                transform_passes={name: list(backend.edge_passes()) for name in heavy},
+                transform_passes={name: list(backend.edge_passes(prepared[name])) for name in heavy},
                 partitioner={name: list(backend.partitioners()) for name in heavy},
                 compile_config=_EDGE_CONFIG,
             )

@@ -24,6 +24,12 @@ class PortableBackend:
     schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
     dtypes: ClassVar[tuple[str, ...]] = ("f32",)
     legality: ClassVar[frozenset[str]] = frozenset()
+    soc: ClassVar[str] = ""
+
+    def memory_bytes(self, num_weights: int) -> int:
+        """Not measured."""
+        del num_weights
+        return 0
 
     def check(self) -> None:
         """ExecuTorch itself is all it needs."""
@@ -36,8 +42,9 @@ class PortableBackend:
         """No delegate."""
         return ()
 
-    def edge_passes(self) -> Sequence[EdgePass]:
+    def edge_passes(self, program: ExportedProgram) -> Sequence[EdgePass]:
         """No rewrites."""
+        del program
         return ()
 
     def why_on_cpu(self, op: str, node: Node, program: ExportedProgram) -> str:
@@ -52,3 +59,6 @@ class PortableBackend:
     def lowering(self) -> AbstractContextManager[None]:
         """Nothing to set up."""
         return nullcontext()
+
+    def load_runtime(self) -> None:
+        """ExecuTorch's wheel has it all."""

@@ -42,6 +42,13 @@ class XnnpackBackend:
         }
     )
 
+    soc: ClassVar[str] = ""
+
+    def memory_bytes(self, num_weights: int) -> int:
+        """Not measured."""
+        del num_weights
+        return 0
+
     def check(self) -> None:
         """The ExecuTorch wheel brings the delegate; only a broken installation lacks it.
 
@@ -63,8 +70,9 @@ class XnnpackBackend:
 
         return (ForwardPartitioner(),)
 
-    def edge_passes(self) -> Sequence[EdgePass]:
+    def edge_passes(self, program: ExportedProgram) -> Sequence[EdgePass]:
         """XNNPACK's permute writes its result in order, so a copy behind it is one too many."""
+        del program
         from prgec.backends.edge_clones import remove_clones_of_permutes
 
         return (remove_clones_of_permutes,)
@@ -82,3 +90,6 @@ class XnnpackBackend:
     def lowering(self) -> AbstractContextManager[None]:
         """Nothing to set up."""
         return nullcontext()
+
+    def load_runtime(self) -> None:
+        """ExecuTorch's wheel has it all."""

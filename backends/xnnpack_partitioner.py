@@ -7,18 +7,17 @@ from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir.backend.backend_details import CompileSpec
 from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import generate_partitions_from_list_of_nodes
 from executorch.exir.backend.partitioner import DelegationSpec
-from executorch.exir.dialects._ops import ops as exir_ops
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.passes.infra.partitioner import Partition
 
+from prgec.backends.loss_tail import behind_log_softmax
 from prgec.contract import STEP_INPUTS
 
 # With this key XNNPACK's preprocess runs one of its seventeen passes. The others are for images (bilinear sampling,
 # batch norm, channels last), for quantised padding, and for attention patterns that lower-sdpa has replaced; each
 # retraces the whole graph, and two of them export pattern graphs first: half the time of lowering a Llama.
 _ONLY_CONVERT_TO_LINEAR = "dqlinear_partitioner"
-_LOG_SOFTMAX = exir_ops.edge.aten._log_softmax.default
 
 
 class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorch ships no types for it
@@ -39,20 +38,12 @@ class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorc
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
         """Merge all supported nodes between the updates and the log-softmax."""
-        outside = _behind_log_softmax(ep) | _updates(ep)
+        outside = behind_log_softmax(ep) | _updates(ep)
         groups = [[node for node in group if node not in outside] for group in self.get_matched_nodes_from_configs(ep)]
         partitions: list[Partition] = generate_partitions_from_list_of_nodes(
             ep.graph_module, [group for group in groups if group]
         )
         return partitions
-
-
-def _behind_log_softmax(exported_program: ExportedProgram) -> set[Node]:
-    tail: set[Node] = set()
-    for node in exported_program.graph.nodes:
-        if node.target is _LOG_SOFTMAX or any(source in tail for source in node.all_input_nodes):
-            tail.add(node)
-    return tail
 
 
 def _updates(exported_program: ExportedProgram) -> set[Node]:

@@ -7,16 +7,11 @@ from typing import Any
 
 import torch
 from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
-from executorch.exir.dialects._ops import ops as exir_ops
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
+from prgec.backends.sources import STATE, is_loss, sources_of
 from prgec.contract import STEP_INPUTS
-
-_STEP_INPUTS = frozenset(STEP_INPUTS)
-_STATE = "state"
-_LOG_SOFTMAX = exir_ops.edge.aten._log_softmax.default
 
 _UPDATE = "the state update; it changes memory that a delegate would cache"
 _LOSS = "the f32 loss"
@@ -52,7 +47,7 @@ def _why_here(op: str, node: Node, program: ExportedProgram) -> str:
     if is_loss(node, program):
         return _LOSS
     sources = sources_of(node, program)
-    if op.startswith("prge.") or (sources & (_STEP_INPUTS | {_STATE}) and not sources & {"tokens", "label_pos"}):
+    if op.startswith("prge.") or (sources & {*STEP_INPUTS, STATE} and not sources & {"tokens", "label_pos"}):
         return _UPDATE
     if op == "aten.embedding":
         return _LOOKUP
@@ -63,39 +58,6 @@ def _why_here(op: str, node: Node, program: ExportedProgram) -> str:
     if op == "aten.slice" and _is_dynamic(node):
         return _SLICES
     return _VIEWS if op == "aten.view" and any(isinstance(size, Node) for size in node.args[1]) else ""  # type: ignore[union-attr]
-
-
-def is_loss(node: Node, program: ExportedProgram) -> bool:
-    """Whether a node is behind the log-softmax or works on targets only, as constants for such nodes do."""
-    if _LOG_SOFTMAX in {each.target for each in _with_ancestors(node)}:
-        return True
-    sources = sources_of(node, program)
-    if sources:
-        return sources == {"targets"}
-    readers = [user for user in node.users if user.op == "call_function"]
-    return bool(readers) and all(is_loss(user, program) for user in readers)
-
-
-def sources_of(node: Node, program: ExportedProgram) -> set[str]:
-    """Names of the inputs a node depends on; `_STATE` stands for all buffers that calls change."""
-    signature = program.graph_signature
-    kinds = {spec.arg.name: spec for spec in signature.input_specs}
-    state = set(signature.buffers_to_mutate.values())
-    specs = [kinds[each.name] for each in _with_ancestors(node) if each.name in kinds]
-    inputs = {spec.arg.name for spec in specs if spec.kind == InputKind.USER_INPUT}
-    return inputs | {_STATE for spec in specs if spec.target in state}
-
-
-def _with_ancestors(node: Node) -> set[Node]:
-    """A node and everything its values depend on; what it reads sizes of is none of that."""
-    seen: set[Node] = set()
-    pending = [node]
-    while pending:
-        each = pending.pop()
-        if each not in seen and each.target is not torch.ops.aten.sym_size.int:
-            seen.add(each)
-            pending += each.all_input_nodes
-    return seen
 
 
 def _own_reason(node: Node, program: ExportedProgram) -> str:

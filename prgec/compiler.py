@@ -51,6 +51,7 @@ from prgec.passes.program import GraphProgram
 from prgec.passes.saved import save_program
 from prgec.passes.spec import parse_pipeline, print_pipeline
 from prgec.pipelines import default_pipeline
+from prgec.preflight import check_memory
 from prgec.program_file import write_program
 from prgec.tokenizer import Tokenizer, pack_tokenizer
 
@@ -95,13 +96,14 @@ def compile_model(
         PrgecError: One of its subclasses; nothing is left behind at `options.output`.
     """
     options.check()
-    backend = backend or load_backend(options.backend)
+    backend = backend or load_backend(options.backend, **({"soc": options.soc} if options.soc else {}))
     passes = parse_pipeline(options.passes or default_pipeline(options, backend), pass_table())
     check_order(passes)
     clock = _Clock(progress)
     with clock.stage("load"):
         backend.check()
         source = _load(options)
+        check_memory(backend, source.checkpoint.name, source.model)
         options = fit_options(options, Tokenizer.unpack(source.tokenizer), source.max_positions)
     with clock.stage("export"):
         dynamic = backend.dynamic_seq_len and not options.static
@@ -111,7 +113,7 @@ def compile_model(
         manifest = _manifest(options, source, passes, sites_of(program), dynamic)
         programs = _methods(program, options, manifest.state_access == "buffers")
         manifest = _with_prefix(manifest, programs)
-        manifest = replace(manifest, versions={**manifest.versions, **backend.versions()},
+        manifest = replace(manifest, soc=backend.soc, versions={**manifest.versions, **backend.versions()},
                            data_sha256=NO_FINGERPRINT if backend.has_data_file else "")  # fmt: skip
     with clock.stage("lower"):
         executable, delegation = _lower(backend, programs, manifest, source.tokenizer)

@@ -101,8 +101,10 @@ class Manifest:
         sites: Trained layers in the order of their noise index.
         pipeline: Text of the pass pipeline that built the graph.
         base_sha256: Hash over the names and bytes of the checkpoint's weights.
-        versions: Versions of prgec, torch, executorch, torchao and transformers at compile time.
+        versions: Versions of prgec, torch, executorch, torchao and transformers at compile time, and of the backend's
+            own compiler, if it has one.
         pad_token_id: Token used to right-pad rows.
+        soc: Chip it was compiled for; empty where that makes no difference.
     """
 
     model: str
@@ -131,6 +133,7 @@ class Manifest:
     data_sha256: str = ""
     generate: bool = False
     a_sha256: str = ""
+    soc: str = ""
 
     @property
     def num_distinct_rows(self) -> int:

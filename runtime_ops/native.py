@@ -1,7 +1,7 @@
 """Finds or builds the compiled kernels and loads them into the ExecuTorch runtime of this process.
 
-A wheel carries the library. In a source tree without it, or with sources newer than it, CMake builds it once into a
-per-user cache folder named after a hash of the sources.
+A wheel carries the libraries. In a source tree without them, or with sources newer than them, CMake builds them once
+into a per-user cache folder named after a hash of the sources.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from prgec.errors import BackendError
 from prgec.runtime_ops.schemas import RANDN
 
 LIBRARY_NAME = "libprgec_ops.so"
+QNN_ADAPTER_NAME = "libprgec_qnn.so"
 
 _QUANTIZED_LIBRARY = "libexecutorch_kernels_quantized.so"
 _QUANTIZED_OPERATOR = "quantized_decomposed::embedding_4bit.out"
@@ -38,13 +39,16 @@ def kernel_library() -> Path:
     Raises:
         BackendError: If they have to be built here and cannot be.
     """
-    for candidate in _installed_libraries():
-        if candidate.is_file() and not _is_stale(candidate):
-            return candidate
-    cached = _cache_dir() / LIBRARY_NAME
-    if not cached.is_file():
-        _build(cached)
-    return cached
+    return _library(LIBRARY_NAME)
+
+
+def qnn_adapter() -> Path:
+    """Return the path of the library that stands in for libQnnHtp.so, building it first where needed.
+
+    Raises:
+        BackendError: If it has to be built here and cannot be.
+    """
+    return _library(QNN_ADAPTER_NAME)
 
 
 @cache
@@ -86,14 +90,24 @@ def _registered_operators() -> set[str]:
     return set(bindings._get_operator_names())
 
 
-def _installed_libraries() -> list[Path]:
-    candidates = [_SOURCE_DIR / LIBRARY_NAME]
+def _library(name: str) -> Path:
+    for candidate in _installed_libraries(name):
+        if candidate.is_file() and not _is_stale(candidate):
+            return candidate
+    cached = _cache_dir() / name
+    if not cached.is_file():
+        _build(cached)
+    return cached
+
+
+def _installed_libraries(name: str) -> list[Path]:
+    candidates = [_SOURCE_DIR / name]
     try:
         files = importlib.metadata.distribution("prgec").files or []
     except importlib.metadata.PackageNotFoundError:
         files = []
     # An editable install keeps the library in site-packages while this module runs from the source tree.
-    candidates += [Path(str(file.locate())) for file in files if file.name == LIBRARY_NAME]
+    candidates += [Path(str(file.locate())) for file in files if file.name == name]
     return candidates
 
 
@@ -130,8 +144,8 @@ def _build(target: Path) -> None:
     generator = ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         _run([cmake, "-S", str(_SOURCE_DIR), "-B", scratch, f"-DCMAKE_PREFIX_PATH={prefix}", *generator])
-        _run([cmake, "--build", scratch])
-        os.replace(Path(scratch) / LIBRARY_NAME, target)
+        _run([cmake, "--build", scratch, "--target", target.stem.removeprefix("lib")])
+        os.replace(Path(scratch) / target.name, target)
 
 
 def _find_tool(name: str) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from prgec.contract import Manifest
@@ -34,6 +35,8 @@ class Comparison:
         max_rel_loss_diff: Largest |difference| / |oracle's loss| over all rows of all steps.
         max_rel_state_diff: Largest |difference| of B after the run, over all sites, relative to `max_abs_state`.
         max_abs_state: Largest |B| of the oracle after the run.
+        max_abs_loss_diff: Largest |difference| of a loss.
+        g_sign_agreement: Fraction of projected gradients whose sign is the oracle's, over all queries of all steps.
         first_loss: The oracle's mean loss in the first step.
         last_loss: The oracle's mean loss in the last step.
     """
@@ -42,6 +45,8 @@ class Comparison:
     max_rel_loss_diff: float
     max_rel_state_diff: float
     max_abs_state: float
+    max_abs_loss_diff: float
+    g_sign_agreement: float
     first_loss: float
     last_loss: float
 
@@ -117,16 +122,24 @@ def follow(program: Program, oracle: Mezo, steps: Iterable[Step]) -> Comparison:
         steps: Examples and learning rate of each step.
     """
     run = Run(program, eps=oracle.settings.eps, seed=oracle.settings.seed)
-    differences, means = [], []
+    differences, absolute, agreements, means = [], [], [], []
     for number, (examples, lr) in enumerate(steps, 1):
         loss_N = run.step(examples, lr)
         expected = oracle.step(number, examples, lr).numpy()
         found = loss_N.reshape(expected.shape).astype(np.float64)
         differences.append(float((np.abs(found - expected) / np.abs(expected)).max()))
+        absolute.append(float(np.abs(found - expected).max()))
+        agreements.append(np.sign(_slope(found)) == np.sign(_slope(expected)))
         means.append(float(expected.mean()))
     run.trainer.flush()
     state_diff, state_size = state_difference(program, oracle)
-    return Comparison(len(means), max(differences), state_diff, state_size, means[0], means[-1])
+    return Comparison(len(means), max(differences), state_diff, state_size, max(absolute), float(np.mean(agreements)),
+                      means[0], means[-1])  # fmt: skip
+
+
+def _slope(loss_QSB: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Loss under +eps less loss under -eps, for every query: f64[q]."""
+    return (loss_QSB[:, 0] - loss_QSB[:, 1]).mean(axis=1)
 
 
 def state_difference(program: Program, oracle: Mezo) -> tuple[float, float]:

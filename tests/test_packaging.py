@@ -59,7 +59,8 @@ def test_a_wheel_holds_prgec_and_its_kernels_only(wheel: Path) -> None:
         names = set(archive.namelist())
     assert {name.split("/")[0] for name in names} == {"prgec", f"prgec-{prgec.__version__}.dist-info"}
     assert "-py3-none-" in wheel.name
-    assert {"prgec/runtime_ops/libprgec_ops.so", "prgec/runtime_ops/csrc/philox.h", "prgec/py.typed"} <= names
+    assert {f"prgec/runtime_ops/libprgec_{name}.so" for name in ("ops", "qnn")} <= names
+    assert {"prgec/runtime_ops/csrc/philox.h", "prgec/py.typed"} <= names
     assert any(name.startswith("prgec/demo/checkpoint/") for name in names)
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     assert not [name for name in names if "__pycache__" in name or "/tests/" in name or "/build/" in name]

@@ -32,6 +32,15 @@ class CudaBackend:
     schemes: ClassVar[frozenset[str]] = frozenset({"int8", "int4"})
     dtypes: ClassVar[tuple[str, ...]] = ("bf16", "f16", "f32")
     legality: ClassVar[frozenset[str]] = frozenset({"return-state", "narrow-weights"})
+    soc: ClassVar[str] = ""
+
+    def memory_bytes(self, num_weights: int) -> int:
+        """Not measured."""
+        del num_weights
+        return 0
+
+    def load_runtime(self) -> None:
+        """ExecuTorch's own build has it all."""
 
     def check(self) -> None:
         """CUDA PyTorch, Triton, the CUDA toolkit, a C++ compiler and a GPU; there is no silent way around any.
@@ -60,7 +69,7 @@ class CudaBackend:
         name = Delegate.generate_method_name_compile_spec(FORWARD_METHOD)
         return (CudaPartitioner([name, CompileSpec("triton_kernel_mode", b"OFF")]),)
 
-    def edge_passes(self) -> Sequence[EdgePass]:
+    def edge_passes(self, program: ExportedProgram) -> Sequence[EdgePass]:
         """No rewrites: AOTInductor takes ATen as it comes."""
         return ()
 

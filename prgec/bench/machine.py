@@ -26,13 +26,6 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def available_memory_bytes() -> int:
-    """Memory new processes can have without swapping, by the kernel's own estimate."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    sizes = dict(line.split(":", 1) for line in lines)
-    return int(sizes["MemAvailable"].split()[0]) * 1024
-
-
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()

@@ -11,6 +11,7 @@ from prgec.errors import UsageError
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
 
     from prgec.backends.base import Backend, EdgePass
 
@@ -27,8 +28,9 @@ class StockXnnpackBackend(XnnpackBackend):
 
         return (XnnpackPartitioner(),)
 
-    def edge_passes(self) -> Sequence[EdgePass]:
+    def edge_passes(self, program: ExportedProgram) -> Sequence[EdgePass]:
         """No rewrites."""
+        del program
         return ()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from prgec.backends import BACKENDS
+from prgec.backends.qnn.socs import DEFAULT_SOC
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.task_option import TASK, TASK_HELP
 from prgec.contract import STATE_MODES
@@ -36,6 +37,7 @@ _MOST_OPS = 8
 @click.option("-o", "--output", type=FILE, default=_DEFAULTS.output, show_default=True, help="File to write.")
 @click.option("--backend", type=click.Choice(list(BACKENDS)), default=_DEFAULTS.backend, show_default=True,
               help="Runtime that executes the program.")  # fmt: skip
+@click.option("--soc", metavar="CHIP", help=f"Chip for --backend qnn, such as {DEFAULT_SOC}, the default.")
 @click.option("--q", type=int, default=_DEFAULTS.q, show_default=True, help="Queries (random directions) a step.")
 @click.option("--batch-size", type=int, default=_DEFAULTS.batch_size, show_default=True, help="Examples a step.")
 @click.option("--seq-len", type=int, help=f"Most tokens a row may have [default: what --data needs, else "

@@ -1,4 +1,4 @@
-"""Catch what C++ libraries write to file descriptor 2, which Python's own redirection cannot see."""
+"""Catch what C++ libraries write to file descriptors 1 and 2, which Python's own redirection cannot see."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import TextIO
 
 logger = logging.getLogger(__name__)
 
@@ -34,22 +35,53 @@ def captured_stderr() -> Iterator[NativeLog]:
 
     Only for short stretches without a live display: the whole process writes there meanwhile.
     """
+    with _captured(2, sys.stderr) as log:
+        yield log
+
+
+@contextlib.contextmanager
+def captured_output() -> Iterator[None]:
+    """Divert standard output and standard error, for libraries that chat while they are loaded."""
+    with _captured(1, sys.stdout), _captured(2, sys.stderr):
+        yield
+
+
+@contextlib.contextmanager
+def _captured(descriptor: int, stream: TextIO) -> Iterator[NativeLog]:
     log = NativeLog()
-    sys.stderr.flush()
+    stream.flush()
     try:
-        saved = os.dup(2)
-    except OSError:  # the process was started with stderr closed: nothing to keep clean
+        saved = os.dup(descriptor)
+    except OSError:  # the process was started with it closed: nothing to keep clean
         yield log
         return
     with tempfile.TemporaryFile() as scratch:
-        os.dup2(scratch.fileno(), 2)
+        os.dup2(scratch.fileno(), descriptor)
         try:
             yield log
         finally:
-            sys.stderr.flush()
-            os.dup2(saved, 2)
+            stream.flush()
+            os.dup2(saved, descriptor)
             os.close(saved)
             scratch.seek(0)
             log.text = scratch.read().decode("utf-8", errors="replace")
             for line in log.text.splitlines():
                 logger.debug("native: %s", line)
+
+
+@contextlib.contextmanager
+def captured_native_stderr() -> Iterator[NativeLog]:
+    """Like `captured_stderr`, for long stretches: Python's own stderr, and so a live display, stays where it is."""
+    before = sys.stderr
+    try:
+        aside = os.fdopen(os.dup(before.fileno()), "w", buffering=1, errors="replace")
+    except (OSError, ValueError):  # not a file of the system: then it is not file descriptor 2 either
+        with captured_stderr() as log:
+            yield log
+        return
+    with captured_stderr() as log, aside:
+        sys.stderr = aside
+        try:
+            yield log
+        finally:
+            sys.stderr = before

@@ -35,6 +35,7 @@ from prgec.driver.data_file import find_data
 from prgec.driver.native_log import captured_stderr
 from prgec.driver.prefix import PrefixRunner
 from prgec.driver.pte_file import check_pte_file
+from prgec.driver.quiet_method import QuietMethod
 from prgec.errors import ProgramError, UsageError
 from prgec.tokenizer import Tokenizer
 
@@ -113,12 +114,12 @@ class Program:
         Raises:
             ProgramError: If a file is missing, damaged, not made by prgec, of another program or contract version, or
                 the program's backend does not run here.
-            BackendError: If the prge kernels cannot be loaded.
+            BackendError: If the prge kernels, or what the backend needs, cannot be loaded.
         """
         raw, manifest, tokenizer = _open_constants(path)
         if manifest.data_sha256:
             raw = _load_raw(path, find_data(path, manifest.data_sha256))
-        _load_kernels()
+        _load_runtime(manifest.backend)
 
         def load(name: str, inputs: Sequence[str]) -> Any:
             method = _load_method(raw, name, path, manifest.backend)
@@ -263,7 +264,7 @@ def open_forward(path: Path, backend: str) -> Any:
     """
     check_pte_file(path)
     raw = _load_raw(path)
-    _load_kernels()
+    _load_runtime(backend)
     return _load_method(raw, FORWARD_METHOD, path, backend)
 
 
@@ -323,17 +324,21 @@ def _load_raw(path: Path, data: Path | None = None) -> Any:
     raise ProgramError(f"the program is damaged: {log.last_error() or failure}", where=path) from failure
 
 
-def _load_kernels() -> None:
+def _load_runtime(backend: str) -> None:
+    """Load our kernels, and what the backend's programs need; one this prgec does not know may need nothing."""
+    from prgec.backends import BACKENDS, load_backend
     from prgec.runtime_ops.native import load_kernels
 
     with captured_stderr():
         load_kernels()
+    if backend in BACKENDS:
+        load_backend(backend).load_runtime()
 
 
 def _load_method(raw: Any, name: str, path: Path, backend: str) -> Any:
     with captured_stderr() as log:
         try:
-            return raw.load_method(name)
+            return QuietMethod(raw.load_method(name))
         except RuntimeError as error:
             failure = error
     raise ProgramError(f"cannot load method {name}: {log.last_error() or failure}", where=path,

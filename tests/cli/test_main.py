@@ -171,7 +171,8 @@ def test_flags_are_frozen() -> None:
     assert json.loads(json.dumps(found)) == {
         "compile": "--a-seed --alpha --backend --batch-size --data --dtype --dump-passes --emit-driver --generate "
                    "--group-size --json --label-tokens --layers --output --passes --prefix --q --quantize "
-                   "--quantize-embedding --rank --rng --save-program --seq-len --state --static --targets --task -o",
+                   "--quantize-embedding --rank --rng --save-program --seq-len --soc --state --static --targets "
+                   "--task -o",
         "inspect": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",

@@ -17,7 +17,7 @@ from prgec.runtime_ops import native
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: Any) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native, "_installed_libraries", list)
+    monkeypatch.setattr(native, "_installed_libraries", lambda name: [])
     return tmp_path
 
 
@@ -47,7 +47,7 @@ def test_no_compiler_is_one_actionable_line(empty_cache: Path, monkeypatch: Any)
 def test_a_library_older_than_its_sources_is_not_used(tmp_path: Path, monkeypatch: Any) -> None:
     library = tmp_path / native.LIBRARY_NAME
     library.touch()
-    monkeypatch.setattr(native, "_installed_libraries", lambda: [library])
+    monkeypatch.setattr(native, "_installed_libraries", lambda name: [library])
     assert native.kernel_library() == library
     os.utime(library, (0, 0))
     monkeypatch.setattr(native, "_build", lambda target: None)

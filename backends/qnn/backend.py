@@ -1,0 +1,116 @@
+"""Lowers to the HTP of one Snapdragon chip, in fp16, with f32 updates and an f32 loss around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from prgec.backends.qnn.socs import DEFAULT_SOC, find_soc
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.partitioner import Partitioner
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+    from prgec.backends.base import EdgePass
+
+# docs/reports/qnn-tinyllama.md
+_MEMORY_BASE_BYTES = 1_200_000_000
+_MEMORY_BYTES_A_WEIGHT = 17
+
+
+class QnnBackend:
+    """Lowers the whole forward, embedding included, to one context binary.
+
+    Args:
+        soc: Chip to compile for, a row of `socs.SOCS`.
+
+    Raises:
+        UsageError: If there is no such chip, or it has no fp16.
+    """
+
+    name: ClassVar[str] = "qnn"
+    dynamic_seq_len: ClassVar[bool] = False
+    has_kernels: ClassVar[bool] = True
+    has_data_file: ClassVar[bool] = False
+    # torchao's reach the graph as ops the HTP does not know, and its own need calibration of every activation.
+    schemes: ClassVar[frozenset[str]] = frozenset()
+    # Of the graph; the HTP rounds to fp16 by itself.
+    dtypes: ClassVar[tuple[str, ...]] = ("f32",)
+    legality: ClassVar[frozenset[str]] = frozenset({"lower-sdpa", "lower-eager-attention"})
+
+    def __init__(self, soc: str = DEFAULT_SOC) -> None:
+        self._soc = find_soc(soc)
+
+    @property
+    def soc(self) -> str:
+        """The chip's name."""
+        return self._soc.name
+
+    def versions(self) -> Mapping[str, str]:
+        """The version of Qualcomm's libraries: a device needs the same or a later one."""
+        from prgec.backends.qnn.loading import load_libraries
+
+        return {"qairt": load_libraries().version_text}
+
+    def memory_bytes(self, num_weights: int) -> int:
+        """Measured on truncated Llamas of TinyLlama's width."""
+        return _MEMORY_BASE_BYTES + _MEMORY_BYTES_A_WEIGHT * num_weights
+
+    def check(self) -> None:
+        """Load Qualcomm's libraries, which is the surest test that they are here.
+
+        Raises:
+            BackendError: If they are not, or cannot be used.
+        """
+        self.load_runtime()
+
+    def load_runtime(self) -> None:
+        """The libraries that compile are also the simulator.
+
+        Raises:
+            BackendError: If they are not here, or cannot be used.
+        """
+        from prgec.backends.qnn.loading import load_libraries
+
+        load_libraries()
+
+    @contextmanager
+    def lowering(self) -> Iterator[None]:
+        """Name the SDK to the exporter, keep one HTP session, and keep the libraries quiet."""
+        from prgec.backends.qnn.session import session
+
+        with session(self._specs()):
+            yield
+
+    def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:
+        """Qualcomm's rewrites in the ATen dialect; `apply` stays on the CPU and as it is."""
+        from prgec.backends.lowering import PARTITIONED
+        from prgec.backends.qnn.session import pass_manager
+
+        return {name: pass_manager().transform_for_export_pipeline(program) if name in PARTITIONED else program
+                for name, program in programs.items()}  # fmt: skip
+
+    def edge_passes(self, program: ExportedProgram) -> Sequence[EdgePass]:
+        """Qualcomm's rewrites in the edge dialect."""
+        from prgec.backends.qnn.session import edge_passes
+
+        return edge_passes(program, self._specs())
+
+    def partitioners(self) -> Sequence[Partitioner]:
+        """Qualcomm's own partitioner, kept off state and loss."""
+        from prgec.backends.qnn.partitioner import ForwardPartitioner
+
+        return (ForwardPartitioner(self._specs()),)
+
+    def why_on_cpu(self, op: str, node: Node, program: ExportedProgram) -> str:
+        """By the op's place in the graph."""
+        from prgec.backends.qnn.reasons import why_on_cpu
+
+        return why_on_cpu(op, node, program)
+
+    def _specs(self) -> list[Any]:
+        from prgec.backends.qnn.session import compile_specs
+
+        return compile_specs(self._soc)

@@ -1,0 +1,50 @@
+"""Qualcomm's partitioner, restricted to the forward up to the logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from prgec.backends.loss_tail import LOG_SOFTMAX
+from prgec.backends.qnn.unsupported import check_in_one_piece
+from prgec.backends.sources import ROWS, is_update, sources_of, with_ancestors
+
+
+class ForwardPartitioner(QnnPartitioner):  # type: ignore[misc]  # executorch ships no types for it
+    """Chooses what Qualcomm's own partitioner chooses, less the loss and the trainable state.
+
+    A loss in fp16 moves in steps of 0.004, and differences of losses are all that training sees. The loss is left
+    out node by node: its ops, such as negation, occur inside the model too. Updates stay in f32, in memory the host
+    reads.
+    """
+
+    def __init__(self, specs: list[Any]) -> None:
+        super().__init__(specs, skip_mutable_buffer=True)
+
+    def generate_partitions(self, edge_program: ExportedProgram) -> list[Any]:
+        """Partition everything in front of the log-softmax that the HTP knows."""
+        inside = model_nodes(edge_program)
+        self.skip_node_id_set = {node.name for node in edge_program.graph.nodes if node not in inside}
+        found = super().generate_partitions(edge_program)
+        # What depends on no row is a constant or two; a graph without inputs cannot be compiled.
+        partitions = [each for each in found if any(sources_of(node, edge_program) & ROWS for node in each.nodes)]
+        check_in_one_piece(inside, {node for partition in partitions for node in partition.nodes})
+        return partitions
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
+        """What Qualcomm's partitioner wants whole, but `stack`: the updates of dual state stack, on the CPU."""
+        whole, choose = super().ops_to_not_decompose(ep)
+        return [op for op in whole if op is not torch.ops.aten.stack.default], choose
+
+
+def model_nodes(program: ExportedProgram) -> set[Node]:
+    """Return what computes the logits (or the hidden state of a prefix) from rows and trained weights."""
+    ends = [node for node in program.graph.nodes if node.target is LOG_SOFTMAX]
+    feeds_end: set[Node] = set()
+    for node in ends or [program.graph.output_node()]:
+        feeds_end |= with_ancestors(node) - {node}
+    return {node for node in feeds_end if not is_update(node, program)}

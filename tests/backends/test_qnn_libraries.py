@@ -1,0 +1,142 @@
+"""Finding Qualcomm's libraries, and saying what is wrong with them."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from prgec.backends.qnn import loading
+from prgec.backends.qnn.libraries import SDK_VARIABLE, find_libraries
+from prgec.backends.qnn.loading import checked_version, load_libraries, sdk_root
+from prgec.backends.qnn.socs import SOCS, find_soc
+from prgec.errors import BackendError, UsageError
+from prgec.runtime_ops.native import qnn_adapter
+
+
+def test_the_package_brings_libraries_and_their_licence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SDK_VARIABLE, raising=False)
+    found = find_libraries()
+    assert found.origin.startswith("onnxruntime-qnn ")
+    assert found.licence is not None and found.licence.is_file()
+
+
+def test_no_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SDK_VARIABLE, raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BackendError, match=r"libraries are not on this machine. Hint: pip install 'prgec\[qnn\]', or"):
+        find_libraries()
+
+
+def test_a_folder_that_is_no_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong variable is a mistake to report, never a reason to take the package instead."""
+    monkeypatch.setenv(SDK_VARIABLE, str(tmp_path))
+    with pytest.raises(BackendError, match="QNN_SDK_ROOT is no Qualcomm AI Runtime SDK: no libQnnHtp.so, libQnnSystem"):
+        find_libraries()
+
+
+def test_a_genuine_sdk_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "lib" / "x86_64-linux-clang"
+    folder.mkdir(parents=True)
+    for name in ("libQnnHtp.so", "libQnnSystem.so"):
+        (folder / name).touch()
+    (tmp_path / "LICENSE.pdf").touch()
+    monkeypatch.setenv(SDK_VARIABLE, str(tmp_path))
+    found = find_libraries()
+    assert (found.folder, found.origin, found.licence) == (folder, SDK_VARIABLE, tmp_path / "LICENSE.pdf")
+
+
+def test_libraries_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_a_genuine_sdk_comes_first(tmp_path, monkeypatch)
+    with pytest.raises(BackendError, match=r"cannot load Qualcomm's libraries: .*file too short") as caught:
+        load_libraries.__wrapped__()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        ("v2.37.0.250724175447", (2, 37)),
+        ("v2.51.0.260929181845", (2, 51)),
+        ("v2.36.0.1", "are version 2.36, too old: 2.37 to 2.51 are supported"),
+        ("v2.52.0.1", "are version 2.52, too new: 2.37 to 2.51 are supported; later ones may lay out"),
+        ("v3.0.1", "are version 3.0, too new"),
+        ("nonsense", "name no version: 'nonsense'"),
+    ],
+)
+def test_versions(build: str, expected: tuple[int, int] | str) -> None:
+    libraries = find_libraries()
+    if isinstance(expected, tuple):
+        assert checked_version(build, libraries) == expected
+        return
+    with pytest.raises(BackendError, match=expected):
+        checked_version(build, libraries)
+
+
+def test_the_sdk_is_named_for_the_exporter_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SDK_VARIABLE, raising=False)
+    before = dict(os.environ)
+    with sdk_root():
+        assert (Path(os.environ[SDK_VARIABLE]) / "lib" / "x86_64-linux-clang" / "libQnnHtp.so").is_file()
+    assert dict(os.environ) == before
+    monkeypatch.setenv(SDK_VARIABLE, "/mine")
+    with sdk_root():
+        pass
+    assert os.environ[SDK_VARIABLE] == "/mine"
+
+
+class _Custom(ctypes.Structure):
+    """Configuration of an HTP device: the SoC, at byte 4 up to QAIRT 2.37 and at byte 8 in the libraries tested."""
+
+    _fields_ = [("option", ctypes.c_uint32), ("at_4", ctypes.c_uint32), ("at_8", ctypes.c_uint32),
+                ("rest", ctypes.c_uint32 * 13)]  # fmt: skip
+
+
+class _Config(ctypes.Structure):
+    _fields_ = [("option", ctypes.c_uint32), ("value", ctypes.POINTER(_Custom))]
+
+
+@pytest.mark.parametrize(("at_4", "at_8", "works"), [(57, 0, True), (0, 57, True), (9999, 9998, False)],
+                         ids=["as-executorch-writes-it", "as-the-library-wants-it", "no-such-chip"])  # fmt: skip
+def test_the_adapter_creates_devices(at_4: int, at_8: int, works: bool) -> None:
+    """Through the function table ExecuTorch gets, with either layout: the one refused is tried in the other."""
+    load_libraries()
+    adapter = ctypes.CDLL("libQnnHtp.so")
+    assert adapter.prgec_qnn_build, "the loader answered the name with another library"
+    providers, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_uint32()
+    assert adapter.QnnInterface_getProviders(ctypes.byref(providers), ctypes.byref(count)) == 0
+    assert count.value == 1
+    table = ctypes.cast(providers[0] + 40, ctypes.POINTER(ctypes.c_void_p))
+    create = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(table[40])
+    free = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)(table[43])
+    custom = _Custom(0, at_4, at_8)
+    config = _Config(0, ctypes.pointer(custom))
+    configs = (ctypes.POINTER(_Config) * 2)(ctypes.pointer(config), None)
+    device = ctypes.c_void_p()
+    assert (create(None, configs, ctypes.byref(device)) == 0) is works
+    if works:
+        assert free(device) == 0
+
+
+def test_the_adapter_has_the_name_executorch_asks_for() -> None:
+    assert qnn_adapter().name == "libprgec_qnn.so"
+    assert load_libraries().build.startswith("v2.")
+    assert loading.OLDEST <= load_libraries().version <= loading.NEWEST
+
+
+def test_chips_are_those_executorch_knows() -> None:
+    from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset, _soc_info_table
+
+    expected = {QcomChipset(chip).name: int(info.htp_info.htp_arch) for chip, info in _soc_info_table.items()}
+    assert {name: soc.generation for name, soc in SOCS.items()} == expected
+
+
+def test_unknown_chip() -> None:
+    assert find_soc("sm8650").name == "SM8650"
+    with pytest.raises(UsageError, match=r"--soc names no known chip: 'SM1'. Hint: chips: SM8650, SM8850, "):
+        find_soc("SM1")
+    with pytest.raises(UsageError, match="--soc SM8350 has HTP v68, which cannot compute in fp16. Hint: chips that"):
+        find_soc("SM8350")

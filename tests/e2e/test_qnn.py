@@ -1,0 +1,157 @@
+"""Programs for the HTP: compiled by Qualcomm's own compiler, run by the simulator inside its libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from prgec import preflight
+from prgec.backends import load_backend
+from prgec.backends.lowering import lower
+from prgec.compiler import CompileResult, compile_model
+from prgec.demo import data_file
+from prgec.driver.program import Program
+from prgec.errors import BackendError, UsageError
+from prgec.options import CompileOptions
+from tests.lockstep import follow, oracle_for, random_steps
+from tests.models import TinyLlama
+
+EPS, LR, SEED = 1e-2, 5e-3, 7
+# The HTP computes in fp16: what follows the f32 oracle to 1e-5 on a CPU follows it to 1e-2 here.
+MAX_REL_LOSS_DIFF = 1e-2
+
+
+def _options(checkpoint: Path, output: Path, **options: Any) -> CompileOptions:
+    defaults: dict[str, Any] = {"backend": "qnn", "q": 2, "batch_size": 2, "seq_len": 16, "num_labels": 2, "rank": 4,
+                                "alpha": 8.0}  # fmt: skip
+    return CompileOptions(model=str(checkpoint), output=output, **{**defaults, **options})
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers, wide enough for the HTP's own RMSNorm."""
+    return TinyLlama(num_layers=2, hidden_size=64).write(tmp_path_factory.mktemp("qnn") / "wide")
+
+
+@pytest.fixture(scope="module")
+def compiled(wide: Path) -> CompileResult:
+    before = dict(os.environ), torch.backends.mkldnn.enabled
+    result = compile_model(_options(wide, wide.parent / "wide.pte", soc="SM8550"))
+    assert (dict(os.environ), torch.backends.mkldnn.enabled) == before, "the compilation left something behind"
+    return result
+
+
+def test_the_whole_forward_is_one_delegate(compiled: CompileResult) -> None:
+    (delegate,) = compiled.delegation.delegates
+    assert delegate.backend == "QnnBackend"
+    assert {"aten.embedding", "aten.rms_norm", "aten._softmax", "aten.bmm", "aten.linear"} <= set(delegate.op_counts)
+    outside = {op.op: op.reason for op in compiled.delegation.cpu_ops}
+    assert outside.pop("prge.dual_update") == "the state update, in f32 and in memory the host reads"
+    assert "aten._log_softmax" in outside
+    assert set(outside.values()) == {"the f32 loss; one in fp16 is too coarse to differ"}
+
+
+def test_the_manifest_names_chip_and_compiler(compiled: CompileResult) -> None:
+    assert compiled.manifest.soc == "SM8550"
+    assert compiled.manifest.versions["qairt"].startswith("2.")
+    assert compiled.manifest.dynamic_seq_len is False
+
+
+def test_training_follows_the_f32_oracle(compiled: CompileResult, wide: Path) -> None:
+    program = Program.open(compiled.path)
+    steps = random_steps(20, program.manifest, lr=LR, pool=6)
+    found = follow(program, oracle_for(program, wide, eps=EPS, seed=SEED), steps)
+    assert found.max_abs_state > 0.1 and found.last_loss < found.first_loss - 0.5
+    assert found.g_sign_agreement >= 0.95
+    assert found.max_rel_loss_diff <= MAX_REL_LOSS_DIFF
+    assert found.max_rel_state_diff < 0.05
+
+
+def test_prefix_method_dual_state_and_narrow_norms(tmp_path: Path) -> None:
+    """A prefix in the same context binary, updates spelt out in ops, and norms narrower than a vector of the HTP."""
+    checkpoint = TinyLlama(num_layers=2, has_bias=True).write(tmp_path / "narrow")
+    path = compile_model(_options(checkpoint, tmp_path / "narrow.pte", layers=("last:1",), prefix="method",
+                                  state="dual")).path  # fmt: skip
+    program = Program.open(path)
+    found = follow(program, oracle_for(program, checkpoint, eps=EPS, seed=SEED),
+                   random_steps(4, program.manifest, lr=LR, pool=6))  # fmt: skip
+    assert found.max_rel_loss_diff <= MAX_REL_LOSS_DIFF
+    assert found.max_rel_state_diff < 0.05 < found.max_abs_state
+
+
+class Unsupported(nn.Module):
+    """A model with one op in the middle that no HTP has."""
+
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cumprod(x, -1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(16, 64)
+        self.odd = self.Odd()
+        self.head = nn.Linear(64, 16)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.log_softmax(self.head(self.odd(self.embed(tokens))), -1)[..., 0]
+
+
+def test_an_op_the_htp_lacks_is_named_with_its_place() -> None:
+    program = torch.export.export(Unsupported().eval(), (torch.zeros(4, 8, dtype=torch.int64),))
+    expected = r"qnn: the HTP cannot run aten.cumprod, .* \(odd\). Hint: compile it with --backend xnnpack"
+    with pytest.raises(BackendError, match=expected) as caught:
+        lower(load_backend("qnn"), {"forward": program})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"quantize": "8da4w"}, "--backend qnn has no --quantize 8da4w. Hint: it has: none"),
+    ({"quantize_embedding": 4}, "--backend qnn has no --quantize-embedding. Hint: leave it out"),
+    ({"backend": "xnnpack", "soc": "SM8650"}, "--soc is for --backend qnn; xnnpack has no chips"),
+    ({"soc": "SM1"}, "--soc names no known chip: 'SM1'"),
+])  # fmt: skip
+def test_options_that_do_not_fit(options: dict[str, Any], message: str, wide: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        compile_model(_options(wide, tmp_path / "no.pte", **options))
+
+
+def test_too_little_memory_is_said_before_the_hour_is_spent(
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "available_memory_bytes", lambda: 0)
+    monkeypatch.setattr(preflight, "resident_memory_bytes", lambda: 10**9)
+    stages: list[str] = []
+    with pytest.raises(BackendError, match=r"compiling wide for qnn takes about 1\.\d GB of memory, and 1\.0 GB are f"):
+        compile_model(_options(wide, tmp_path / "no.pte"), stages.append)
+    assert stages == ["load"]
+
+
+def _prgec(*arguments: str) -> dict[str, Any]:
+    """Run the command line without a Qualcomm SDK in sight; return the one JSON document it prints."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("QNN_SDK_ROOT", "LD_LIBRARY_PATH", "PRGEC_DEBUG")}
+    done = subprocess.run([sys.executable, "-m", "prgec", *arguments, "--json"], capture_output=True, text=True,
+                          env=environment, timeout=600)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Qnn" not in done.stderr and "LIBNATIVE" not in done.stderr, "the libraries were heard"
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_demo_from_the_command_line(tmp_path: Path) -> None:
+    path, run = tmp_path / "q.pte", tmp_path / "run"
+    made = _prgec("compile", "demo", "--backend", "qnn", "--soc", "SM8650", "--q", "1", "--batch-size", "2",
+                  "--seq-len", "24", "--layers", "last:1", "-o", str(path))  # fmt: skip
+    assert made["soc"] == "SM8650" and len(made["delegates"]) == 1
+    trained = _prgec("run", str(path), "--data", str(data_file("train")), "--steps", "3", "--out", str(run))
+    assert trained["steps"] == 3
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert all(row["g"] != 0 for row in rows if isinstance(row["g"], float))
