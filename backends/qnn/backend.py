@@ -36,9 +36,9 @@ class QnnBackend:
     has_data_file: ClassVar[bool] = False
     # torchao's reach the graph as ops the HTP does not know, and its own need calibration of every activation.
     schemes: ClassVar[frozenset[str]] = frozenset()
-    # Of the graph; the HTP rounds to fp16 by itself.
-    dtypes: ClassVar[tuple[str, ...]] = ("f32",)
-    legality: ClassVar[frozenset[str]] = frozenset({"lower-sdpa", "lower-eager-attention"})
+    # The HTP multiplies in fp16 either way: f16 weights only halve every copy the compiler makes of them.
+    dtypes: ClassVar[tuple[str, ...]] = ("f16", "f32")
+    legality: ClassVar[frozenset[str]] = frozenset({"lower-sdpa", "lower-eager-attention", "narrow-weights"})
 
     def __init__(self, soc: str = DEFAULT_SOC) -> None:
         self._soc = find_soc(soc)
