@@ -53,6 +53,20 @@ _SOCS = (
 SOCS: dict[str, Soc] = {soc.name: soc for soc in _SOCS}
 
 
+def device_needs(soc: str, qairt: str) -> str:
+    """What a device must have to run a program, in one line; empty for a chip nobody knows.
+
+    Args:
+        soc: Chip the program was compiled for.
+        qairt: Version of the libraries that compiled it.
+    """
+    if soc not in SOCS:
+        return ""
+    found = SOCS[soc]
+    sold = f", {found.sold_as}" if found.sold_as else ""
+    return f"{soc} (HTP v{found.generation}{sold}) with Qualcomm's QNN libraries {qairt} or later"
+
+
 def find_soc(name: str) -> Soc:
     """Return the chip called `name`, in any case.
 

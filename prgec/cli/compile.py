@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from prgec.backends import BACKENDS
-from prgec.backends.qnn.socs import DEFAULT_SOC
+from prgec.backends.qnn.socs import DEFAULT_SOC, device_needs
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.task_option import TASK, TASK_HELP
 from prgec.contract import STATE_MODES
@@ -68,7 +68,7 @@ _MOST_OPS = 8
               help="Frozen layers: int8 activations with int8 (8da8w) or grouped int4 (8da4w) weights; int8 and int4 "
               "weights alone on GPUs.")  # fmt: skip
 @click.option("--dtype", type=click.Choice(DTYPES), default=_DEFAULTS.dtype, show_default=True,
-              help="What frozen layers multiply in; auto is f32 but for GPUs.")  # fmt: skip
+              help="What frozen layers multiply in; auto is f32, and 16 bits for GPUs and HTPs.")  # fmt: skip
 @click.option("--group-size", type=int, default=_DEFAULTS.group_size, show_default=True,
               help="Inputs that share a scale in 4-bit weights and in the embedding.")  # fmt: skip
 @click.option("--quantize-embedding", type=click.Choice(EMBEDDING_BITS), default=_DEFAULTS.quantize_embedding,
@@ -126,6 +126,8 @@ def _summary(result: CompileResult) -> list[str]:
         f"{m.backend}: {_count(len(report.delegates), 'delegate')} with "
         f"{_count(sum(d.ops for d in report.delegates), 'op')}; {_count(calls, 'op')} outside:",
     ]
+    if needs := device_needs(m.soc, m.versions.get("qairt", "")):
+        lines.insert(1, f"runs on {needs}; their licence applies, docs/qnn.md")
     by_reason: dict[str, list[str]] = {}
     for op in report.cpu_ops:
         by_reason.setdefault(op.reason, []).append(f"{op.op} x{op.count}" if op.count > 1 else op.op)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
+from prgec.backends.qnn.socs import device_needs
 from prgec.cli.render import print_json, stdout_console
 from prgec.inspection import Inspection, inspect_program
 
@@ -32,6 +33,8 @@ def _render(inspection: Inspection) -> None:
     console.print(f"  rank={m.rank}  alpha={m.alpha:g}  state={m.state}  weights={m.quantize}  "
                   f"{len(m.sites)} sites, {_size(inspection.state_bytes)} of state")  # fmt: skip
     console.print(f"  file {_size(inspection.pte.file_bytes)}, base sha256 {m.base_sha256[:16]}")
+    if needs := device_needs(m.soc, m.versions.get("qairt", "")):
+        console.print(f"  runs on {needs}", markup=False)
     for name, method in sorted(inspection.pte.methods.items()):
         console.print(f"  method {name}: {len(method.delegates)} delegates, {sum(method.kernel_calls.values())} kernel "
                       f"calls, {_size(method.planned_bytes)} planned")  # fmt: skip

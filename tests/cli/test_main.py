@@ -17,7 +17,8 @@ from prgec.cli import main as cli_main
 from prgec.cli.main import COMMANDS, Subcommand, main
 
 REPOSITORY = Path(__file__).parents[2]
-LIGHT_COMMANDS = ("compile", "tokenize", "run", "replay", "eval", "predict", "inspect", "opt", "demo", "bench")
+LIGHT_COMMANDS = ("compile", "tokenize", "run", "replay", "eval", "predict", "inspect", "opt", "demo", "bench",
+                  "doctor")  # fmt: skip
 
 
 def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -174,6 +175,7 @@ def test_flags_are_frozen() -> None:
                    "--quantize-embedding --rank --rng --save-program --seq-len --soc --state --static --targets "
                    "--task -o",
         "inspect": "--json",
+        "doctor": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
         "run": "--adapter --data --early-stop --eps --estimator --eval-data --eval-every --eval-rows --force "

@@ -1,0 +1,50 @@
+"""`prgec doctor`: what works on this machine, and what would have to be installed for the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from prgec.cli.render import print_json, print_lines, stderr_console
+from prgec.errors import BackendError
+
+if TYPE_CHECKING:
+    from prgec.doctor import Health
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def doctor(as_json: bool) -> int:
+    """Report environment, versions, backends and memory; the exit code is 7 if the default backend does not work."""
+    with stderr_console().status("examining this machine"):
+        from prgec.doctor import examine
+
+        health = examine()
+    if as_json:
+        print_json(health.to_json())
+    else:
+        print_lines(*_lines(health))
+    return 0 if health.is_fit else BackendError.exit_code
+
+
+def _lines(health: Health) -> list[str]:
+    from prgec.doctor import REFERENCE_MODEL
+
+    machine = health.machine
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    lines = [
+        f"machine   {machine['system']}, {machine['cpu']}, {machine['cores']} cores",
+        f"memory    {machine['memory_bytes'] / 1e9:.1f} GB, {health.memory_available_bytes / 1e9:.1f} GB available",
+        f"versions  {versions}",
+        f"kernels   {'' if health.has_kernels else 'no: '}{health.kernels}",
+    ]
+    for each in health.backends:
+        lines.append(f"{each.name:9} {'yes' if each.is_available else f'no: {each.reason}'}")
+        if each.memory_bytes:
+            size = f"{each.memory_bytes / 1e9:.0f} GB"
+            lines.append(f"          compiling {REFERENCE_MODEL} takes about {size} of memory")
+    if health.qnn is not None:
+        lines += [f"          Qualcomm's libraries {health.qnn.build} from {health.qnn.origin}, in {health.qnn.folder}",
+                  f"          licence {health.qnn.licence or 'not with them'}"]  # fmt: skip
+    return lines
