@@ -35,7 +35,7 @@ class Comparison:
         max_rel_loss_diff: Largest |difference| / |oracle's loss| over all rows of all steps.
         max_rel_state_diff: Largest |difference| of B after the run, over all sites, relative to `max_abs_state`.
         max_abs_state: Largest |B| of the oracle after the run.
-        max_abs_loss_diff: Largest |difference| of a loss.
+        mean_abs_loss_diff: Mean |difference| of a loss, over all rows of all steps.
         g_sign_agreement: Fraction of projected gradients whose sign is the oracle's, over all queries of all steps.
         first_loss: The oracle's mean loss in the first step.
         last_loss: The oracle's mean loss in the last step.
@@ -45,7 +45,7 @@ class Comparison:
     max_rel_loss_diff: float
     max_rel_state_diff: float
     max_abs_state: float
-    max_abs_loss_diff: float
+    mean_abs_loss_diff: float
     g_sign_agreement: float
     first_loss: float
     last_loss: float
@@ -128,13 +128,13 @@ def follow(program: Program, oracle: Mezo, steps: Iterable[Step]) -> Comparison:
         expected = oracle.step(number, examples, lr).numpy()
         found = loss_N.reshape(expected.shape).astype(np.float64)
         differences.append(float((np.abs(found - expected) / np.abs(expected)).max()))
-        absolute.append(float(np.abs(found - expected).max()))
+        absolute.append(float(np.abs(found - expected).mean()))
         agreements.append(np.sign(_slope(found)) == np.sign(_slope(expected)))
         means.append(float(expected.mean()))
     run.trainer.flush()
     state_diff, state_size = state_difference(program, oracle)
-    return Comparison(len(means), max(differences), state_diff, state_size, max(absolute), float(np.mean(agreements)),
-                      means[0], means[-1])  # fmt: skip
+    return Comparison(len(means), max(differences), state_diff, state_size, float(np.mean(absolute)),
+                      float(np.mean(agreements)), means[0], means[-1])  # fmt: skip
 
 
 def _slope(loss_QSB: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -70,7 +70,7 @@ class Row:
     max_rel_loss_diff: float
     max_rel_state_diff: float
     max_abs_state: float
-    max_abs_loss_diff: float
+    mean_abs_loss_diff: float
     g_sign_agreement: float
     first_loss: float
     last_loss: float

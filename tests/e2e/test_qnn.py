@@ -25,8 +25,9 @@ from tests.lockstep import follow, oracle_for, random_steps
 from tests.models import TinyLlama
 
 EPS, LR, SEED = 1e-2, 5e-3, 7
-# The HTP computes in fp16: what follows the f32 oracle to 1e-5 on a CPU follows it to 1e-2 here.
-MAX_REL_LOSS_DIFF = 1e-2
+# The HTP computes in fp16: what follows the f32 oracle to 1e-5 on a CPU follows it to 1e-2 here, the worst row to 2e-2.
+MEAN_LOSS_DIFF = 1e-2
+MAX_REL_LOSS_DIFF = 2e-2
 
 
 def _options(checkpoint: Path, output: Path, **options: Any) -> CompileOptions:
@@ -71,6 +72,7 @@ def test_training_follows_the_f32_oracle(compiled: CompileResult, wide: Path) ->
     found = follow(program, oracle_for(program, wide, eps=EPS, seed=SEED), steps)
     assert found.max_abs_state > 0.1 and found.last_loss < found.first_loss - 0.5
     assert found.g_sign_agreement >= 0.95
+    assert found.mean_abs_loss_diff <= MEAN_LOSS_DIFF
     assert found.max_rel_loss_diff <= MAX_REL_LOSS_DIFF
     assert found.max_rel_state_diff < 0.05
 
