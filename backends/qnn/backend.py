@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from prgec.backends.base import EdgePass
 
 # docs/reports/qnn-tinyllama.md
-_MEMORY_BASE_BYTES = 1_200_000_000
-_MEMORY_BYTES_A_WEIGHT = 17
+_MEMORY_BASE_BYTES = 1_000_000_000
+_MEMORY_BYTES_A_WEIGHT = 15
 
 
 class QnnBackend:
