@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
 
 from prgec import preflight
 from prgec.backends import load_backend
@@ -21,6 +22,7 @@ from prgec.demo import data_file
 from prgec.driver.program import Program
 from prgec.errors import BackendError, UsageError
 from prgec.options import CompileOptions
+from tests.architectures import random_rows
 from tests.lockstep import follow, oracle_for, random_steps
 from tests.models import TinyLlama
 
@@ -77,12 +79,18 @@ def test_training_follows_the_f32_oracle(compiled: CompileResult, wide: Path) ->
     assert found.max_rel_state_diff < 0.05
 
 
-def test_prefix_method_dual_state_and_narrow_norms(tmp_path: Path) -> None:
-    """A prefix in the same context binary, updates spelt out in ops, and norms narrower than a vector of the HTP."""
+def test_more_methods_dual_state_and_narrow_norms(tmp_path: Path) -> None:
+    """Three graphs in one context binary, updates spelt out in ops, and norms narrower than a vector of the HTP."""
     checkpoint = TinyLlama(num_layers=2, has_bias=True).write(tmp_path / "narrow")
     path = compile_model(_options(checkpoint, tmp_path / "narrow.pte", layers=("last:1",), prefix="method",
-                                  state="dual")).path  # fmt: skip
+                                  state="dual", generate=True)).path  # fmt: skip
     program = Program.open(path)
+    tokens, label_pos, _ = random_rows(program.manifest.batch_size, program.manifest.seq_len)
+    copies = 2 * program.manifest.q
+    found_tokens = program.next_tokens(tokens.repeat(copies, 1).numpy(), label_pos.repeat(copies, 1).numpy())
+    logits: Tensor = AutoModelForCausalLM.from_pretrained(checkpoint).eval()(tokens).logits
+    expected = logits.argmax(-1).gather(1, label_pos).repeat(copies, 1)
+    assert (found_tokens == expected.numpy()).all()
     found = follow(program, oracle_for(program, checkpoint, eps=EPS, seed=SEED),
                    random_steps(4, program.manifest, lr=LR, pool=6))  # fmt: skip
     assert found.max_rel_loss_diff <= MAX_REL_LOSS_DIFF
