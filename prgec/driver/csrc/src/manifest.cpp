@@ -17,6 +17,11 @@ Error damaged(const char* field) {
   return fail(Error::InvalidProgram, "the program's manifest has no usable %s: compile it again", field);
 }
 
+// Fields that earlier programs of this contract version do not have.
+std::string text_or(const Json& value, const char* missing) {
+  return value.kind == Json::Kind::Null ? missing : value.text;
+}
+
 Error read_sizes(const Json& json, Manifest& out) {
   const struct {
     const char* name;
@@ -55,12 +60,12 @@ Error read_choices(const Json& json, Manifest& out) {
     return damaged("state");
   }
   out.is_dual = state == "dual";
-  const std::string& access = json["state_access"].text;
+  const std::string access = text_or(json["state_access"], "buffers");
   if ((access != "buffers" && access != "outputs") || (access == "outputs" && out.is_dual)) {
     return damaged("state_access");
   }
   out.returns_state = access == "outputs";
-  const std::string& prefix = json["prefix"].text;
+  const std::string prefix = text_or(json["prefix"], "none");
   if (prefix != "none" && prefix != "shared" && prefix != "method") {
     return damaged("prefix");
   }
@@ -97,8 +102,7 @@ Result<Manifest> Manifest::parse(std::string_view text) {
   PRGE_TRY(read_sites(json, out));
   for (const auto& [name, field] : {std::pair<const char*, std::string*>{"model", &out.model},
                                     {"backend", &out.backend},
-                                    {"base_sha256", &out.base_sha256},
-                                    {"data_sha256", &out.data_sha256}}) {
+                                    {"base_sha256", &out.base_sha256}}) {
     if (!json[name].is_string()) {
       return damaged(name);
     }
@@ -107,6 +111,7 @@ Result<Manifest> Manifest::parse(std::string_view text) {
   if (!json["a_sha256"].text.empty()) {
     return fail(Error::InvalidProgram, "the program's A matrices were given, not drawn: train it with prgec run");
   }
+  out.data_sha256 = json["data_sha256"].text;
   out.alpha = json["alpha"].text;
   out.a_seed = json["a_seed"].text;
   if (json["alpha"].kind != Json::Kind::Number || json["a_seed"].kind != Json::Kind::Number) {
