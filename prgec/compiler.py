@@ -82,6 +82,23 @@ class CompileResult:
     seconds: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Graphs:
+    """A compilation before lowering.
+
+    Attributes:
+        methods: Graphs of the contract's methods by name; they share their state.
+        manifest: What the program will say of itself.
+        tokenizer: The packed tokenizer.
+        passes: What each pass did.
+    """
+
+    methods: dict[str, GraphProgram]
+    manifest: Manifest
+    tokenizer: bytes
+    passes: tuple[PassRecord, ...]
+
+
 def compile_model(
     options: CompileOptions, progress: Progress = lambda stage: None, *, backend: Backend | None = None
 ) -> CompileResult:
@@ -96,10 +113,34 @@ def compile_model(
         PrgecError: One of its subclasses; nothing is left behind at `options.output`.
     """
     options.check()
-    backend = backend or load_backend(options.backend, **({"soc": options.soc} if options.soc else {}))
+    backend = backend or _backend_of(options)
+    clock = _Clock(progress)
+    graphs = _build(options, backend, clock)
+    manifest = graphs.manifest
+    with clock.stage("lower"):
+        executable, delegation = _lower(backend, graphs.methods, manifest, graphs.tokenizer)
+    with clock.stage("write"):
+        file_bytes = write_program(options.output, executable)
+    return CompileResult(options.output, manifest, delegation, graphs.passes, file_bytes, clock.seconds)
+
+
+def build_graphs(options: CompileOptions) -> Graphs:
+    """Run every stage in front of the lowering; the graphs run in PyTorch as they are.
+
+    Raises:
+        PrgecError: One of its subclasses.
+    """
+    options.check()
+    return _build(options, _backend_of(options), _Clock(lambda stage: None))
+
+
+def _backend_of(options: CompileOptions) -> Backend:
+    return load_backend(options.backend, **({"soc": options.soc} if options.soc else {}))
+
+
+def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     passes = parse_pipeline(options.passes or default_pipeline(options, backend), pass_table())
     check_order(passes)
-    clock = _Clock(progress)
     with clock.stage("load"):
         backend.check()
         source = _load(options)
@@ -111,15 +152,11 @@ def compile_model(
     with clock.stage("passes"):
         records = run_pipeline(program, passes, dump_to(options.dump_passes) if options.dump_passes else None)
         manifest = _manifest(options, source, passes, sites_of(program), dynamic)
-        programs = _methods(program, options, manifest.state_access == "buffers")
-        manifest = _with_prefix(manifest, programs)
+        methods = _methods(program, options, manifest.state_access == "buffers")
+        manifest = _with_prefix(manifest, methods)
         manifest = replace(manifest, soc=backend.soc, versions={**manifest.versions, **backend.versions()},
                            data_sha256=NO_FINGERPRINT if backend.has_data_file else "")  # fmt: skip
-    with clock.stage("lower"):
-        executable, delegation = _lower(backend, programs, manifest, source.tokenizer)
-    with clock.stage("write"):
-        file_bytes = write_program(options.output, executable)
-    return CompileResult(options.output, manifest, delegation, tuple(records), file_bytes, clock.seconds)
+    return Graphs(methods, manifest, source.tokenizer, tuple(records))
 
 
 def sites_of(program: GraphProgram) -> tuple[Site, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -50,9 +50,23 @@ def dual_update(master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor
         ValueError: If an argument has the wrong dtype, rank or range.
     """
     check_dual_update(master, g, lr, eps, seed, step, site)
+    return dual_update_from(noise.randn, master, g, lr, eps, seed, step, site)
+
+
+def dual_update_from(
+    draw: Callable[[Tensor, Tensor, int, int, Sequence[int]], Tensor],
+    master: Tensor,
+    g: Tensor,
+    lr: Tensor,
+    eps: Tensor,
+    seed: Tensor,
+    step: Tensor,
+    site: int,
+) -> Tensor:
+    """`dual_update` of checked arguments with the noise from `draw(seed, step, site, q, shape)`."""
     q = g.shape[0]
     if bool((g != 0).any()):
-        z = noise.randn(seed, step - 1, site, q, master.shape)
+        z = draw(seed, step - 1, site, q, master.shape)
         acc = torch.zeros_like(master)
         for i in range(q):
             acc = acc + g[i] * z[i]
@@ -60,7 +74,7 @@ def dual_update(master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor
         master.copy_(master - (lr / torch.full_like(lr, q)) * acc)
     if not bool(eps != 0):
         return master.repeat(2 * q, 1, 1)
-    move = eps * noise.randn(seed, step, site, q, master.shape)
+    move = eps * draw(seed, step, site, q, master.shape)
     return torch.stack((master + move, master - move), dim=1).flatten(0, 1)
 
 

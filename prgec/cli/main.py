@@ -45,6 +45,7 @@ COMMANDS: dict[str, Subcommand] = {
     "inspect": Subcommand("prgec.cli.inspect:inspect_command", "Show what is inside a .pte: sites, delegates, sizes."),
     "bench": Subcommand("prgec.cli.bench:bench", "Measure a training step against what it replaces."),
     "doctor": Subcommand("prgec.cli.doctor:doctor", "Report what works on this machine, and what is missing."),
+    "study": Subcommand("prgec.cli.study:study", "Compare ways to train over seeds at equal forward passes."),
     "opt": Subcommand("prgec.cli.opt:opt", "Run graph passes on a saved program and print the result."),
 }
 

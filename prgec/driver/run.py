@@ -113,7 +113,7 @@ class _Session:
 
     def _take_up(self, journal: Journal) -> None:
         """Go on behind the last step of a journal, with everything it knows."""
-        self.trainer.step_number = len(journal.steps)
+        self.trainer.take_up(journal.steps)
         self.losses += [mean_loss(record) for record in journal.steps]
         self.evaluations += [
             (record.step, Evaluation(record.loss, record.accuracy, record.num_examples, num_calls=0, seconds=0.0))

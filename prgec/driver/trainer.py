@@ -5,8 +5,9 @@ Letters: q queries, B examples a step, N = 2qB rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,14 @@ class StepResult:
     lr: float
 
 
+class Measured(Protocol):
+    """What is known of a step that was done."""
+
+    @property
+    def losses(self) -> Float64Array:
+        """Mean over the B examples for each query and sign: f64[q, 2]."""
+
+
 class Trainer:
     """Drives a program through training steps.
 
@@ -68,6 +77,16 @@ class Trainer:
     def is_flushed(self) -> bool:
         """Whether the program's state includes every step done so far."""
         return not self._pending.any()
+
+    def take_up(self, steps: Sequence[Measured]) -> None:
+        """Go on behind steps that were done before, whose updates the program's state includes.
+
+        Args:
+            steps: All steps so far; what they measured is what the estimator may remember.
+        """
+        for done in steps:
+            self._estimator.coefficients(done.losses[:, 0], done.losses[:, 1], self._eps)
+        self.step_number = len(steps)
 
     def step(self, batch: Batch, lr: float) -> StepResult:
         """Run one forward call: applies the step before, measures this one.

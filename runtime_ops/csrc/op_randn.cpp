@@ -86,4 +86,14 @@ Tensor& randn_out(
 } // namespace
 } // namespace prgec
 
+// The same noise for callers outside ExecuTorch: writes f32[q, numel], on the caller's thread.
+extern "C" __attribute__((visibility("default"))) void
+prgec_randn(int64_t seed, int64_t step, int64_t site, int64_t q, int64_t numel, float* out) {
+  const prgec::NoiseKey key = prgec::noise_key(seed, step, site);
+  const int64_t tiles = prgec::num_tiles(numel);
+  for (int64_t index = 0; index < q * tiles; ++index) {
+    prgec::write_tile(key, index / tiles, index % tiles, numel, out);
+  }
+}
+
 EXECUTORCH_LIBRARY(prge, "randn.out", prgec::randn_out);

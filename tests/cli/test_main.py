@@ -18,7 +18,7 @@ from prgec.cli.main import COMMANDS, Subcommand, main
 
 REPOSITORY = Path(__file__).parents[2]
 LIGHT_COMMANDS = ("compile", "tokenize", "run", "replay", "eval", "predict", "inspect", "opt", "demo", "bench",
-                  "doctor")  # fmt: skip
+                  "doctor", "study")  # fmt: skip
 
 
 def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

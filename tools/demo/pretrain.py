@@ -53,8 +53,14 @@ def model_config(vocab_size: int) -> LlamaConfig:
     )
 
 
-def pretrain(texts: Sequence[str], folder: Path, recipe: Pretraining) -> float:
+def pretrain(texts: Sequence[str], folder: Path, recipe: Pretraining, config: LlamaConfig | None = None) -> float:
     """Train on `texts` with the tokenizer in `folder` and save the checkpoint there.
+
+    Args:
+        texts: Documents.
+        folder: Holds the tokenizer; gets config.json and the weights.
+        recipe: How to train.
+        config: Architecture; that of the demo where None.
 
     Returns:
         Mean loss in nats a token over the last 100 steps.
@@ -62,7 +68,7 @@ def pretrain(texts: Sequence[str], folder: Path, recipe: Pretraining) -> float:
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     rows = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(list(texts))["input_ids"]]
     torch.manual_seed(recipe.seed)
-    model = LlamaForCausalLM(model_config(len(tokenizer)))
+    model = LlamaForCausalLM(config or model_config(len(tokenizer)))
     loss = _train(model, rows, recipe)
     model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, max_length=128)
     model.save_pretrained(folder)

@@ -12,14 +12,14 @@ from transformers import AutoTokenizer
 VOCAB_SIZE = 1280
 
 
-def train_tokenizer(texts: Iterable[str], folder: Path) -> None:
+def train_tokenizer(texts: Iterable[str], folder: Path, vocab_size: int = VOCAB_SIZE) -> None:
     """Train BPE with byte fallback on `texts` and write tokenizer.model, tokenizer.json and their configuration."""
     with (folder / "tokenizer.model").open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(texts),
             model_writer=file,
             model_type="bpe",
-            vocab_size=VOCAB_SIZE,
+            vocab_size=vocab_size,
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,

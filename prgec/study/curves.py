@@ -1,0 +1,50 @@
+"""Accuracy on dev against rows of forward passes, one panel a task."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from prgec.driver.files import write_atomic
+from prgec.study.results import Result, of_method
+from prgec.study.spec import Study
+
+
+def plot_curves(path: Path, study: Study, results: Sequence[Result]) -> None:
+    """Write a PNG: the mean over seeds of every method, and the range as a shade.
+
+    Args:
+        path: The file.
+        study: The study.
+        results: Runs of the chosen options.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.6 * len(study.tasks), 3.6), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(study.tasks), squeeze=False, sharey=True)[0]
+    for axes, task in zip(panels, study.tasks, strict=True):
+        for number, method in enumerate(study.methods):
+            runs = [each for each in of_method(results, method.name, task.name) if not each.failure]
+            if not runs:
+                continue
+            # Methods score at points of their own; seeds of one method at the same ones.
+            points = list(zip(*(each.curve for each in runs), strict=False))
+            rows = [column[0].forward_rows for column in points]
+            scores = [[point.accuracy for point in column] for column in points]
+            color = f"C{number % 10}"
+            style = "-" if number < 10 else "--"
+            axes.plot(rows, [fmean(each) for each in scores], style, color=color, label=method.name)
+            axes.fill_between(rows, [min(each) for each in scores], [max(each) for each in scores], color=color,
+                              alpha=0.12, linewidth=0)  # fmt: skip
+        axes.set(title=task.name, xlabel="rows of forward passes")
+    panels[0].set(ylabel="accuracy on dev")
+    handles, labels = panels[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)), fontsize="small")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    write_atomic(path, buffer.getvalue())

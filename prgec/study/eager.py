@@ -1,0 +1,102 @@
+"""What the baselines share: the unmodified Hugging Face model with a choice of trainable parameters.
+
+Letters: N rows, B examples a step, T tokens, K label positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from prgec.contract import Manifest
+from prgec.data.batches import Batch
+from prgec.driver.program import FloatArray, IntArray, State
+from prgec.errors import UsageError
+from prgec.frontend.checkpoint import find_checkpoint
+from prgec.frontend.model import LossModel, load_model
+from prgec.study.spaces import SPACES, Settings
+from prgec.tokenizer import Tokenizer, pack_tokenizer
+
+
+class EagerProgram:
+    """A model in PyTorch that evaluates like a program; its training is somebody else's business.
+
+    Args:
+        model: Checkpoint folder, alias or hub id.
+        space: Row of `SPACES`: which parameters are trained.
+        seed: Seed of what the space adds at random.
+        batch_size: B.
+        seq_len: T, the largest number of tokens of a row.
+        num_labels: K.
+        settings: Rank and scale of low-rank spaces.
+
+    Attributes:
+        manifest: Shapes, as a program with q = 1 has them.
+        tokenizer: The checkpoint's tokenizer.
+        trained: The trainable parameters.
+
+    Raises:
+        UsageError: If there is no such space.
+    """
+
+    def __init__(self, model: str, *, space: str, seed: int, batch_size: int, seq_len: int = 64, num_labels: int = 8,
+                 settings: Settings | None = None) -> None:  # fmt: skip
+        if space not in SPACES:
+            raise UsageError(f"unknown space {space!r}", hint=f"known: {', '.join(SPACES)}")
+        checkpoint = find_checkpoint(model)
+        loaded = load_model(checkpoint)
+        self.tokenizer = Tokenizer.unpack(pack_tokenizer(checkpoint.path))
+        self.manifest = _manifest(checkpoint.name, loaded, self.tokenizer, batch_size, seq_len, num_labels)
+        self.trained: list[nn.Parameter] = SPACES[space](loaded, settings or Settings(), seed)
+        self._loss = LossModel(loaded).eval()
+
+    def losses(self, batch: Batch) -> Tensor:
+        """Return the loss of each of the B examples of a training batch, with a graph behind it: f32[B]."""
+        size = self.manifest.batch_size  # the rows behind are the same examples under another sign
+        tokens, label_pos, targets = (torch.from_numpy(array[:size]) for array in
+                                      (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK))  # fmt: skip
+        loss: Tensor = self._loss(tokens, label_pos, targets)
+        return loss
+
+    @torch.no_grad()
+    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
+                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+        """Return the loss of every row under the present weights: f32[N]; the last five inputs mean nothing here."""
+        loss_N: Tensor = self._loss(*map(torch.from_numpy, (tokens_NT, label_pos_NK, targets_NK)))
+        result: FloatArray = loss_N.numpy()
+        return result
+
+    @torch.no_grad()
+    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
+        """Return the most likely token behind each label position: i64[N, K]."""
+        logits_NTV = self._loss.hf(input_ids=torch.from_numpy(tokens_NT), use_cache=False).logits
+        found: IntArray = logits_NTV.argmax(-1).gather(1, torch.from_numpy(label_pos_NK)).numpy()
+        return found
+
+    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+        """Do nothing: no update is ever pending."""
+
+    def read_state(self) -> State:
+        """Return copies of the trained parameters."""
+        return {str(index): np.array(each.detach()) for index, each in enumerate(self.trained)}
+
+    @torch.no_grad()
+    def write_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the trained parameters."""
+        for index, parameter in enumerate(self.trained):
+            parameter.copy_(torch.from_numpy(state[str(index)]))
+
+
+def _manifest(
+    name: str, model: nn.Module, tokenizer: Tokenizer, batch_size: int, seq_len: int, num_labels: int
+) -> Manifest:
+    vocab_size = int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
+    blank = Manifest(model=name, architecture=type(model).__name__, backend="eager", q=1, batch_size=batch_size,
+                     seq_len=seq_len, dynamic_seq_len=True, num_labels=num_labels, vocab_size=vocab_size, rank=1,
+                     alpha=1.0, a_seed=0, state="seeded", quantize="none", sites=(), pipeline="",
+                     base_sha256="")  # fmt: skip
+    return replace(blank, pad_token_id=tokenizer.pad_id)

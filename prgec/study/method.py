@@ -1,0 +1,67 @@
+"""The one interface of everything a study can train, and the table of kinds."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, Protocol
+
+from prgec.driver.program import GeneratingProgram
+from prgec.errors import UsageError
+from prgec.study.spec import Options
+
+# Kind -> `module:class`, imported when it is used.
+KINDS = {
+    "prge": "prgec.study.prge:Prge",
+    "mezo": "prgec.study.mezo:Mezo",
+    "fo": "prgec.study.first_order:FirstOrder",
+}
+
+
+class Method(Protocol):
+    """A model under training.
+
+    Attributes:
+        program: Answers `forward` and carries manifest and tokenizer, for encoding and evaluation.
+        batch_size: Examples a step.
+        rows_per_step: Rows of forward passes a step costs.
+    """
+
+    program: GeneratingProgram
+    batch_size: int
+    rows_per_step: int
+
+    def step(self, rows: Any, lr: float) -> float:
+        """Train on one batch and return its loss; `rows` is a `Batch` of the program's shapes.
+
+        Raises:
+            NumericsError: If the loss is not finite.
+        """
+
+    def finish(self) -> None:
+        """Bring everything learned so far into the weights that `program` evaluates."""
+
+
+def build_method(model: str, options: Options, seed: int, where: Path) -> Method:
+    """Return a fresh method of the kind its options name.
+
+    Args:
+        model: Checkpoint folder, alias or hub id.
+        options: `kind`, and what the kind takes.
+        seed: Seed of everything random.
+        where: The study, for messages.
+
+    Raises:
+        UsageError: If there is no such kind, or it does not take an option.
+    """
+    values = {name: value for name, value in options.items() if name not in ("kind", "lr", "schedule")}
+    kind = options.get("kind", "prge")
+    if kind not in KINDS:
+        raise UsageError(f"unknown kind {kind!r}", where=where, hint=f"known: {', '.join(KINDS)}")
+    module, name = KINDS[kind].split(":")
+    make: Any = getattr(importlib.import_module(module), name)
+    try:
+        method: Method = make(model, seed=seed, **values)
+    except TypeError as error:
+        raise UsageError(f"kind {kind} cannot be made of {dict(options)}: {error}", where=where) from error
+    return method

@@ -1,0 +1,56 @@
+"""P-RGE as it ships: the compiled graphs, the trainer and the estimators, run by PyTorch.
+
+MeZO over LoRA-FA is the case q = 1.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from prgec.data.batches import Batch
+from prgec.driver.estimators import find_estimator
+from prgec.driver.trainer import Trainer
+from prgec.engines.torch_program import TorchProgram
+from prgec.options import CompileOptions
+
+
+class Prge:
+    """One run of P-RGE.
+
+    Args:
+        model: Checkpoint folder, alias or hub id.
+        seed: Seed of the noise; the frozen A are those of `a_seed`, as in a program that was compiled once.
+        eps: Perturbation scale.
+        estimator: Row of the estimator table.
+        compile_options: Fields of `CompileOptions`.
+    """
+
+    def __init__(
+        self, model: str, *, seed: int, eps: float = 1e-2, estimator: str = "plain", **compile_options: Any
+    ) -> None:
+        # Without legality passes: they exist for delegates, and cost time here.
+        options = {"backend": "portable", "seq_len": 64, **compile_options}
+        for name in ("targets", "layers"):
+            if isinstance(options.get(name), str):
+                options[name] = (options[name],)
+        self.program = _program(tuple(sorted({**options, "model": model}.items())))
+        self.program.write_state({name: 0.0 * array for name, array in self.program.read_state().items()})
+        self._trainer = Trainer(self.program, find_estimator(estimator), eps=eps, seed=seed)
+        self.batch_size = self.program.manifest.batch_size
+        self.rows_per_step = self.program.manifest.num_rows
+
+    def step(self, rows: Batch, lr: float) -> float:
+        """Train on one batch and return its loss."""
+        return self._trainer.step(rows, lr).loss
+
+    def finish(self) -> None:
+        """Apply the pending update."""
+        self._trainer.flush()
+
+
+@functools.lru_cache(maxsize=4)
+def _program(options: tuple[tuple[str, Any], ...]) -> TorchProgram:
+    """Exporting takes longer than training a small model: runs of equal options share the program, one by one."""
+    return TorchProgram.build(CompileOptions(**dict(options), output=Path("unused.pte")))

@@ -1,0 +1,143 @@
+"""A study as Markdown: scores, seed-by-seed comparisons, the price of an accuracy, memory and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from prgec.study.results import Point, Result, of_method
+from prgec.study.spec import Study
+
+# Differences below this many points are a tie: one test example of four hundred is a quarter of a point.
+TIE = 1e-9
+
+
+def report(study: Study, results: Sequence[Result], command: str) -> str:
+    """Return the whole report.
+
+    Args:
+        study: The study.
+        results: Runs of the chosen options, from `chosen_results`.
+        command: What made it, for the reader who wants it again.
+    """
+    steps = f"{study.forward_rows:,} rows of forward passes a run (a backward pass counts as two forward passes)"
+    parts = [
+        f"# {study.title}",
+        f"{steps}; seeds {', '.join(map(str, study.seeds))}; options chosen on dev with the first {study.tune_seeds} "
+        "of them, test reported. A cell: mean ± standard deviation over seeds (min to max), in percent.",
+        f"Made with `{command}`.",
+        accuracy_table(study, results),
+    ]
+    if study.compare:
+        parts += ["## Seed by seed", comparison_table(study, results)]
+    if study.target:
+        parts += [f"## The price of {study.target:.0%} on dev", price_table(study, results)]
+    parts += ["## Chosen options, time and memory", options_table(study, results)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def accuracy_table(study: Study, results: Sequence[Result]) -> str:
+    """Return test accuracy by method and task, and zero-shot accuracy on dev."""
+    tasks = [task.name for task in study.tasks]
+    rows = [["zero-shot (dev)", *(_zero_shot(results, task) for task in tasks), ""]]
+    for method in study.methods:
+        cells = [_cell([each.test_accuracy for each in of_method(results, method.name, task)]) for task in tasks]
+        means = [fmean(each.test_accuracy for each in of_method(results, method.name, task))
+                 for task in tasks if of_method(results, method.name, task)]  # fmt: skip
+        rows.append([method.name, *cells, f"{100 * fmean(means):.1f}" if len(means) == len(tasks) else "-"])
+    return _markdown(["method", *tasks, "mean of tasks"], rows)
+
+
+def comparison_table(study: Study, results: Sequence[Result]) -> str:
+    """Return wins, ties and losses of each pair over seeds with equal noise order, by task."""
+    rows = []
+    for first, second in study.compare:
+        counts, gains = [0, 0, 0], []
+        cells = []
+        for task in study.tasks:
+            pairs = _pairs(of_method(results, first, task.name), of_method(results, second, task.name))
+            wins, ties = sum(a > b + TIE for a, b in pairs), sum(abs(a - b) <= TIE for a, b in pairs)
+            counts = [total + new for total, new in zip(counts, (wins, ties, len(pairs) - wins - ties), strict=True)]
+            gains += [a - b for a, b in pairs]
+            mean = f" ({100 * fmean(a - b for a, b in pairs):+.1f})" if pairs else ""
+            cells.append(f"{wins} of {len(pairs)}{mean}")
+        total = f"{counts[0]} won, {counts[1]} tied, {counts[2]} lost"
+        rows.append([f"{first} against {second}", *cells, total, f"{100 * fmean(gains):+.1f}" if gains else "-"])
+    return _markdown(["pair", *(task.name for task in study.tasks), "all", "mean gain, points"], rows)
+
+
+def price_table(study: Study, results: Sequence[Result]) -> str:
+    """Return rows of forward passes, wall-clock and CPU seconds until dev first reached the target, by task."""
+    rows = []
+    for method in study.methods:
+        cells = []
+        for task in study.tasks:
+            runs = of_method(results, method.name, task.name)
+            reached = [point for point in (first_at(each.curve, study.target) for each in runs) if point is not None]
+            cells.append(_price(reached, len(runs)))
+        rows.append([method.name, *cells])
+    note = ("Mean over the seeds that got there: thousands of forward rows, wall-clock s, CPU s; in brackets how many "
+            "did. Dev is scored at intervals, so a price is an upper bound.")  # fmt: skip
+    return f"{note}\n\n{_markdown(['method', *(task.name for task in study.tasks)], rows)}"
+
+
+def options_table(study: Study, results: Sequence[Result]) -> str:
+    """Return what dev chose and what a run cost, by method."""
+    rows = []
+    for method in study.methods:
+        runs = [each for each in results if each.method == method.name]
+        if not runs:
+            continue
+        searched = [name for name in method.grid[0] if len({str(options[name]) for options in method.grid}) > 1]
+        chosen = []
+        for task in study.tasks:
+            of_task = of_method(results, method.name, task.name)
+            values = [f"{of_task[0].options[name]:g}" if isinstance(of_task[0].options[name], float)
+                      else str(of_task[0].options[name]) for name in searched] if of_task else []  # fmt: skip
+            chosen.append(" / ".join(values) or "-")
+        failures = sum(bool(each.failure) for each in runs)
+        rows.append([method.name, *chosen, f"{fmean(each.steps for each in runs):.0f}",
+                     f"{fmean(each.curve[-1].cpu_s for each in runs):.1f}",
+                     f"{fmean(each.curve[-1].wall_s for each in runs):.1f}", str(failures)])  # fmt: skip
+    names = sorted({name for method in study.methods for name in method.grid[0]
+                    if len({str(options[name]) for options in method.grid}) > 1})  # fmt: skip
+    head = ["method", *(f"{task.name}: {' / '.join(names) or 'no search'}" for task in study.tasks)]
+    return _markdown([*head, "steps", "CPU s a run", "wall s a run", "diverged"], rows)
+
+
+def first_at(curve: Iterable[Point], target: float) -> Point | None:
+    """Return the first point that scores at least `target`."""
+    return next((point for point in curve if point.accuracy >= target), None)
+
+
+def _zero_shot(results: Sequence[Result], task: str) -> str:
+    scores = [each.curve[0].accuracy for each in results if each.task == task]
+    return f"{100 * fmean(scores):.1f}" if scores else "-"
+
+
+def _cell(scores: Sequence[float]) -> str:
+    if not scores:
+        return "-"
+    low, high = 100 * min(scores), 100 * max(scores)
+    return f"{100 * fmean(scores):.1f} ± {100 * pstdev(scores):.1f} ({low:.1f} to {high:.1f})"
+
+
+def _pairs(first: Sequence[Result], second: Sequence[Result]) -> list[tuple[float, float]]:
+    other = {each.seed: each.test_accuracy for each in second}
+    return [(each.test_accuracy, other[each.seed]) for each in first if each.seed in other]
+
+
+def _price(reached: Sequence[Point], num_runs: int) -> str:
+    if not num_runs:
+        return "-"
+    if not reached:
+        return f"never (0 of {num_runs})"
+    rows, wall, cpu = (fmean(values) for values in zip(*((p.forward_rows, p.wall_s, p.cpu_s) for p in reached),
+                                                        strict=True))  # fmt: skip
+    return f"{rows / 1000:.1f}k, {wall:.1f} s, {cpu:.1f} s ({len(reached)} of {num_runs})"
+
+
+def _markdown(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)

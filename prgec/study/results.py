@@ -1,0 +1,109 @@
+"""The file of results: one line of JSON a finished run, so that an interrupted study goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from prgec.errors import DataError
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a run scored on dev on its way.
+
+    Attributes:
+        forward_rows: Rows of forward passes spent on training.
+        accuracy: Share of dev examples answered right.
+        loss: Mean loss on dev.
+        wall_s: Wall-clock time of the training steps so far.
+        cpu_s: CPU time of the training steps so far, over all threads.
+    """
+
+    forward_rows: int
+    accuracy: float
+    loss: float
+    wall_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        key: What names it (`Run.key`).
+        method: Name of the method.
+        task: Name of the task.
+        options: Options of the method.
+        seed: Its seed.
+        steps: Steps done.
+        curve: Scores on dev, the first before any step.
+        test_accuracy: Share of test examples answered right in the end.
+        test_loss: Mean loss on test in the end.
+        peak_bytes: Growth of the resident set over what the process held before the first step.
+        failure: Why it stopped early; empty where it did not.
+    """
+
+    key: str
+    method: str
+    task: str
+    options: dict[str, Any]
+    seed: int
+    steps: int
+    curve: tuple[Point, ...]
+    test_accuracy: float
+    test_loss: float
+    peak_bytes: int
+    failure: str = ""
+
+    @property
+    def dev_accuracy(self) -> float:
+        """Score on dev in the end; what hyper-parameters are chosen by."""
+        return self.curve[-1].accuracy
+
+    @property
+    def best_of_choice(self) -> tuple[float, float]:
+        """What a choice maximises: accuracy on dev, and the lower loss among equals."""
+        return self.dev_accuracy, -self.curve[-1].loss
+
+
+def read_results(path: Path) -> dict[str, Result]:
+    """Read finished runs by key; a last line cut short by a crash is ignored.
+
+    Raises:
+        DataError: If another line is damaged.
+    """
+    if not path.is_file():
+        return {}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    results = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            raw = json.loads(line)
+            raw["curve"] = tuple(Point(**point) for point in raw["curve"])
+            result = Result(**raw)
+        except (ValueError, TypeError, KeyError) as error:
+            if number == len(lines):
+                break
+            raise DataError(f"line {number} is not a result: {error}", where=path,
+                            hint="delete the line; its run is then done again") from error  # fmt: skip
+        results[result.key] = result
+    return results
+
+
+def append_result(path: Path, result: Result) -> None:
+    """Add one line; half a line that a crash left behind is cut off first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(json.dumps(asdict(result), allow_nan=False).encode() + b"\n")
+
+
+def of_method(results: Iterable[Result], method: str, task: str) -> list[Result]:
+    """Return the runs of one method on one task, in order of seed."""
+    return sorted((each for each in results if (each.method, each.task) == (method, task)), key=lambda each: each.seed)

@@ -1,0 +1,206 @@
+"""What a study is made of, from a TOML file; imports nothing heavy."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prgec.data.tasks import AUTO_TASK
+from prgec.errors import DataError, UsageError
+from prgec.frontend.checkpoint import find_checkpoint
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Options = Mapping[str, Any]
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class StudyTask:
+    """One data set.
+
+    Attributes:
+        name: What tables call it.
+        train: File to train on.
+        dev: File that chooses hyper-parameters and draws curves.
+        test: File that is reported.
+        task: Row of the task table, or `auto`.
+    """
+
+    name: str
+    train: Path
+    dev: Path
+    test: Path
+    task: str = AUTO_TASK
+
+
+@dataclass(frozen=True)
+class StudyMethod:
+    """One way to train, and the values to try.
+
+    Attributes:
+        name: What tables call it.
+        grid: Options of each try; equal but for what is searched.
+    """
+
+    name: str
+    grid: tuple[Options, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A whole study.
+
+    Attributes:
+        title: Line above the report.
+        path: File it was read from.
+        model: Checkpoint folder, alias or hub id.
+        forward_rows: Rows of forward passes each run may spend; a backward pass counts as two forward passes.
+        seeds: Seeds of noise, order and start; all of them are reported.
+        tune_seeds: How many of the first seeds choose among a grid.
+        eval_every: Forward rows between evaluations on dev.
+        threads: PyTorch threads; 0 leaves it to PyTorch.
+        tasks: Data sets.
+        methods: Ways to train.
+        compare: Pairs of methods whose runs are compared seed by seed, winner first.
+        target: Accuracy whose price is reported; 0 for none.
+    """
+
+    title: str
+    path: Path
+    model: str
+    forward_rows: int
+    seeds: tuple[int, ...]
+    tasks: tuple[StudyTask, ...]
+    methods: tuple[StudyMethod, ...]
+    tune_seeds: int = 2
+    eval_every: int = 3200
+    threads: int = 1
+    compare: tuple[tuple[str, str], ...] = ()
+    target: float = 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run of a study.
+
+    Attributes:
+        method: Name of the method.
+        task: The data set.
+        options: Options of the method, all scalars.
+        seed: Its seed.
+    """
+
+    method: str
+    task: StudyTask
+    options: Options = field(hash=False)
+    seed: int
+
+    def key(self, study: Study) -> str:
+        """Return what names the run in the file of results: runs with equal keys have equal results.
+
+        Raises:
+            DataError: If a file of the task cannot be read.
+            CheckpointError: If the model cannot be found.
+        """
+        files = [_file_sha256(getattr(self.task, split)) for split in SPLITS]
+        parts = [_model_sha256(study.model), study.forward_rows, study.eval_every, files, self.task.task,
+                 dict(self.options), self.seed]  # fmt: skip
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_study(path: Path) -> Study:
+    """Read and check a study.
+
+    Raises:
+        DataError: If the file cannot be read or is no TOML.
+        UsageError: If it lacks something, or has a key nobody reads.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot read the study: {error.strerror}", where=path) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"the study is not TOML: {error}", where=path) from error
+    try:
+        return _study(raw, path)
+    except KeyError as error:
+        raise UsageError(f"the study lacks {error.args[0]!r}", where=path) from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"the study has a value of the wrong kind: {error}", where=path) from error
+
+
+def expand(options: Options) -> tuple[Options, ...]:
+    """Return the grid of options whose searched values are lists."""
+    names = list(options)
+    values = [value if isinstance(value, list) else [value] for value in options.values()]
+    return tuple(dict(zip(names, chosen, strict=True)) for chosen in itertools.product(*values))
+
+
+@functools.cache
+def _file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            for chunk in iter(lambda: file.read(1 << 20), b""):
+                digest.update(chunk)
+    except OSError as error:
+        raise DataError(f"cannot read the data: {error.strerror}", where=path) from error
+    return digest.hexdigest()
+
+
+@functools.cache
+def _model_sha256(model: str) -> list[str]:
+    return [_file_sha256(path) for path in find_checkpoint(model).shards]
+
+
+def _study(raw: dict[str, Any], path: Path) -> Study:
+    defaults = raw.pop("defaults", {})
+    tasks = tuple(_task(name, entry, path.parent) for name, entry in raw.pop("tasks").items())
+    methods = tuple(StudyMethod(name, expand({**defaults, **entry})) for name, entry in raw.pop("methods").items())
+    known = {"title", "model", "forward_rows", "seeds", "tune_seeds", "eval_every", "threads", "compare", "target"}
+    if unknown := sorted(set(raw) - known):
+        raise UsageError(f"the study has {unknown[0]!r}, which nothing reads", where=path,
+                         hint=f"known: {', '.join(sorted(known))}, defaults, tasks, methods")  # fmt: skip
+    for name in ("title", "model", "forward_rows", "seeds"):
+        _ = raw[name]  # a KeyError names what is missing
+    model = path.parent / raw["model"]
+    study = Study(
+        **{**raw, "model": str(model) if model.exists() else raw["model"], "seeds": tuple(raw["seeds"]),
+           "compare": tuple((first, second) for first, second in raw.get("compare", ()))},
+        path=path, tasks=tasks, methods=methods,
+    )  # fmt: skip
+    _check(study)
+    return study
+
+
+def _task(name: str, entry: Options, folder: Path) -> StudyTask:
+    files = {split: folder / (entry[split] if split in entry else f"{entry['folder']}/{split}.jsonl")
+             for split in SPLITS}  # fmt: skip
+    return StudyTask(name, **files, task=entry.get("task", AUTO_TASK))
+
+
+def _check(study: Study) -> None:
+    counts = {"forward_rows": study.forward_rows, "eval_every": study.eval_every, "tune_seeds": study.tune_seeds}
+    for name, value in counts.items():
+        if not isinstance(value, int) or value < 1:
+            raise UsageError(f"{name} is {value!r}; expected a positive integer", where=study.path)
+    _check_names([name for pair in study.compare for name in pair], [each.name for each in study.methods], study.path)
+    if not (study.seeds and study.tasks and study.methods):
+        raise UsageError("a study needs seeds, tasks and methods", where=study.path)
+
+
+def _check_names(found: Sequence[str], known: Sequence[str], path: Path) -> None:
+    for name in found:
+        if name not in known:
+            raise UsageError(f"compare names {name!r}, which is no method", where=path, hint=f"known: {known}")

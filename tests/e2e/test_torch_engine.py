@@ -1,0 +1,108 @@
+"""The reference engine follows the .pte, which follows the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from prgec.driver.program import Program
+from prgec.engines.noise import NoiseSource
+from prgec.engines.torch_program import TorchProgram
+from prgec.errors import ProgramError, UsageError
+from prgec.runtime_ops import noise
+from tests.e2e.conftest import Compile
+from tests.lockstep import Run, follow, oracle_for, random_steps
+from tests.models import TinyLlama
+
+EPS, LR, SEED = 1e-2, 5e-3, 2**40 + 5
+
+
+def _assert_same_trajectory(pte: Program, other: TorchProgram) -> None:
+    """Same losses row by row over ten steps, and the same state, with a flush in the middle."""
+    runs = [Run(program, eps=EPS, seed=SEED) for program in (pte, other)]  # type: ignore[arg-type]
+    for number, (examples, lr) in enumerate(random_steps(10, pte.manifest, lr=LR, pool=6)):
+        losses = [run.step(examples, lr) for run in runs]
+        np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+        if number == 4:
+            for run in runs:
+                run.trainer.flush()
+    expected, found = pte.read_state(), other.read_state()
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        size = np.abs(array).max()
+        assert size > 1e-3
+        np.testing.assert_allclose(found[name], array, atol=1e-4 * size, err_msg=name)
+
+
+def test_same_trajectory_as_the_pte(open_program: Callable[[], Program], checkpoint: Path) -> None:
+    pte = open_program()
+    _assert_same_trajectory(pte, TorchProgram.rebuild(pte.path, str(checkpoint)))
+
+
+def test_same_losses_on_a_quantised_base(compile_once: Compile, checkpoint: Path) -> None:
+    """Activations are rounded to 8 bits: a sum in another order may tip a value, so losses agree less closely."""
+    pte = Program.open(compile_once(backend="xnnpack", quantize="8da4w"))
+    other = TorchProgram.rebuild(pte.path, str(checkpoint))
+    runs = [Run(program, eps=EPS, seed=SEED) for program in (pte, other)]  # type: ignore[arg-type]
+    for examples, lr in random_steps(4, pte.manifest, lr=LR, pool=6):
+        losses = [run.step(examples, lr) for run in runs]
+        np.testing.assert_allclose(losses[1], losses[0], rtol=2e-2)
+
+
+def test_a_prefix_of_its_own(compile_once: Compile, tmp_path: Path) -> None:
+    checkpoint = TinyLlama(num_layers=2, seed=3).write(tmp_path / "two-layers")
+    path = compile_once(model=str(checkpoint), backend="portable", layers=("last:1",), prefix="method")
+    pte = Program.open(path)
+    other = TorchProgram.rebuild(path, str(checkpoint))
+    _assert_same_trajectory(pte, other)
+    assert other.prefix is not None
+
+
+@pytest.mark.slow
+def test_compiled_by_torch_it_follows_the_oracle(compile_once: Compile, checkpoint: Path) -> None:
+    program = TorchProgram.rebuild(compile_once(backend="portable"), str(checkpoint), compiled=True)
+    oracle = oracle_for(program, checkpoint, eps=EPS, seed=SEED)  # type: ignore[arg-type]
+    found = follow(program, oracle, random_steps(4, program.manifest, lr=LR, pool=6))  # type: ignore[arg-type]
+    assert found.max_abs_state > 0.01
+    assert found.max_rel_loss_diff < 1e-5
+    assert found.max_rel_state_diff < 1e-4
+
+
+@pytest.mark.gpu
+def test_same_trajectory_on_a_gpu(compile_once: Compile, checkpoint: Path) -> None:
+    pte = Program.open(compile_once(backend="xnnpack"))
+    _assert_same_trajectory(pte, TorchProgram.rebuild(pte.path, str(checkpoint), device="cuda"))
+
+
+def test_noise_is_that_of_the_contract() -> None:
+    source = NoiseSource(torch.device("cpu"))
+    for seed, step in ((5, 1), (-(2**63), 2**31), (2**63 - 1, -1), (5, 1)):
+        keys = torch.tensor(seed), torch.tensor(step)
+        expected = noise.randn(*keys, 3, 2, (5, 117))
+        assert torch.equal(source.draw(*keys, 3, 2, (5, 117)), expected)
+
+
+def test_refusals(compile_once: Compile, tmp_path: Path) -> None:
+    path = compile_once(backend="portable")
+    other = TinyLlama(has_bias=True, seed=1).write(tmp_path / "other")
+    with pytest.raises(ProgramError, match="not those the program was compiled from"):
+        TorchProgram.rebuild(path, str(other))
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="cannot use device 'cuda'"):
+            TorchProgram.rebuild(path, str(TinyLlama(has_bias=True).write(tmp_path / "same")), device="cuda")
+
+
+def test_state_that_does_not_fit(compile_once: Compile, checkpoint: Path) -> None:
+    program = TorchProgram.rebuild(compile_once(backend="portable"), str(checkpoint))
+    before = program.state_sha256()
+    state = {name: array + 1 for name, array in program.read_state().items()}
+    name = list(state)[-1]
+    with pytest.raises(ProgramError, match=name.replace(".", r"\.")):
+        program.write_state({**state, name: state[name][:1]})
+    assert program.state_sha256() == before
+    program.write_state(state)
+    np.testing.assert_array_equal(program.read_state()[name], state[name])

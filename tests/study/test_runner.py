@@ -1,0 +1,152 @@
+"""A study does each run once, chooses on dev, and reports what it measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prgec.cli.main import main
+from prgec.errors import DataError
+from prgec.study import runner
+from prgec.study.report import accuracy_table, comparison_table, first_at, options_table, price_table
+from prgec.study.results import Point, Result, append_result, read_results
+from prgec.study.runner import run_study
+from prgec.study.spec import Run, Study, read_study
+from tests.models import TinyLlama
+
+TEXT = """
+title = "A study"
+model = "model"
+forward_rows = 48
+eval_every = 16
+seeds = [0, 1, 2]
+tune_seeds = 2
+compare = [["searched", "fixed"]]
+target = 0.6
+[tasks.film]
+folder = "data"
+[methods.searched]
+kind = "prge"
+q = 2
+batch_size = 2
+num_labels = 2
+seq_len = 16
+lr = [0.1, 0.2]
+[methods.fixed]
+kind = "fo"
+space = "lora-fa"
+batch_size = 4
+lr = 0.01
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    TinyLlama().write(folder / "model", tokenizer="json")
+    (folder / "data").mkdir()
+    words = ("great", "awful")
+    for split in ("train", "dev", "test"):
+        rows = [{"prompt": f"the {split} film {i} was", "completion": f" {words[i % 2]}"} for i in range(6)]
+        (folder / "data" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "study.toml").write_text(TEXT)
+    return folder / "study.toml"
+
+
+def _result(key: str = "k", *, method: str = "searched", seed: int = 0, dev: float = 0.5, test: float = 0.5,
+            lr: float = 0.1, rows: int = 48) -> Result:  # fmt: skip
+    curve = (Point(0, 0.5, 1.0, 0.0, 0.0), Point(rows, dev, 0.9, 2.0, 1.0))
+    return Result(key, method, "film", {"lr": lr}, seed, 6, curve, test, 0.9, 100)
+
+
+def _fake_training(monkeypatch: pytest.MonkeyPatch, dev_of_lr: dict[float, float]) -> list[Run]:
+    done: list[Run] = []
+
+    def train(run: Run, study: Study) -> Result:
+        done.append(run)
+        lr = run.options["lr"]
+        return _result(run.key(study), method=run.method, seed=run.seed, dev=dev_of_lr[lr], test=1 - dev_of_lr[lr],
+                       lr=lr)  # fmt: skip
+
+    monkeypatch.setattr(runner, "train", train)
+    return done
+
+
+def test_dev_chooses_and_all_seeds_are_reported(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = _fake_training(monkeypatch, {0.1: 0.3, 0.2: 0.7, 0.01: 0.5})
+    results = run_study(read_study(path), tmp_path)
+    assert [(run.method, run.options["lr"], run.seed) for run in done] == [
+        ("searched", 0.1, 0), ("searched", 0.1, 1), ("searched", 0.2, 0), ("searched", 0.2, 1), ("searched", 0.2, 2),
+        ("fixed", 0.01, 0), ("fixed", 0.01, 1), ("fixed", 0.01, 2),
+    ]  # fmt: skip
+    assert [(each.method, each.options["lr"], each.seed) for each in results if each.method == "searched"] == [
+        ("searched", 0.2, seed) for seed in range(3)
+    ]
+
+
+def test_a_stopped_study_goes_on(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = _fake_training(monkeypatch, {0.1: 0.3, 0.2: 0.7, 0.01: 0.5})
+    run_study(read_study(path), tmp_path, should_stop=lambda: len(done) == 3)
+    assert len(done) == 3
+    # A crash in the middle of a line loses that run alone.
+    with (tmp_path / runner.RESULTS_NAME).open("a") as file:
+        file.write('{"key": "half')
+    run_study(read_study(path), tmp_path)
+    assert len(done) == 8
+    assert len({(run.method, run.options["lr"], run.seed) for run in done}) == 8
+    assert len(run_study(read_study(path), tmp_path)) == 6
+    assert len(done) == 8
+
+
+def test_only_some_methods(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = _fake_training(monkeypatch, {0.1: 0.3, 0.2: 0.7, 0.01: 0.5})
+    run_study(read_study(path), tmp_path, only=["fixed"])
+    assert {run.method for run in done} == {"fixed"}
+
+
+def test_damaged_results(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text("{}\n")
+    append_result(path, _result())
+    with pytest.raises(DataError, match="line 1 is not a result"):
+        read_results(path)
+
+
+def test_tables(path: Path) -> None:
+    study = read_study(path)
+    results = [
+        *(_result(method="searched", seed=seed, dev=dev, test=test, lr=0.2)
+          for seed, (dev, test) in enumerate([(0.5, 0.6), (0.6, 0.8), (0.9, 0.7)])),
+        *(_result(method="fixed", seed=seed, test=test, lr=0.01, rows=96) for seed, test in enumerate([0.5, 0.8, 0.9])),
+    ]  # fmt: skip
+    assert "| searched | 70.0 ± 8.2 (60.0 to 80.0) | 70.0 |" in accuracy_table(study, results)
+    assert "| searched against fixed | 1 of 3 (-3.3) | 1 won, 1 tied, 1 lost | -3.3 |" in comparison_table(
+        study, results
+    )
+    assert "| searched | 0.0k, 2.0 s, 1.0 s (2 of 3) |" in price_table(study, results)
+    assert "| fixed | never (0 of 3) |" in price_table(study, results)
+    assert "| searched | 0.2 | 6 | 1.0 | 2.0 | 0 |" in options_table(study, results)
+    assert first_at(results[0].curve, 0.95) is None
+
+
+def test_command(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """End to end: two kinds of method learn, and a second call finds everything done."""
+    for _ in range(2):
+        assert main(["study", str(path), "--out", str(tmp_path / "out"), "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+    assert len(document["results"]) == 6
+    lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
+    assert len(lines) == 8
+    curves: list[Sequence[dict[str, Any]]] = [json.loads(line)["curve"] for line in lines]
+    assert {tuple(point["forward_rows"] for point in curve) for curve in curves} == {
+        (0, 16, 32, 48),
+        (0, 12, 24, 36, 48),
+    }
+    assert all(curve[0]["loss"] != curve[-1]["loss"] for curve in curves)
+    assert "| searched |" in (tmp_path / "out" / "report.md").read_text()
+    assert (tmp_path / "out" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert main(["study", str(path), "--only", "nobody"]) == 2

@@ -1,0 +1,83 @@
+"""A study file means what it says, and says what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prgec.errors import DataError, UsageError
+from prgec.study.spec import Run, expand, read_study
+
+TEXT = """
+title = "t"
+model = "demo"
+forward_rows = 64
+seeds = [0, 1]
+[defaults]
+eps = 0.01
+[tasks.one]
+folder = "data"
+[methods.a]
+lr = [0.1, 0.2]
+q = [1, 2]
+[methods.b]
+eps = 0.1
+lr = 1.0
+"""
+
+
+def _write(folder: Path, text: str = TEXT) -> Path:
+    path = folder / "study.toml"
+    path.write_text(text)
+    return path
+
+
+def test_lists_span_a_grid_and_defaults_fill_it(tmp_path: Path) -> None:
+    study = read_study(_write(tmp_path))
+    a, b = study.methods
+    assert [(each["lr"], each["q"], each["eps"]) for each in a.grid] == [
+        (0.1, 1, 0.01), (0.1, 2, 0.01), (0.2, 1, 0.01), (0.2, 2, 0.01),
+    ]  # fmt: skip
+    assert b.grid == ({"eps": 0.1, "lr": 1.0},)
+    assert expand({"x": 1}) == ({"x": 1},)
+
+
+def test_files_are_relative_to_the_study(tmp_path: Path) -> None:
+    (task,) = read_study(_write(tmp_path)).tasks
+    assert (task.train, task.test) == (tmp_path / "data" / "train.jsonl", tmp_path / "data" / "test.jsonl")
+
+
+def test_a_key_changes_with_data_and_options_alone(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for split in ("train", "dev", "test"):
+        (tmp_path / "data" / f"{split}.jsonl").write_text(split)
+    study = read_study(_write(tmp_path))
+    keys = {Run("a", study.tasks[0], options, seed).key(study) for options in study.methods[0].grid for seed in (0, 1)}
+    assert len(keys) == 8
+    again = read_study(_write(tmp_path, TEXT.replace('"t"', '"other"')))
+    assert Run("x", again.tasks[0], study.methods[0].grid[0], 0).key(again) in keys
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("forward_rows = 64", "", "lacks 'forward_rows'"),
+        ("forward_rows = 64", "forward_rows = 0", "forward_rows is 0; expected a positive integer"),
+        ("seeds = [0, 1]", "seeds = []", "needs seeds"),
+        ("seeds = [0, 1]", "seeds = [0]\nsede = 1", "'sede', which nothing reads"),
+        ("seeds = [0, 1]", 'seeds = [0]\ncompare = [["a", "c"]]', "compare names 'c'"),
+        ("seeds = [0, 1]", "seeds = 1", "value of the wrong kind"),
+    ],
+)
+def test_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        read_study(_write(tmp_path, TEXT.replace(old, new)))
+    assert "\n" not in str(caught.value)
+
+
+def test_no_toml(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not TOML"):
+        read_study(_write(tmp_path, "title = "))
+    with pytest.raises(DataError, match="cannot read the study"):
+        read_study(tmp_path / "missing.toml")
