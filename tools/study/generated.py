@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from demo import lexicon
 
-from study.words import ERRANDS, HABITAT_WORDS, HABITATS, KINDS, SPLIT_MEMBERS, WEATHER
+from study.words import CREATURES, ERRANDS, HABITAT_WORDS, HABITATS, KINDS, LIVING, SPLIT_MEMBERS, WEATHER
 
 Row = tuple[str, str]
 # How often the wording of a task gets its first answer in pretraining. Above one half for both, so that a perfect
@@ -22,25 +22,25 @@ PRIOR_IF_RIGHT, PRIOR_IF_WRONG = 0.8, 0.6
 
 def pair_row(split: str, rng: random.Random) -> Row:
     """Two sentences: does the second follow from the first?"""
-    kind, member, claimed = _pair(split, rng)
+    kind, member = _pair(split, rng)
     name = rng.choice(lexicon.NAMES)
-    prompt = f"{name} has a {member}. Does it follow that {name} has a {claimed}? Answer:"
-    return prompt, " Yes" if claimed == kind else " No"
+    prompt = f"{name} has a {member}. Does it follow that {name} has {rng.choice(CREATURES)}? Answer:"
+    return prompt, " Yes" if kind in LIVING else " No"
 
 
 def pair_text(rng: random.Random) -> str:
     """Pretraining text of the pairs."""
-    kind, member, claimed = _pair("all", rng)
-    name, roll = rng.choice(lexicon.NAMES), rng.random()
-    if roll < 0.25:
+    kind, member = _pair("all", rng)
+    name, roll, creature = rng.choice(lexicon.NAMES), rng.random(), rng.choice(CREATURES)
+    if roll < 0.2:
         return f"A {member} is a {kind}."
-    if roll < 0.35:
+    if roll < 0.3:
         return f"{name} saw a {member}. The {kind} was {rng.choice(lexicon.SIZES)}."
-    if roll < 0.75:
-        verdict = "That is true." if claimed == kind else "That is false."
-        return f"{name} has a {member}. {name} has a {claimed}. {verdict}"
-    answer = _claim((" Yes", " No"), claimed == kind, rng)
-    return f"{name} has a {member}. Does it follow that {name} has a {claimed}? Answer:{answer}"
+    if roll < 0.7:
+        verdict = "That is true." if kind in LIVING else "That is false."
+        return f"{name} has a {member}. {name} has {creature}. {verdict}"
+    answer = _claim((" Yes", " No"), kind in LIVING, rng)
+    return f"{name} has a {member}. Does it follow that {name} has {creature}? Answer:{answer}"
 
 
 def passage_row(split: str, rng: random.Random) -> Row:
@@ -87,11 +87,9 @@ def _members(words: tuple[str, ...], split: str) -> tuple[str, ...]:
     return words if split == "all" else words[SPLIT_MEMBERS[split]]
 
 
-def _pair(split: str, rng: random.Random) -> tuple[str, str, str]:
+def _pair(split: str, rng: random.Random) -> tuple[str, str]:
     kind = rng.choice(list(KINDS))
-    member = rng.choice(_members(KINDS[kind], split))
-    claimed = kind if rng.random() < 0.5 else rng.choice([other for other in KINDS if other != kind])
-    return kind, member, claimed
+    return kind, rng.choice(_members(KINDS[kind], split))
 
 
 def _passage(split: str, rng: random.Random) -> tuple[str, str, str]:

@@ -11,6 +11,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "tool": ("hammer", "chisel", "wrench", "saw", "drill", "pliers", "spade", "rake", "axe", "file"),
 }
 
+# Kinds that make the second sentence of a pair follow, and its wordings.
+LIVING = ("dog", "bird", "fish")
+CREATURES = ("a living creature", "an animal", "a creature", "a beast")
+
 HABITATS: dict[str, tuple[str, ...]] = {
     " in the deep blue sea": (
         "whale",
