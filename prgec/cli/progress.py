@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from prgec.cli.render import stderr_console
 from prgec.data.dataset import Dataset
 from prgec.driver.evaluate import Evaluation
-from prgec.driver.program import Program
+from prgec.driver.program import GeneratingProgram
 from prgec.driver.run_result import Listener
 from prgec.driver.trainer import StepResult
 
@@ -49,7 +49,7 @@ class RunDisplay(Listener):
         """Say which task the fields were taken for."""
         self._say(dataset.describe())
 
-    def on_ready(self, program: Program, num_examples: int, num_eval_examples: int) -> None:
+    def on_ready(self, program: GeneratingProgram, num_examples: int, num_eval_examples: int) -> None:
         """Say what is about to be trained."""
         m = program.manifest
         evaluated = f", {num_eval_examples} to evaluate" if num_eval_examples else ""

@@ -18,6 +18,7 @@ from prgec.driver.run import run as train
 from prgec.driver.run_folder import ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME
 from prgec.driver.run_result import RunResult
 from prgec.driver.schedules import SCHEDULES
+from prgec.engines.choose import ENGINES
 
 FILE = click.Path(path_type=Path)
 STOPPING = "stopping after this step; press Ctrl-C again to abort without saving"
@@ -51,6 +52,11 @@ STOPPING = "stopping after this step; press Ctrl-C again to abort without saving
 @click.option("--prefix-cache", type=FILE, metavar="DIR",
               help="Keep hidden states here, so that later epochs run the trained blocks only "
               "(programs compiled with --prefix method).")  # fmt: skip
+@click.option("--engine", type=click.Choice(ENGINES), default=RunOptions.engine, show_default=True,
+              help="What runs it: torch builds the graph again from the checkpoint (docs/study.md).")  # fmt: skip
+@click.option("--base", metavar="MODEL", help="The checkpoint, for --engine torch [default: the one PROGRAM names].")
+@click.option("--device", default=RunOptions.device, show_default=True, help="Where --engine torch runs: cpu, cuda.")
+@click.option("--torch-compile", "compiled", is_flag=True, help="Let --engine torch generate code.")
 @click.option("--out", type=FILE, help="Run folder [default: the first free runs/<program>-<n>].")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, from its journal.")
 @click.option("--snapshot-every", type=int, default=RunOptions.snapshot_every, show_default=True, metavar="N",

@@ -9,6 +9,7 @@ from pathlib import Path
 from prgec.data.tasks import AUTO_TASK
 from prgec.driver.estimators import DEFAULT_ESTIMATOR
 from prgec.driver.schedules import DEFAULT_SCHEDULE
+from prgec.engines.choose import EXECUTORCH, check_engine
 from prgec.errors import UsageError
 
 
@@ -39,6 +40,10 @@ class RunOptions:
         force: Use `out` even if it holds other files or an unfinished run.
         resume: Go on with the run in `out`.
         snapshot_every: Steps between snapshots; 0 for none.
+        engine: What runs the program: `executorch` or `torch`.
+        base: For engine torch, the checkpoint of the program; None for the one it names.
+        device: For engine torch, where to run.
+        compiled: For engine torch, whether to use `torch.compile`.
     """
 
     program: Path
@@ -63,6 +68,10 @@ class RunOptions:
     force: bool = False
     resume: bool = False
     snapshot_every: int = 100
+    engine: str = EXECUTORCH
+    base: str | None = None
+    device: str = "cpu"
+    compiled: bool = False
 
     def check(self) -> None:
         """Refuse impossible values.
@@ -88,6 +97,7 @@ class RunOptions:
             raise UsageError("a run needs either --data or --rows")
         if self.eval_data is not None and self.eval_rows is not None:
             raise UsageError("a run takes either --eval-data or --eval-rows")
+        check_engine(self.engine, self.base, self.device, self.compiled)
         self._check_course()
 
     def _check_course(self) -> None:

@@ -24,7 +24,6 @@ from prgec.driver.evaluate import Evaluation, evaluate
 from prgec.driver.journal import EvaluationRecord, Header, Journal
 from prgec.driver.options import RunOptions
 from prgec.driver.plot import plot_run
-from prgec.driver.program import Program
 from prgec.driver.record import peak_rss_bytes, samples
 from prgec.driver.resume import header_of, resume
 from prgec.driver.run_data import RunFiles
@@ -33,6 +32,7 @@ from prgec.driver.run_log import RunLog, check_nothing_is_lost, mean_loss
 from prgec.driver.run_result import Listener, RunResult
 from prgec.driver.schedules import learning_rate
 from prgec.driver.trainer import Trainer
+from prgec.engines.choose import Engine, open_program
 from prgec.errors import NumericsError
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class _Session:
     listener: Listener
     should_stop: Callable[[], bool]
     folder: RunFolder
-    program: Program
+    program: Engine
     trainer: Trainer
     rows: list[Row]
     eval_set: RowSet | None
@@ -93,7 +93,8 @@ class _Session:
         folder = RunFolder.choose(options.out, options.program.stem, force=options.force)
         if not (options.resume or options.force):
             check_nothing_is_lost(folder)
-        program = Program.open(options.program)
+        program = open_program(options.program, options.engine, base=options.base, device=options.device,
+                               compiled=options.compiled)  # fmt: skip
         if options.adapter is not None:
             load_adapter(options.adapter, program)
         if (remark := estimator.remark(program.manifest.q)) is not None:

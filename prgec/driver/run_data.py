@@ -10,7 +10,7 @@ from prgec.data.encode import Row, encode_items
 from prgec.data.rows_file import RowSet, read_rows
 from prgec.driver.evaluate import encode_eval_set
 from prgec.driver.options import RunOptions
-from prgec.driver.program import Program
+from prgec.driver.program import GeneratingProgram
 from prgec.driver.run_result import Listener
 from prgec.errors import DataError
 
@@ -52,7 +52,7 @@ class RunFiles:
             return cls(options, few, dev)
         return cls(options, few, test.sample(LOW_VOLUME_TEST, options.seed) if test else None, dev)
 
-    def encode(self, program: Program) -> tuple[list[Row], RowSet | None, RowSet | None]:
+    def encode(self, program: GeneratingProgram) -> tuple[list[Row], RowSet | None, RowSet | None]:
         """Return the rows of training, of the evaluations at the ends, and of those in between.
 
         Raises:
@@ -69,6 +69,6 @@ class RunFiles:
         return rows, test, encode_eval_set(self.dev, program) if self.dev else test
 
 
-def _read_rows(path: Path | None, program: Program) -> RowSet:
+def _read_rows(path: Path | None, program: GeneratingProgram) -> RowSet:
     assert path is not None, "options name data or rows"
     return read_rows(path, program.manifest, program.tokenizer.sha256)

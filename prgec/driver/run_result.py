@@ -8,7 +8,7 @@ from typing import Any
 
 from prgec.data.dataset import Dataset
 from prgec.driver.evaluate import Evaluation
-from prgec.driver.program import Program
+from prgec.driver.program import GeneratingProgram
 from prgec.driver.trainer import StepResult
 
 
@@ -68,7 +68,7 @@ class Listener:
     def on_data(self, dataset: Dataset) -> None:
         """Hear that a data file was read, and under which task."""
 
-    def on_ready(self, program: Program, num_examples: int, num_eval_examples: int) -> None:
+    def on_ready(self, program: GeneratingProgram, num_examples: int, num_eval_examples: int) -> None:
         """Hear that the program is open and the data are encoded."""
 
     def on_resume(self, step: int) -> None:

@@ -34,7 +34,7 @@ class Prge:
         options = {"backend": "portable", "seq_len": 64, **compile_options}
         for name in ("targets", "layers"):
             if isinstance(options.get(name), str):
-                options[name] = (options[name],)
+                options[name] = tuple(options[name].split(","))
         self.program = _program(tuple(sorted({**options, "model": model}.items())))
         self.program.write_state({name: 0.0 * array for name, array in self.program.read_state().items()})
         self._trainer = Trainer(self.program, find_estimator(estimator), eps=eps, seed=seed)

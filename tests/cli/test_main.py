@@ -178,9 +178,10 @@ def test_flags_are_frozen() -> None:
         "doctor": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
-        "run": "--adapter --data --early-stop --eps --estimator --eval-data --eval-every --eval-rows --force "
-               "--init-adapter --json --low-volume --lr --lr-schedule --out --prefix-cache --resume --rows --seed "
-               "--snapshot-every --steps --task --warmup",
+        "run": "--adapter --base --data --device --early-stop --engine --eps --estimator --eval-data --eval-every "
+               "--eval-rows --force --init-adapter --json --low-volume --lr --lr-schedule --out --prefix-cache "
+               "--resume --rows --seed --snapshot-every --steps --task --torch-compile --warmup",
+        "study": "--json --only --out",
         "replay": "--adapter --json --output --program --step -o",
         "eval": "--adapter --data --json --task",
         "predict": "--adapter --candidate --data --generate --json --task --text",

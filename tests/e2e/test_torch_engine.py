@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from prgec.cli.main import main
 from prgec.driver.program import Program
 from prgec.engines.noise import NoiseSource
 from prgec.engines.torch_program import TorchProgram
@@ -106,3 +108,27 @@ def test_state_that_does_not_fit(compile_once: Compile, checkpoint: Path) -> Non
     assert program.state_sha256() == before
     program.write_state(state)
     np.testing.assert_array_equal(program.read_state()[name], state[name])
+
+
+def test_a_run_goes_from_one_engine_to_the_other(
+    compile_once: Compile, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = compile_once(backend="portable", num_labels=4)
+    data = tmp_path / "train.jsonl"
+    words = ("great", "awful")
+    rows = [{"prompt": f"the film {n} was", "completion": f" {words[n % 2]}"} for n in range(6)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    common = ["run", str(path), "--data", str(data), "--steps", "4", "--lr", "0.05", "--json"]
+    torch_flags = ["--engine", "torch", "--base", str(checkpoint)]
+    losses = []
+    for name, flags in (("one", []), ("two", torch_flags)):
+        assert main([*common, *flags, "--out", str(tmp_path / name)]) == 0
+        losses.append(json.loads(capsys.readouterr().out)["loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert main([*common[:-1], *torch_flags, "--out", str(tmp_path / "two"), "--resume"]) != 0  # complete
+    assert "the run is complete" in capsys.readouterr().err
+    assert (
+        main(["eval", str(path), "--data", str(data), "--adapter", str(tmp_path / "two" / "adapter.safetensors")]) == 0
+    )
+    assert main([*common, "--device", "cuda"]) == 2
+    assert "--device needs --engine torch" in capsys.readouterr().err

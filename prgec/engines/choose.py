@@ -1,0 +1,60 @@
+"""Which engine runs a program; imports nothing heavy before it is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from prgec.driver.program import GeneratingProgram
+from prgec.errors import UsageError
+
+EXECUTORCH, TORCH = "executorch", "torch"
+ENGINES = (EXECUTORCH, TORCH)
+
+
+class Engine(GeneratingProgram, Protocol):
+    """What a run needs of an engine besides training and evaluation."""
+
+    def keep_prefix_in(self, folder: Path) -> None:
+        """Keep results of the prefix in `folder`, and compute none that is there already."""
+
+    def state_sha256(self) -> str:
+        """Return the hash of the state's names and bytes."""
+
+
+def check_engine(engine: str, base: str | None, device: str, compiled: bool) -> None:
+    """Refuse options of one engine with the other.
+
+    Raises:
+        UsageError: Naming the option.
+    """
+    if engine not in ENGINES:
+        raise UsageError(f"unknown engine {engine!r}", hint=f"known: {', '.join(ENGINES)}")
+    given = {"--base": base is not None, "--device": device != "cpu", "--torch-compile": compiled}
+    misplaced = [flag for flag, is_given in given.items() if is_given]
+    if engine != TORCH and misplaced:
+        raise UsageError(f"{misplaced[0]} needs --engine {TORCH}")
+
+
+def open_program(
+    path: Path, engine: str = EXECUTORCH, *, base: str | None = None, device: str = "cpu", compiled: bool = False
+) -> Engine:
+    """Open a .pte in the ExecuTorch runtime, or build its graphs again for PyTorch.
+
+    Args:
+        path: The .pte.
+        engine: Row of `ENGINES`.
+        base: For `torch`, the checkpoint the .pte was compiled from; where None, the one it names.
+        device: For `torch`, where to run.
+        compiled: For `torch`, whether to use `torch.compile`.
+
+    Raises:
+        PrgecError: If the program, the checkpoint or the device cannot be used.
+    """
+    if engine == TORCH:
+        from prgec.engines.torch_program import TorchProgram
+
+        return TorchProgram.rebuild(path, base, device=device, compiled=compiled)
+    from prgec.driver.program import Program
+
+    return Program.open(path)

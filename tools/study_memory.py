@@ -1,0 +1,118 @@
+"""Measure the memory a training step adds to the weights, for first order, MeZO and P-RGE: the shape of Table 3.
+
+    python tools/study_memory.py                  # prints a Markdown table (minutes)
+    python tools/study_memory.py --width 1024     # a larger random model
+
+Each number comes from a process of its own: the largest anonymous memory during three steps, less what the process
+held before the first one, when the model was loaded. Source of the comparison: papers, P-RGE, Table 3 and figure 7.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+SEQ_LENS, BATCH_SIZES = (64, 128, 256), (1, 8, 16)
+STEPS = 3
+# At equal rows a step: B is what one query sees, and P-RGE divides it among its queries.
+METHODS: dict[str, dict[str, Any]] = {
+    "FO-Adam (full)": {"kind": "fo", "space": "full", "optimizer": "adam"},
+    "FO-SGD (LoRA-FA)": {"kind": "fo", "space": "lora-fa", "optimizer": "sgd"},
+    "MeZO (full)": {"kind": "mezo", "space": "full"},
+    "MeZO (LoRA-FA)": {"kind": "mezo", "space": "lora-fa"},
+    "P-RGE, q = 1": {"kind": "prge", "q": 1},
+    "P-RGE, q = 4": {"kind": "prge", "q": 4},
+}
+
+
+def main() -> None:
+    """Measure, or be one measurement."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=256, help="width of the random Llama (8 layers)")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        _step(**json.loads(options.child))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        model = _random_model(Path(folder), options.width)
+        heads = [f"T={t}, E={b}" for t in SEQ_LENS for b in BATCH_SIZES]
+        print("| MB above the weights |", " | ".join(heads), "|")
+        print("|" + "---|" * (len(heads) + 1))
+        for name, method in METHODS.items():
+            cells = [_measure(model, method, t, b) for t in SEQ_LENS for b in BATCH_SIZES]
+            print(f"| {name} |", " | ".join(cells), "|", flush=True)
+
+
+def _measure(model: str, method: dict[str, Any], seq_len: int, rows: int) -> str:
+    queries = method.get("q", 1)
+    if rows % queries:
+        return "-"
+    job = {"model": model, "method": method, "seq_len": seq_len, "batch_size": rows // queries}
+    command = [sys.executable, __file__, "--child", json.dumps(job)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return f"{float(done.stdout.split()[-1]) / 1e6:.0f}"
+
+
+def _step(model: str, method: dict[str, Any], seq_len: int, batch_size: int) -> None:
+    import threading
+
+    import numpy as np
+    import torch
+
+    from prgec.data.batches import training_batch
+    from prgec.data.encode import Row
+    from prgec.study.method import build_method
+
+    torch.set_num_threads(1)
+    options = {**method, "batch_size": batch_size}
+    if method["kind"] == "prge":
+        options |= {"seq_len": seq_len, "num_labels": 1}
+    trained = build_method(model, options, 0, Path(__file__))
+    tokens = np.random.default_rng(0).integers(3, 250, (batch_size, seq_len)).tolist()
+    rows = [Row(tuple(each), (seq_len - 1,), (5,)) for each in tokens]
+    batch = training_batch(rows, np.arange(batch_size), trained.program.manifest)
+    before = _anonymous_bytes()
+    peak, over = [before], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.002):
+            peak.append(max(peak[-1], _anonymous_bytes()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for _ in range(STEPS):
+        trained.step(batch, 1e-6)
+    over.set()
+    watcher.join()
+    print(max(peak) - before)
+
+
+def _anonymous_bytes() -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
+def _random_model(folder: Path, width: int) -> str:
+    import torch
+    from demo.tokenizer import train_tokenizer
+    from study.words import KINDS
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=512, hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=8,
+        num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=512, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    train_tokenizer([f"A {word} is a {kind}." for kind, words in KINDS.items() for word in words], folder, 512)
+    return str(folder)
+
+
+if __name__ == "__main__":
+    main()
