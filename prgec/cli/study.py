@@ -49,7 +49,7 @@ def study(study: Path, out: Path | None, only: tuple[str, ...], as_json: bool) -
     def tell(done: int, total: int, result: Result) -> None:
         options = ", ".join(f"{name}={value}" for name, value in result.options.items() if name != "kind")
         console.print(f"{done}/{total} {result.task} {result.method} seed {result.seed}: test "
-                      f"{result.test_accuracy:.1%} ({options})", highlight=False)  # fmt: skip
+                      f"{result.test_accuracy:.1%} ({options})", highlight=False, soft_wrap=True)  # fmt: skip
 
     stopped = False
     with stop_on_interrupt(STOPPING) as should_stop:

@@ -75,6 +75,7 @@ def test_compiled_by_torch_it_follows_the_oracle(compile_once: Compile, checkpoi
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_same_trajectory_on_a_gpu(compile_once: Compile, checkpoint: Path) -> None:
     pte = Program.open(compile_once(backend="xnnpack"))
     _assert_same_trajectory(pte, TorchProgram.rebuild(pte.path, str(checkpoint), device="cuda"))
