@@ -251,8 +251,14 @@ def _manifest(
         pipeline=print_pipeline(passes),
         base_sha256=source.base_sha256,
         versions=_versions(),
-        pad_token_id=Tokenizer.unpack(source.tokenizer).pad_id,
+        pad_token_id=_pad_id(source),
     )
+
+
+def _pad_id(source: _Source) -> int:
+    """The tokenizer's pad token, unless the embedding has no such row; nothing ever attends to padding."""
+    pad_id = Tokenizer.unpack(source.tokenizer).pad_id
+    return pad_id if pad_id < source.vocab_size else 0
 
 
 def _option(passes: Sequence[Pass], name: str, option: str) -> Any:

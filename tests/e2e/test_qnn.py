@@ -22,7 +22,7 @@ from prgec.demo import data_file
 from prgec.driver.program import Program
 from prgec.errors import BackendError, UsageError
 from prgec.options import CompileOptions
-from tests.architectures import random_rows
+from tests.architectures import architecture, random_rows
 from tests.lockstep import follow, oracle_for, random_steps
 from tests.models import TinyLlama
 
@@ -95,6 +95,16 @@ def test_more_methods_dual_state_and_narrow_norms(tmp_path: Path) -> None:
                    random_steps(4, program.manifest, lr=LR, pool=6))  # fmt: skip
     assert found.max_rel_loss_diff <= MAX_REL_LOSS_DIFF
     assert found.max_rel_state_diff < 0.05 < found.max_abs_state
+
+
+@pytest.mark.parametrize("name", ["OPT", "Qwen2"], ids=["layer-norm", "pad-token-without-a-row"])
+def test_other_architectures(name: str, tmp_path: Path) -> None:
+    checkpoint = architecture(name).write(tmp_path / "checkpoint")
+    path = compile_model(_options(checkpoint, tmp_path / "other.pte", batch_size=1)).path
+    program = Program.open(path)
+    found = follow(program, oracle_for(program, checkpoint, eps=EPS, seed=SEED),
+                   random_steps(4, program.manifest, lr=LR, pool=4))  # fmt: skip
+    assert found.max_rel_loss_diff <= MAX_REL_LOSS_DIFF
 
 
 class Unsupported(nn.Module):
