@@ -17,10 +17,10 @@ from prgec.errors import BackendError
 SDK_VARIABLE = "QNN_SDK_ROOT"
 PACKAGE = "onnxruntime-qnn"
 INSTALL_HINT = f"pip install 'prgec[qnn]', or set {SDK_VARIABLE} to a Qualcomm AI Runtime SDK"
-HTP, SYSTEM = "libQnnHtp.so", "libQnnSystem.so"
+HTP, SYSTEM, PREPARE = "libQnnHtp.so", "libQnnSystem.so", "libHtpPrepare.so"
 
 _SDK_FOLDER = Path("lib") / "x86_64-linux-clang"
-_NEEDED = (HTP, SYSTEM, "libHtpPrepare.so")
+_NEEDED = (HTP, SYSTEM, PREPARE)
 _SDK_NEEDED = (HTP, SYSTEM)
 # Where the two sources keep the text that governs their use, most specific first.
 _LICENCES = ("Qualcomm_LICENSE.pdf", "LICENSE.pdf", "LICENSE")

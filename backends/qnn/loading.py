@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from prgec.backends.qnn.libraries import HTP, INSTALL_HINT, SDK_VARIABLE, SYSTEM, QnnLibraries, find_libraries
+from prgec.backends.qnn.libraries import HTP, INSTALL_HINT, PREPARE, SDK_VARIABLE, SYSTEM, QnnLibraries, find_libraries
 from prgec.driver.native_log import captured_output
 from prgec.errors import BackendError
 from prgec.runtime_ops.native import qnn_adapter
@@ -64,6 +64,7 @@ def load_libraries() -> LoadedQnn:
             refusal = adapter.prgec_qnn_open(os.fsencode(libraries.folder.resolve() / HTP))
             if refusal is None:
                 ctypes.CDLL(str(libraries.folder.resolve() / SYSTEM))
+                _keep_runtimes_apart(libraries.folder.resolve() / PREPARE)
     except OSError as error:
         refusal = str(error).encode()
     if refusal is not None:
@@ -72,6 +73,19 @@ def load_libraries() -> LoadedQnn:
                            if b"No such file" in refusal else INSTALL_HINT)  # fmt: skip
     build = (adapter.prgec_qnn_build() or b"").decode()
     return LoadedQnn(libraries, build, checked_version(build, libraries))
+
+
+def _keep_runtimes_apart(prepare: Path) -> None:
+    """Put the C++ runtime of torch in front of Qualcomm's for whatever is loaded from now on.
+
+    Qualcomm's library makes its compiler's symbols global when it first compiles, its C++ runtime's among them. An
+    extension that is loaded afterwards would take its exception handling from there, and crash on its first exception.
+    So the compiler is bound to its own runtime now, and the system's becomes global before it.
+    """
+    if prepare.is_file():
+        ctypes.CDLL(str(prepare))
+    for name in ("libstdc++.so.6", "libgcc_s.so.1"):
+        ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
 
 
 def checked_version(build: str, libraries: QnnLibraries) -> tuple[int, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,3 +142,24 @@ def test_unknown_chip() -> None:
         find_soc("SM1")
     with pytest.raises(UsageError, match="--soc SM8350 has HTP v68, which cannot compute in fp16. Hint: chips that"):
         find_soc("SM8350")
+
+
+def test_exceptions_of_extensions_loaded_later_are_caught(tmp_path: Path) -> None:
+    """Also once Qualcomm's library has made its compiler, and with it another C++ runtime, global to the process."""
+    (tmp_path / "damaged.pte").write_bytes(b"\0\0\0\0ET12" + b"\xff" * 200)
+    script = (
+        "import ctypes, pathlib, sys\n"
+        "from prgec.backends.qnn.loading import load_libraries\n"
+        "from prgec.driver.program import Program\n"
+        "from prgec.errors import ProgramError\n"
+        "folder = load_libraries().libraries.folder\n"
+        "ctypes.CDLL(str(folder / 'libHtpPrepare.so'), mode=ctypes.RTLD_GLOBAL)\n"
+        "assert 'executorch.extension.pybindings._C' not in sys.modules\n"
+        "try:\n"
+        "    Program.open(pathlib.Path(sys.argv[1]))\n"
+        "except ProgramError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "damaged.pte")], capture_output=True, text=True)
+    assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr}"
+    assert done.stdout.startswith("the program is damaged")
