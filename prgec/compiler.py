@@ -8,7 +8,7 @@ import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,11 @@ from prgec.contract import (
     Site,
 )
 from prgec.data.lengths import fit_options
+from prgec.driver.program import State
 from prgec.errors import CheckpointError, UsageError
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
 from prgec.frontend.model import export_loss, load_model, weights_sha256
+from prgec.given_a import a_constants, give_a, hash_of, options_for, read_given
 from prgec.options import WEIGHT_ONLY_BITS, CompileOptions
 from prgec.passes import pass_table
 from prgec.passes.extract_apply import extract_apply
@@ -91,12 +93,14 @@ class Graphs:
         manifest: What the program will say of itself.
         tokenizer: The packed tokenizer.
         passes: What each pass did.
+        lora_a: A of every site, where it was given and not drawn.
     """
 
     methods: dict[str, GraphProgram]
     manifest: Manifest
     tokenizer: bytes
     passes: tuple[PassRecord, ...]
+    lora_a: State = field(default_factory=dict)
 
 
 def compile_model(
@@ -118,7 +122,7 @@ def compile_model(
     graphs = _build(options, backend, clock)
     manifest = graphs.manifest
     with clock.stage("lower"):
-        executable, delegation = _lower(backend, graphs.methods, manifest, graphs.tokenizer)
+        executable, delegation = _lower(backend, graphs.methods, manifest, graphs.tokenizer, graphs.lora_a)
     with clock.stage("write"):
         file_bytes = write_program(options.output, executable)
     return CompileResult(options.output, manifest, delegation, graphs.passes, file_bytes, clock.seconds)
@@ -139,6 +143,8 @@ def _backend_of(options: CompileOptions) -> Backend:
 
 
 def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
+    adapter = read_given(options.lora_a) if options.lora_a else None
+    options = options_for(options, adapter) if adapter else options
     passes = parse_pipeline(options.passes or default_pipeline(options, backend), pass_table())
     check_order(passes)
     with clock.stage("load"):
@@ -151,12 +157,14 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
         program = _export(options, source, dynamic)
     with clock.stage("passes"):
         records = run_pipeline(program, passes, dump_to(options.dump_passes) if options.dump_passes else None)
+        given = give_a(program, sites_of(program), adapter) if adapter else {}
         manifest = _manifest(options, source, passes, sites_of(program), dynamic)
         methods = _methods(program, options, manifest.state_access == "buffers")
         manifest = _with_prefix(manifest, methods)
         manifest = replace(manifest, soc=backend.soc, versions={**manifest.versions, **backend.versions()},
-                           data_sha256=NO_FINGERPRINT if backend.has_data_file else "")  # fmt: skip
-    return Graphs(methods, manifest, source.tokenizer, tuple(records))
+                           data_sha256=NO_FINGERPRINT if backend.has_data_file else "",
+                           a_sha256=hash_of(given))  # fmt: skip
+    return Graphs(methods, manifest, source.tokenizer, tuple(records), given)
 
 
 def sites_of(program: GraphProgram) -> tuple[Site, ...]:
@@ -312,7 +320,7 @@ def _with_prefix(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manife
 
 
 def _lower(
-    backend: Backend, programs: dict[str, GraphProgram], manifest: Manifest, tokenizer: bytes
+    backend: Backend, programs: dict[str, GraphProgram], manifest: Manifest, tokenizer: bytes, given_a: State
 ) -> tuple[Any, DelegationReport]:
     lowered = lower(backend, {name: program.to_exported() for name, program in programs.items()})
     constants = {
@@ -320,6 +328,7 @@ def _lower(
         MANIFEST_METHOD: manifest.to_json(),
         DELEGATION_METHOD: lowered.delegation.to_json(),
         TOKENIZER_METHOD: torch.frombuffer(bytearray(tokenizer), dtype=torch.uint8),
+        **a_constants(given_a),
     }
     return lowered.finish(constants, external_constants=backend.has_data_file), lowered.delegation
 

@@ -22,6 +22,8 @@ NEXT_TOKENS_METHOD = "next_tokens"
 VERSION_METHOD = "prgec_contract_version"
 MANIFEST_METHOD = "prgec_manifest"
 TOKENIZER_METHOD = "prgec_tokenizer"
+# Present where the frozen A matrices were given: a safetensors file with `<site>.lora_A`.
+LORA_A_METHOD = "prgec_lora_a"
 DELEGATION_METHOD = "prgec_delegation"
 
 # Inputs that have a value for each row, and those that have one for the whole step.

@@ -52,6 +52,7 @@ class CompileOptions:
         generate: Add the method `next_tokens`, with which a driver generates text.
         data: Data files that T and K must hold; where `seq_len` or `num_labels` is 0, they say it.
         task: Task the data files are read under.
+        lora_a: Folder of a PEFT adapter whose A, layers, rank and alpha the program gets; None to draw A.
     """
 
     model: str
@@ -81,6 +82,7 @@ class CompileOptions:
     generate: bool = False
     data: tuple[Path, ...] = ()
     task: str = "auto"
+    lora_a: Path | None = None
 
     @property
     def num_rows(self) -> int:

@@ -62,6 +62,8 @@ _MOST_OPS = 8
 @click.option("--rank", type=int, default=_DEFAULTS.rank, show_default=True, help="LoRA rank.")
 @click.option("--alpha", type=float, default=_DEFAULTS.alpha, show_default=True, help="LoRA alpha.")
 @click.option("--a-seed", type=int, default=_DEFAULTS.a_seed, show_default=True, help="Seed of the frozen A matrices.")
+@click.option("--lora-a", type=FILE, metavar="DIR", help="Take A, layers, rank and alpha from this PEFT adapter, so "
+              "that prgec run --init-adapter can go on from it.")  # fmt: skip
 @click.option("--state", type=click.Choice(STATE_MODES), default=_DEFAULTS.state, show_default=True,
               help="One master copy of B, or the paper's 2q copies.")  # fmt: skip
 @click.option("--quantize", type=click.Choice(QUANTIZE_SCHEMES), default=_DEFAULTS.quantize, show_default=True,

@@ -40,6 +40,8 @@ COMMANDS: dict[str, Subcommand] = {
     "tokenize": Subcommand("prgec.cli.tokenize:tokenize", "Turn a jsonl file into rows that need no tokenizer."),
     "run": Subcommand("prgec.cli.run:run", "Train a compiled program on a jsonl file."),
     "replay": Subcommand("prgec.cli.replay:replay", "Rebuild the adapter of any step from a run's journal."),
+    "export": Subcommand("prgec.cli.export:export", "Write an adapter for PEFT or llama.cpp, or a merged checkpoint."),
+    "report": Subcommand("prgec.cli.report:report", "Turn a run into one HTML page."),
     "eval": Subcommand("prgec.cli.eval:eval_command", "Measure loss and accuracy of a compiled program."),
     "predict": Subcommand("prgec.cli.predict:predict", "Choose the most likely answer for each row or text."),
     "inspect": Subcommand("prgec.cli.inspect:inspect_command", "Show what is inside a .pte: sites, delegates, sizes."),

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from prgec.cli.render import stderr_console
 from prgec.data.dataset import Dataset
 from prgec.driver.evaluate import Evaluation
+from prgec.driver.lr_probe import Probe
 from prgec.driver.program import GeneratingProgram
 from prgec.driver.run_result import Listener
 from prgec.driver.trainer import StepResult
@@ -72,6 +73,10 @@ class RunDisplay(Listener):
         self._progress.update(self._train, completed=result.step, note=note, rate=rate)
         if self._progress.disable and (result.step % max(1, self._steps // _NUM_PLAIN_LINES) == 0 or first):
             self._say(f"step {result.step}/{self._steps}  {note}")
+
+    def on_probe(self, probe: Probe) -> None:
+        """Say what one learning rate did."""
+        self._say(f"lr {probe.lr:.2g}: " + ("diverged" if probe.loss is None else f"loss {probe.loss:.4f}"))
 
     def on_eval_batch(self, rows_done: int, num_rows: int) -> None:
         """Move the evaluation's own bar."""

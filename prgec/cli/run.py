@@ -13,12 +13,14 @@ from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK, TASK_HELP
 from prgec.driver.estimators import ESTIMATORS
+from prgec.driver.lr_probe import DEFAULT_STEPS, probe_rates
 from prgec.driver.options import RunOptions
 from prgec.driver.run import run as train
 from prgec.driver.run_folder import ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME
 from prgec.driver.run_result import RunResult
 from prgec.driver.schedules import SCHEDULES
 from prgec.engines.choose import ENGINES
+from prgec.errors import UsageError
 
 FILE = click.Path(path_type=Path)
 STOPPING = "stopping after this step; press Ctrl-C again to abort without saving"
@@ -62,14 +64,25 @@ STOPPING = "stopping after this step; press Ctrl-C again to abort without saving
 @click.option("--snapshot-every", type=int, default=RunOptions.snapshot_every, show_default=True, metavar="N",
               help="Keep the state every N steps, so that resuming is quick; 0 for never.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Use --out even if it holds other files or an unfinished run.")
+@click.option(
+    "--lr-probe",
+    type=int,
+    is_flag=False,
+    flag_value=DEFAULT_STEPS,
+    default=None,
+    metavar="N",
+    help=f"Instead of a run, try rates around --lr for N steps each [{DEFAULT_STEPS}] and say which to take.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def run(as_json: bool, **flags: Any) -> int:
+def run(as_json: bool, lr_probe: int | None, **flags: Any) -> int:
     """Train PROGRAM (a .pte made by prgec compile) on a data file.
 
     Rows are those of a known task (docs/tasks.md), prompt and completion, chat messages or text. The run folder gets
     metrics.jsonl, adapter.safetensors, plot.png and run.json; prgec report turns it into a page.
     """
     options = RunOptions(**flags)
+    if lr_probe is not None:
+        return _probe(options, lr_probe, as_json)
     with stop_on_interrupt(STOPPING) as should_stop, RunDisplay(options.steps) as display:
         result = train(options, display, should_stop)
     if as_json:
@@ -77,6 +90,23 @@ def run(as_json: bool, **flags: Any) -> int:
     else:
         print_lines(*summary_lines(result))
     return INTERRUPTED_EXIT_CODE if result.interrupted else 0
+
+
+def _probe(options: RunOptions, steps: int, as_json: bool) -> int:
+    if steps < 1:
+        raise UsageError(f"--lr-probe is {steps}; expected at least 1 step")
+    with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
+        result = probe_rates(options, steps, display, should_stop, display.on_probe)
+    if as_json:
+        print_json(result.to_json())
+        return 0
+    print_lines(f"{'lr':>9}  {'loss':>8}  accuracy", f"{'none':>9}  {result.before:8.4f}")
+    for probe in result.probes:
+        loss = "diverged" if probe.loss is None else f"{probe.loss:8.4f}"
+        accuracy = "" if probe.accuracy is None else f"{probe.accuracy:8.1%}"
+        print_lines(f"{probe.lr:9.2g}  {loss}  {accuracy}{'  <' if probe is result.best else ''}".rstrip())
+    print_lines(result.advice())
+    return 0
 
 
 def summary_lines(result: RunResult) -> list[str]:

@@ -1,6 +1,7 @@
 """The trained state as a file: one f32 master per site in safetensors, tied to the weights it belongs to.
 
-Tensors are named `<site>.lora_B`, f32[r, out]. The frozen A matrices are not stored: they follow from `a_seed`.
+Tensors are named `<site>.lora_B`, f32[r, out]. The frozen A matrices follow from `a_seed`; where they were given at
+compile time instead, they are stored too (`<site>.lora_A`, f32[r, in]), so that an adapter never loses its A.
 Letters: q queries, r rank.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 
 from prgec.contract import CONTRACT_VERSION, DUAL_EPS_STATE, Manifest
 from prgec.driver.files import write_atomic
+from prgec.driver.lora_a import frozen_a
+from prgec.driver.peft_format import is_peft_folder, read_peft
 from prgec.driver.program import FloatArray, State, TrainableProgram, state_sha256
 from prgec.driver.sums import ordered_mean
 from prgec.errors import ProgramError
@@ -25,6 +28,8 @@ ADAPTER_FORMAT = "prgec-lora-fa"
 _MASTER_RANK = 2
 # Tensors begin at a multiple of this many bytes.
 _ALIGNMENT = 8
+# What must be equal in an adapter and a program.
+_BONDS = ("format", "contract", "base_sha256", "a_seed", "a_sha256", "rank", "alpha", "targets")
 
 
 def masters(state: Mapping[str, FloatArray], manifest: Manifest) -> State:
@@ -43,7 +48,9 @@ def masters(state: Mapping[str, FloatArray], manifest: Manifest) -> State:
 
 def adapter_metadata(manifest: Manifest) -> dict[str, str]:
     """Return what ties an adapter to its base model, as safetensors metadata (text values only)."""
+    given = {"a_sha256": manifest.a_sha256} if manifest.a_sha256 else {}
     return {
+        **given,
         "format": ADAPTER_FORMAT,
         "contract": str(CONTRACT_VERSION),
         "model": manifest.model,
@@ -68,7 +75,7 @@ def masters_sha256(program: TrainableProgram) -> str:
 
 def save_adapter(path: Path, program: TrainableProgram) -> None:
     """Write the program's present state as an adapter, atomically. Flush pending updates first."""
-    tensors = masters(program.read_state(), program.manifest)
+    tensors = {**masters(program.read_state(), program.manifest), **program.given_a()}
     write_atomic(path, pack_adapter(tensors, adapter_metadata(program.manifest)))
 
 
@@ -97,23 +104,58 @@ def _compact_json(document: Mapping[str, Any]) -> bytes:
 def load_adapter(path: Path, program: TrainableProgram) -> None:
     """Put an adapter's masters into the program's state.
 
+    Args:
+        path: `adapter.safetensors` of a run, or the folder of a PEFT adapter with the program's A.
+        program: The program.
+
     Raises:
         ProgramError: If the file is missing or damaged, or belongs to another base model, A or set of sites; the
             state is then unchanged.
     """
-    tensors, metadata = _read(path)
-    expected = adapter_metadata(program.manifest)
-    for key in ("format", "contract", "base_sha256", "a_seed", "rank", "alpha", "targets"):
-        if metadata.get(key) != expected[key]:
-            raise ProgramError(f"the adapter does not fit the program: its {key} is {metadata.get(key)}, "
-                               f"the program's is {expected[key]}", where=path)  # fmt: skip
+    tensors = _peft_tensors(path, program) if is_peft_folder(path) else _own_tensors(path, program)
     state = program.read_state()
     for site in program.manifest.sites:
         state[site.state_name] = _expand(tensors.get(site.state_name), state[site.state_name], site.state_name, path)
     program.write_state({DUAL_EPS_STATE: state[DUAL_EPS_STATE], **state} if DUAL_EPS_STATE in state else state)
 
 
-def _read(path: Path) -> tuple[State, dict[str, str]]:
+def _own_tensors(path: Path, program: TrainableProgram) -> State:
+    tensors, metadata = read_adapter(path)
+    _check_metadata(path, metadata, program.manifest, _BONDS)
+    return tensors
+
+
+def _peft_tensors(path: Path, program: TrainableProgram) -> State:
+    adapter, manifest = read_peft(path), program.manifest
+    # An adapter we wrote says what it belongs to; PEFT itself keeps the name of the base model alone.
+    if "base_sha256" in adapter.metadata:
+        _check_metadata(path, adapter.metadata, manifest, ("base_sha256",))
+    for key, found, expected in (("rank", adapter.rank, manifest.rank), ("alpha", adapter.alpha, manifest.alpha),
+                                 ("sites", adapter.sites, tuple(sorted(s.name for s in manifest.sites)))):  # fmt: skip
+        if found != expected:
+            raise ProgramError(f"the PEFT adapter does not fit the program: its {key} is {found}, the program's is "
+                               f"{expected}", where=path, hint=f"compile with --lora-a {path}")  # fmt: skip
+    for name, matrix in frozen_a(manifest, program.given_a()).items():
+        if not np.array_equal(adapter.tensors[name], matrix):
+            raise ProgramError(f"the PEFT adapter's {name} is not the program's", where=path,
+                               hint=f"compile with --lora-a {path}")  # fmt: skip
+    return adapter.tensors
+
+
+def _check_metadata(path: Path, metadata: Mapping[str, str], manifest: Manifest, keys: Sequence[str]) -> None:
+    expected = adapter_metadata(manifest)
+    for key in keys:
+        if metadata.get(key) != expected.get(key):
+            raise ProgramError(f"the adapter does not fit the program: its {key} is {metadata.get(key)}, "
+                               f"the program's is {expected.get(key)}", where=path)  # fmt: skip
+
+
+def read_adapter(path: Path) -> tuple[State, dict[str, str]]:
+    """Return the tensors and the metadata of an adapter file.
+
+    Raises:
+        ProgramError: If the file is missing or damaged.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -22,6 +22,7 @@ from prgec.contract import (
     FORWARD_INPUTS,
     FORWARD_METHOD,
     HIDDEN_INPUT,
+    LORA_A_METHOD,
     MANIFEST_METHOD,
     NEXT_TOKENS_METHOD,
     PREFIX_INPUTS,
@@ -71,6 +72,9 @@ class TrainableProgram(Protocol):
     def write_state(self, state: Mapping[str, FloatArray]) -> None:
         """Overwrite the trainable buffers."""
 
+    def given_a(self) -> State:
+        """Return `<site>.lora_A`, f32[r, D], of every site; empty where they follow from the manifest's seed."""
+
 
 class GeneratingProgram(TrainableProgram, Protocol):
     """What evaluation and generation need of an engine besides."""
@@ -89,8 +93,16 @@ class Program:
         prefix: Runs the blocks before the first trained one, where they are a method of their own.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, tokenizer: Tokenizer, load_method: LoadMethod) -> None:
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        load_method: LoadMethod,
+        read_a: Callable[[], State] = dict,
+    ) -> None:
         self.path = path
+        self._read_a = functools.cache(read_a)
         self.manifest = manifest
         self.tokenizer = tokenizer
         has_prefix = manifest.prefix == "method"
@@ -126,11 +138,14 @@ class Program:
             _check_signature(method, inputs, path)
             return method
 
+        def read_a() -> State:
+            return _given_a(raw, manifest, path)
+
         if manifest.state_access == "outputs":
             from prgec.driver.device_program import DeviceProgram
 
-            return DeviceProgram(path, manifest, tokenizer, load)
-        return cls(path, manifest, tokenizer, load)
+            return DeviceProgram(path, manifest, tokenizer, load, read_a)
+        return cls(path, manifest, tokenizer, load, read_a)
 
     def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
                 eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
@@ -227,6 +242,14 @@ class Program:
                                    f"float32{list(tensor.shape)}", where=self.path)  # fmt: skip
         for name, tensor in self._state.items():
             tensor.numpy()[...] = state[name]
+
+    def given_a(self) -> State:
+        """Return `<site>.lora_A`, f32[r, D], of every site; empty where they follow from the manifest's seed.
+
+        Raises:
+            ProgramError: If the program should carry them and they are damaged.
+        """
+        return self._read_a()
 
     def state_sha256(self) -> str:
         """Return the hash of the state's names and bytes."""
@@ -368,6 +391,19 @@ def _constant_bytes(raw: Any, name: str, path: Path) -> bytes:
     if isinstance(value, str) or not hasattr(value, "numpy"):
         raise ProgramError(f"{name} is not a tensor of bytes", where=path, hint=_NOT_OURS)
     return bytes(value.numpy().astype(np.uint8).tobytes())
+
+
+def _given_a(raw: Any, manifest: Manifest, path: Path) -> State:
+    if not manifest.a_sha256:
+        return {}
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        matrices: State = load(_constant_bytes(raw, LORA_A_METHOD, path))
+    except SafetensorError as error:
+        raise ProgramError(f"the program's A matrices are damaged: {error}", where=path, hint=_NOT_OURS) from error
+    return matrices
 
 
 def _int_tensors(*arrays: IntArray) -> list[Any]:

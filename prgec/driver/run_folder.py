@@ -25,10 +25,12 @@ PARTIAL_JOURNAL_NAME = "journal.partial.bin"
 SNAPSHOT_NAME = "snapshot.safetensors"
 # The state that scored best so far, in a run that may stop early.
 BEST_NAME = "best.safetensors"
+# What `prgec report` makes of the others.
+REPORT_NAME = "report.html"
 # Present where a run compiled its own program.
 PROGRAM_NAME = "program.pte"
 _OURS = {SUMMARY_NAME, METRICS_NAME, ADAPTER_NAME, PLOT_NAME, PARTIAL_METRICS_NAME, PROGRAM_NAME, JOURNAL_NAME,
-         PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME, BEST_NAME}  # fmt: skip
+         PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME, BEST_NAME, REPORT_NAME}  # fmt: skip
 DEFAULT_PARENT = Path("runs")
 
 

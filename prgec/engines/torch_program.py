@@ -54,6 +54,7 @@ class TorchProgram:
     def __init__(self, graphs: Graphs, path: Path, *, device: str = "cpu", compiled: bool = False) -> None:
         self.path = path
         self.manifest = graphs.manifest
+        self._given_a = graphs.lora_a
         self.tokenizer = Tokenizer.unpack(graphs.tokenizer)
         self._device = _device(device)
         self._noise = NoiseSource(self._device)
@@ -162,6 +163,10 @@ class TorchProgram:
     def read_state(self) -> State:
         """Return copies of the trainable buffers by name, in site order."""
         return {name: tensor.cpu().numpy().copy() for name, tensor in self._state.items()}
+
+    def given_a(self) -> State:
+        """Return the A matrices of every site where they were given; empty where they follow from the seed."""
+        return self._given_a
 
     def write_state(self, state: Mapping[str, FloatArray]) -> None:
         """Overwrite the trainable buffers; nothing is written if any name or shape is wrong.

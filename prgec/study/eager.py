@@ -84,6 +84,10 @@ class EagerProgram:
         """Return copies of the trained parameters."""
         return {str(index): np.array(each.detach()) for index, each in enumerate(self.trained)}
 
+    def given_a(self) -> State:
+        """Return nothing: what is trained here is not an adapter of a program."""
+        return {}
+
     @torch.no_grad()
     def write_state(self, state: Mapping[str, FloatArray]) -> None:
         """Overwrite the trained parameters."""

@@ -17,8 +17,8 @@ from prgec.cli import main as cli_main
 from prgec.cli.main import COMMANDS, Subcommand, main
 
 REPOSITORY = Path(__file__).parents[2]
-LIGHT_COMMANDS = ("compile", "tokenize", "run", "replay", "eval", "predict", "inspect", "opt", "demo", "bench",
-                  "doctor", "study")  # fmt: skip
+LIGHT_COMMANDS = ("compile", "tokenize", "run", "replay", "export", "report", "eval", "predict", "inspect", "opt",
+                  "demo", "bench", "doctor", "study")  # fmt: skip
 
 
 def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -171,7 +171,7 @@ def test_flags_are_frozen() -> None:
         found[name] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
         "compile": "--a-seed --alpha --backend --batch-size --data --dtype --dump-passes --emit-driver --generate "
-                   "--group-size --json --label-tokens --layers --output --passes --prefix --q --quantize "
+                   "--group-size --json --label-tokens --layers --lora-a --output --passes --prefix --q --quantize "
                    "--quantize-embedding --rank --rng --save-program --seq-len --soc --state --static --targets "
                    "--task -o",
         "inspect": "--json",
@@ -179,10 +179,12 @@ def test_flags_are_frozen() -> None:
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
         "run": "--adapter --base --data --device --early-stop --engine --eps --estimator --eval-data --eval-every "
-               "--eval-rows --force --init-adapter --json --low-volume --lr --lr-schedule --out --prefix-cache "
-               "--resume --rows --seed --snapshot-every --steps --task --torch-compile --warmup",
+               "--eval-rows --force --init-adapter --json --low-volume --lr --lr-probe --lr-schedule --out "
+               "--prefix-cache --resume --rows --seed --snapshot-every --steps --task --torch-compile --warmup",
         "study": "--json --only --out",
         "replay": "--adapter --json --output --program --step -o",
+        "export": "--base --format --json --output --program -o",
+        "report": "--json --output -o",
         "eval": "--adapter --data --json --task",
         "predict": "--adapter --candidate --data --generate --json --task --text",
         "demo": "--backend --estimator --json --lr --out --seed --steps",

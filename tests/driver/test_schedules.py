@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from prgec.driver.schedules import DEFAULT_SCHEDULE, SCHEDULES, find_schedule
+from prgec.driver.options import RunOptions
+from prgec.driver.schedules import DEFAULT_SCHEDULE, SCHEDULES, course, find_schedule, learning_rate
 from prgec.errors import UsageError
 
 
@@ -22,3 +26,19 @@ def test_table() -> None:
     assert DEFAULT_SCHEDULE in SCHEDULES
     with pytest.raises(UsageError, match="unknown schedule 'step'.*known: constant, linear, cosine"):
         find_schedule("step")
+
+
+@pytest.mark.parametrize("name", ["constant", "linear", "cosine"])
+def test_warm_up_rises_then_the_schedule_runs(name: str) -> None:
+    options = RunOptions(program=Path("m.pte"), steps=50, lr=0.2, schedule=name, warmup=10)
+    rates = [learning_rate(options, step) for step in range(1, 51)]
+    assert rates[:10] == pytest.approx([0.2 * i / 11 for i in range(1, 11)])
+    assert rates[10] == 0.2 == max(rates)
+    schedule = find_schedule(name)
+    assert rates[10:] == pytest.approx([0.2 * schedule(i / 40) for i in range(40)])
+
+
+def test_course_names_the_warm_up() -> None:
+    options = RunOptions(program=Path("m.pte"), warmup=25)
+    assert course(options) == "linear+25"
+    assert course(replace(options, warmup=0)) == "linear"

@@ -1,0 +1,30 @@
+"""`prgec report`: a run as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from prgec.cli.render import print_json, print_lines
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Page to write [default: RUN/report.html].")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def report(run: Path, output: Path | None, as_json: bool) -> int:
+    """Turn RUN, a run folder, into one self-contained HTML page."""
+    from prgec.driver.files import write_atomic
+    from prgec.driver.report import read_run, to_html
+    from prgec.driver.run_folder import REPORT_NAME
+
+    record = read_run(run)
+    page = to_html(record).encode()
+    output = output or run / REPORT_NAME
+    write_atomic(output, page)
+    if as_json:
+        print_json({"output": str(output), "bytes": len(page), "steps": len(record.steps)})
+    else:
+        print_lines(f"{output}  {len(page) / 1e3:.0f} KB")
+    return 0
