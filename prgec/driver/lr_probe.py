@@ -16,6 +16,7 @@ from typing import Any
 from prgec.data.batches import step_indices, training_batch
 from prgec.data.encode import Row
 from prgec.data.rows_file import RowSet
+from prgec.driver.adapter import load_adapter
 from prgec.driver.estimators import find_estimator
 from prgec.driver.evaluate import evaluate
 from prgec.driver.options import RunOptions
@@ -23,6 +24,7 @@ from prgec.driver.program import GeneratingProgram
 from prgec.driver.run_data import RunFiles
 from prgec.driver.run_result import Listener
 from prgec.driver.trainer import Trainer
+from prgec.engines.choose import open_program
 from prgec.errors import NumericsError
 
 # Half a decade apart, around what was given: the paper searches 5e-5 to 1e-3 on models a thousand times the demo's.
@@ -108,12 +110,10 @@ def probe_rates(
         PrgecError: As a run would.
         KeyboardInterrupt: If it was stopped.
     """
-    from prgec.driver.adapter import load_adapter
-    from prgec.driver.program import Program
-
     options.check()
     files = RunFiles.read(options, listener)
-    program = Program.open(options.program)
+    program = open_program(options.program, options.engine, base=options.base, device=options.device,
+                           compiled=options.compiled)  # fmt: skip
     if options.adapter is not None:
         load_adapter(options.adapter, program)
     rows, test, dev = files.encode(program)
