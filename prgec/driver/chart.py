@@ -51,7 +51,8 @@ def chart(title: str, lines: Sequence[Line], *, wide: bool = False) -> str:
     for line in lines:
         points = [place(x, min(max(y, y_low), y_high)) for x, y in _thinned(line, width)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(f"<polyline class='line {line.style}' points='{path}'/>")
+        dotted = " dotted" if line.dots else ""
+        parts.append(f"<polyline class='line {line.style}{dotted}' points='{path}'/>")
         if line.dots:
             parts += [f"<circle class='dot {line.style}' cx='{x:.1f}' cy='{y:.1f}' r='3'><title>"
                       f"step {value_x:g}: {value_y:.4g}</title></circle>"

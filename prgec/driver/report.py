@@ -108,7 +108,7 @@ def _cards(run: RunRecord) -> str:
     if s.get("seconds") is not None:
         cards.append(_card("time", _duration(s["seconds"]), "evaluations included"))
     if s.get("peak_rss_bytes"):
-        cards.append(_card("peak memory", f"{s['peak_rss_bytes'] / _MEGABYTE:,.0f} MB", "resident, files included"))
+        cards.append(_card("peak memory", f"{s['peak_rss_bytes'] / _MEGABYTE:,.0f} MB", "resident"))
     if s.get("best_step") is not None:
         cards.append(_card("kept", f"step {s['best_step']:,}", "scored best"))
     return f"<section class='cards'>{''.join(cards)}</section>"
@@ -228,5 +228,5 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+        return f"{hours} h {minutes} m"
+    return f"{minutes} m {rest} s" if minutes else f"{seconds:.1f} s"

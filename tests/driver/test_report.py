@@ -69,7 +69,7 @@ SUMMARY = {
 def test_page_says_what_the_files_say(tmp_path: Path) -> None:
     page = _Page(to_html(read_run(_write(tmp_path / "run", SUMMARY))))
     text = " ".join(page.text)
-    for expected in ("90.0%", "before 50.0%", "0.2000", "1 h 2 min", "123 MB", "2.50", "30 rows a second",
+    for expected in ("90.0%", "before 50.0%", "0.2000", "1 h 2 m", "123 MB", "2.50", "30 rows a second",
                      "m<1> on xnnpack", "40 steps", "complete", "a&b.jsonl", "2, layers.0.q to layers.1.v", "2.13.0",
                      "<b>bold</b> film It was"):  # fmt: skip
         assert expected in text, expected
