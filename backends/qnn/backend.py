@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # docs/reports/qnn-tinyllama.md
 _MEMORY_BASE_BYTES = 1_000_000_000
-_MEMORY_BYTES_A_WEIGHT = 21
+_MEMORY_BYTES_A_WEIGHT = 18
 
 
 class QnnBackend:
