@@ -37,7 +37,7 @@ from prgec.contract import (
     Site,
 )
 from prgec.data.lengths import fit_options
-from prgec.driver.program import State
+from prgec.driver.runtime import State
 from prgec.errors import CheckpointError, UsageError
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
 from prgec.frontend.model import export_loss, load_model, weights_sha256

@@ -11,7 +11,7 @@ import torch
 from prgec.contract import FROZEN_SUFFIX, LORA_A_METHOD, Site
 from prgec.driver.lora_a import a_sha256
 from prgec.driver.peft_format import PeftAdapter, read_peft
-from prgec.driver.program import State
+from prgec.driver.runtime import State
 from prgec.errors import InternalError, UsageError
 from prgec.options import CompileOptions
 from prgec.passes.program import GraphProgram

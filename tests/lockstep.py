@@ -18,7 +18,8 @@ from prgec.data.batches import Batch, training_batch
 from prgec.data.encode import Row
 from prgec.driver.adapter import masters
 from prgec.driver.estimators import Plain
-from prgec.driver.program import FloatArray, IntArray, Program, State
+from prgec.driver.program import Program
+from prgec.driver.runtime import FloatArray, IntArray, State
 from prgec.driver.trainer import Trainer
 from prgec.tokenizer import Tokenizer
 from tests.oracle import Example, Mezo, Settings

@@ -25,7 +25,7 @@ def tokenize(program: Path, data: Path, output: Path, task: str, as_json: bool) 
     from prgec.data.rows_file import pack_rows
     from prgec.driver.evaluate import encode_row_set
     from prgec.driver.files import write_atomic
-    from prgec.driver.program import read_constants
+    from prgec.driver.runtime import read_constants
 
     dataset = load_dataset(data, task)
     manifest, tokenizer = read_constants(program)

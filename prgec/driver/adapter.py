@@ -19,7 +19,8 @@ from prgec.contract import CONTRACT_VERSION, DUAL_EPS_STATE, Manifest
 from prgec.driver.files import write_atomic
 from prgec.driver.lora_a import frozen_a
 from prgec.driver.peft_format import is_peft_folder, read_peft
-from prgec.driver.program import FloatArray, State, TrainableProgram, state_sha256
+from prgec.driver.program import TrainableProgram, state_sha256
+from prgec.driver.runtime import FloatArray, State
 from prgec.driver.sums import ordered_mean
 from prgec.errors import ProgramError
 

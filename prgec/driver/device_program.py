@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from prgec.contract import IGNORE_TARGET
-from prgec.driver.program import FloatArray, LoadMethod, Program, State
+from prgec.driver.program import LoadMethod, Program
+from prgec.driver.runtime import FloatArray, State
 from prgec.errors import ProgramError
 
 

@@ -16,8 +16,8 @@ from prgec.contract import FROZEN_SUFFIX, Manifest
 from prgec.driver.adapter import adapter_metadata, read_adapter
 from prgec.driver.lora_a import frozen_a
 from prgec.driver.peft_format import PeftAdapter, write_peft
-from prgec.driver.program import read_constants
 from prgec.driver.run_folder import ADAPTER_NAME, SUMMARY_NAME
+from prgec.driver.runtime import read_constants
 from prgec.errors import ProgramError, UsageError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import numpy as np
 
 from prgec.contract import FROZEN_SUFFIX, STATE_SUFFIX
 from prgec.driver.peft_format import PeftAdapter
-from prgec.driver.program import FloatArray
+from prgec.driver.runtime import FloatArray
 from prgec.errors import BackendError, UsageError
 
 # Hugging Face model_type -> (llama.cpp's architecture, whether q and k are permuted). Models whose weights llama.cpp

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from prgec.contract import FROZEN_SUFFIX, Manifest
-from prgec.driver.program import FloatArray
+from prgec.driver.runtime import FloatArray
 from prgec.errors import ProgramError
 
 Matrices = dict[str, FloatArray]

@@ -19,7 +19,7 @@ import numpy as np
 
 from prgec.contract import FROZEN_SUFFIX, STATE_SUFFIX
 from prgec.driver.files import write_atomic
-from prgec.driver.program import FloatArray
+from prgec.driver.runtime import FloatArray
 from prgec.errors import ProgramError
 
 CONFIG_NAME = "adapter_config.json"

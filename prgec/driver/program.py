@@ -12,40 +12,42 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from prgec.contract import (
     APPLY_INPUTS,
     APPLY_METHOD,
-    CONTRACT_VERSION,
     DUAL_EPS_STATE,
     FORWARD_INPUTS,
     FORWARD_METHOD,
     HIDDEN_INPUT,
-    LORA_A_METHOD,
-    MANIFEST_METHOD,
     NEXT_TOKENS_METHOD,
     PREFIX_INPUTS,
     PREFIX_METHOD,
     TARGETS_INPUT,
-    TOKENIZER_METHOD,
-    VERSION_METHOD,
     Manifest,
 )
 from prgec.driver.data_file import find_data
-from prgec.driver.native_log import captured_stderr
 from prgec.driver.prefix import PrefixRunner
-from prgec.driver.pte_file import check_pte_file
-from prgec.driver.quiet_method import QuietMethod
+from prgec.driver.runtime import (
+    NOT_OURS,
+    FloatArray,
+    IntArray,
+    State,
+    check_signature,
+    float_tensor,
+    given_a,
+    int_tensors,
+    keys,
+    load_method_of,
+    load_raw,
+    load_runtime,
+    open_constants,
+    scalars,
+)
 from prgec.errors import ProgramError, UsageError
 from prgec.tokenizer import Tokenizer
 
-FloatArray: TypeAlias = npt.NDArray[np.float32]
-IntArray: TypeAlias = npt.NDArray[np.int64]
-State: TypeAlias = dict[str, FloatArray]
 LoadMethod: TypeAlias = Callable[[str, Sequence[str]], Any]
-
-_NOT_OURS = "this .pte was not made by prgec compile"
 
 
 class TrainableProgram(Protocol):
@@ -128,18 +130,18 @@ class Program:
                 the program's backend does not run here.
             BackendError: If the prge kernels, or what the backend needs, cannot be loaded.
         """
-        raw, manifest, tokenizer = _open_constants(path)
+        raw, manifest, tokenizer = open_constants(path)
         if manifest.data_sha256:
-            raw = _load_raw(path, find_data(path, manifest.data_sha256))
-        _load_runtime(manifest.backend)
+            raw = load_raw(path, find_data(path, manifest.data_sha256))
+        load_runtime(manifest.backend)
 
         def load(name: str, inputs: Sequence[str]) -> Any:
-            method = _load_method(raw, name, path, manifest.backend)
-            _check_signature(method, inputs, path)
+            method = load_method_of(raw, name, path, manifest.backend)
+            check_signature(method, inputs, path)
             return method
 
         def read_a() -> State:
-            return _given_a(raw, manifest, path)
+            return given_a(raw, manifest, path)
 
         if manifest.state_access == "outputs":
             from prgec.driver.device_program import DeviceProgram
@@ -167,9 +169,9 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        inputs = [*_int_tensors(tokens_NT, label_pos_NK, targets_NK), *_scalars(g_q, lr, eps), *_keys(seed, step)]
+        inputs = [*int_tensors(tokens_NT, label_pos_NK, targets_NK), *scalars(g_q, lr, eps), *keys(seed, step)]
         if self.prefix is not None:
-            inputs.append(_float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK)))
+            inputs.append(float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK)))
         loss_N, *others = self._execute(self._forward, inputs)
         self._keep(others)
         result: FloatArray = loss_N.numpy()
@@ -184,7 +186,7 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        self._execute(self._apply, (*_scalars(g_q, lr), *_keys(seed, step)))
+        self._execute(self._apply, (*scalars(g_q, lr), *keys(seed, step)))
 
     def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
         """Return the most likely token behind each label position under the present state: i64[N, K].
@@ -195,9 +197,9 @@ class Program:
             ProgramError: If the runtime reports a failure.
         """
         no_update = np.zeros(self.manifest.q, dtype=np.float32)
-        inputs = [*_int_tensors(tokens_NT, label_pos_NK), *_scalars(no_update, 0.0, 0.0), *_keys(0, 1)]
+        inputs = [*int_tensors(tokens_NT, label_pos_NK), *scalars(no_update, 0.0, 0.0), *keys(0, 1)]
         if self.prefix is not None:
-            inputs.append(_float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK)))
+            inputs.append(float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK)))
         (tokens_NK,) = self._execute(self._load_next_tokens(), inputs)
         result: IntArray = tokens_NK.numpy()
         return result
@@ -208,7 +210,7 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        (hidden_BTD,) = self._execute(self._load_prefix(), _int_tensors(tokens_BT))
+        (hidden_BTD,) = self._execute(self._load_prefix(), int_tensors(tokens_BT))
         result: FloatArray = hidden_BTD.numpy()
         return result
 
@@ -259,36 +261,13 @@ class Program:
         try:
             return self._forward.get_attribute(name)
         except RuntimeError as error:
-            raise ProgramError(f"the program has no state named {name}", where=self.path, hint=_NOT_OURS) from error
+            raise ProgramError(f"the program has no state named {name}", where=self.path, hint=NOT_OURS) from error
 
     def _execute(self, method: Any, inputs: Sequence[Any]) -> Any:
         try:
             return method(inputs)
         except RuntimeError as error:
             raise ProgramError(f"the program failed to run: {error}", where=self.path) from error
-
-
-def read_constants(path: Path) -> tuple[Manifest, Tokenizer]:
-    """Read what a program says of itself and its tokenizer, without loading a method.
-
-    Raises:
-        ProgramError: If the file is missing, damaged, not made by prgec, or of another contract version.
-    """
-    _, manifest, tokenizer = _open_constants(path)
-    return manifest, tokenizer
-
-
-def open_forward(path: Path, backend: str) -> Any:
-    """Load the forward of any ExecuTorch program, one of ours or not; it takes a sequence of tensors.
-
-    Raises:
-        ProgramError: If the file is missing or damaged, or `backend`, which it was lowered for, does not run here.
-        BackendError: If the prge kernels cannot be loaded.
-    """
-    check_pte_file(path)
-    raw = _load_raw(path)
-    _load_runtime(backend)
-    return _load_method(raw, FORWARD_METHOD, path, backend)
 
 
 def state_names(manifest: Manifest) -> tuple[str, ...]:
@@ -304,127 +283,3 @@ def state_sha256(state: Mapping[str, FloatArray]) -> str:
         digest.update(f"{name} {list(array.shape)}\n".encode())
         digest.update(np.ascontiguousarray(array, dtype="<f4").tobytes())
     return digest.hexdigest()
-
-
-def read_manifest(raw: Any, path: Path) -> Manifest:
-    """Return the manifest of a loaded ExecuTorch program.
-
-    Raises:
-        ProgramError: If it has none, or one of another contract version.
-    """
-    version = _constant(raw, VERSION_METHOD, path)
-    if version != CONTRACT_VERSION:
-        raise ProgramError(f"the program speaks contract version {version}; this prgec speaks {CONTRACT_VERSION}",
-                           where=path, hint="compile it again with this prgec")  # fmt: skip
-    text = _constant(raw, MANIFEST_METHOD, path)
-    if not isinstance(text, str):
-        raise ProgramError("the program's manifest is not text", where=path, hint=_NOT_OURS)
-    return Manifest.from_json(text)
-
-
-def _open_constants(path: Path) -> tuple[Any, Manifest, Tokenizer]:
-    check_pte_file(path)
-    raw = _load_raw(path)
-    manifest = read_manifest(raw, path)
-    return raw, manifest, Tokenizer.unpack(_constant_bytes(raw, TOKENIZER_METHOD, path))
-
-
-def _load_raw(path: Path, data: Path | None = None) -> Any:
-    with captured_stderr() as log:
-        # portable_lib is the documented door, but it imports the whole exporter: 3 s and 140 MB that running
-        # does not need. torch comes first because the extension links against it.
-        import torch  # noqa: F401
-        from executorch.extension.pybindings import _C as bindings
-
-        # Starts the thread pool, which reports on the CPU; left alone it would do so in the middle of the first step.
-        bindings._threadpool_get_thread_count()
-        try:
-            # A path is mapped, not read: weights stay in the page cache.
-            return bindings._load_program(str(path), program_verification=bindings.Verification.InternalConsistency,
-                                          data_path=None if data is None else str(data))  # fmt: skip
-        except RuntimeError as error:
-            failure = error
-    raise ProgramError(f"the program is damaged: {log.last_error() or failure}", where=path) from failure
-
-
-def _load_runtime(backend: str) -> None:
-    """Load our kernels, and what the backend's programs need; one this prgec does not know may need nothing."""
-    from prgec.backends import BACKENDS, load_backend
-    from prgec.runtime_ops.native import load_kernels
-
-    with captured_stderr():
-        load_kernels()
-    if backend in BACKENDS:
-        load_backend(backend).load_runtime()
-
-
-def _load_method(raw: Any, name: str, path: Path, backend: str) -> Any:
-    with captured_stderr() as log:
-        try:
-            return QuietMethod(raw.load_method(name))
-        except RuntimeError as error:
-            failure = error
-    raise ProgramError(f"cannot load method {name}: {log.last_error() or failure}", where=path,
-                       hint=f"it was compiled for backend {backend}") from failure  # fmt: skip
-
-
-def _check_signature(method: Any, names: Sequence[str], path: Path) -> None:
-    found = method.method_meta().num_inputs()
-    if found != len(names):
-        raise ProgramError(f"a method takes {found} inputs; the contract has {len(names)}", where=path, hint=_NOT_OURS)
-
-
-def _constant(raw: Any, name: str, path: Path) -> Any:
-    methods = {raw.get_method_name(index) for index in range(raw.num_methods())}
-    if name not in methods:
-        raise ProgramError(f"the program has no {name}", where=path, hint=_NOT_OURS)
-    try:
-        with captured_stderr():
-            (value,) = raw.load_method(name)([])
-    except (RuntimeError, ValueError) as error:
-        raise ProgramError(f"cannot read {name}: {error}", where=path, hint=_NOT_OURS) from error
-    return value
-
-
-def _constant_bytes(raw: Any, name: str, path: Path) -> bytes:
-    value = _constant(raw, name, path)
-    if isinstance(value, str) or not hasattr(value, "numpy"):
-        raise ProgramError(f"{name} is not a tensor of bytes", where=path, hint=_NOT_OURS)
-    return bytes(value.numpy().astype(np.uint8).tobytes())
-
-
-def _given_a(raw: Any, manifest: Manifest, path: Path) -> State:
-    if not manifest.a_sha256:
-        return {}
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        matrices: State = load(_constant_bytes(raw, LORA_A_METHOD, path))
-    except SafetensorError as error:
-        raise ProgramError(f"the program's A matrices are damaged: {error}", where=path, hint=_NOT_OURS) from error
-    return matrices
-
-
-def _int_tensors(*arrays: IntArray) -> list[Any]:
-    import torch
-
-    return [torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)) for array in arrays]
-
-
-def _float_tensor(array: FloatArray) -> Any:
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
-
-
-def _scalars(g_q: FloatArray, *values: float) -> list[Any]:
-    import torch
-
-    return [_float_tensor(g_q), *(torch.tensor(value, dtype=torch.float32) for value in values)]
-
-
-def _keys(seed: int, step: int) -> list[Any]:
-    import torch
-
-    return [torch.tensor(value, dtype=torch.int64) for value in (seed, step)]

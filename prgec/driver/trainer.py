@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from prgec.data.batches import Batch
 from prgec.driver.estimators import Estimator
-from prgec.driver.program import FloatArray, TrainableProgram
+from prgec.driver.program import TrainableProgram
+from prgec.driver.runtime import FloatArray
 from prgec.driver.sums import ordered_mean
 from prgec.errors import NumericsError
 

@@ -21,7 +21,8 @@ from torch.fx import GraphModule
 from prgec.compiler import Graphs, build_graphs
 from prgec.contract import APPLY_METHOD, FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD, Manifest
 from prgec.driver.prefix import PrefixRunner
-from prgec.driver.program import FloatArray, IntArray, State, read_constants, state_names, state_sha256
+from prgec.driver.program import state_names, state_sha256
+from prgec.driver.runtime import FloatArray, IntArray, State, read_constants
 from prgec.engines.noise import NoiseSource
 from prgec.errors import ProgramError, UsageError
 from prgec.options import CompileOptions

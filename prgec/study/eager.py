@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from prgec.contract import Manifest
 from prgec.data.batches import Batch
-from prgec.driver.program import FloatArray, IntArray, State
+from prgec.driver.runtime import FloatArray, IntArray, State
 from prgec.errors import UsageError
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import LossModel, load_model

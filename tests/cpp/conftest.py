@@ -16,7 +16,7 @@ from prgec.compiler import compile_model
 from prgec.data.encode import Row
 from prgec.data.rows_file import RowSet, pack_rows
 from prgec.driver.emit import emit_driver
-from prgec.driver.program import read_constants
+from prgec.driver.runtime import read_constants
 from prgec.options import CompileOptions
 from tests.device import DeviceBackend
 from tests.models import TinyLlama

@@ -16,7 +16,8 @@ from prgec.cli.main import main
 from prgec.data.rows_file import RowSet
 from prgec.driver.evaluate import Evaluation, evaluate
 from prgec.driver.prefix import PrefixRunner
-from prgec.driver.program import FloatArray, IntArray, Program
+from prgec.driver.program import Program
+from prgec.driver.runtime import FloatArray, IntArray
 from prgec.errors import UsageError
 from prgec.inspection import inspect_program
 from tests.e2e.conftest import Compile

@@ -12,7 +12,8 @@ import torch
 from prgec.contract import DUAL_EPS_STATE
 from prgec.data.batches import evaluation_batches
 from prgec.driver.adapter import masters
-from prgec.driver.program import FloatArray, Program, State
+from prgec.driver.program import Program
+from prgec.driver.runtime import FloatArray, State
 from tests.lockstep import Run, Step, batch_of, oracle_for, random_examples, random_steps, row_of
 
 Open = Callable[[], Program]
