@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 
-from prgec import __version__
 from prgec.backends import load_backend
 from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport
@@ -38,24 +36,24 @@ from prgec.contract import (
 )
 from prgec.data.lengths import fit_options
 from prgec.driver.runtime import State
-from prgec.errors import CheckpointError, UsageError
-from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
-from prgec.frontend.model import export_loss, load_model, weights_sha256
+from prgec.errors import UsageError
+from prgec.frontend.model import export_loss
 from prgec.given_a import a_constants, give_a, hash_of, options_for, read_given
-from prgec.options import WEIGHT_ONLY_BITS, CompileOptions
+from prgec.manifest import manifest_of
+from prgec.options import CompileOptions
 from prgec.passes import pass_table
 from prgec.passes.extract_apply import extract_apply
 from prgec.passes.extract_next_tokens import extract_next_tokens
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
-from prgec.passes.infra import Pass
 from prgec.passes.pipeline import PassRecord, check_order, dump_to, run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.saved import save_program
-from prgec.passes.spec import parse_pipeline, print_pipeline
+from prgec.passes.spec import parse_pipeline
 from prgec.pipelines import default_pipeline
 from prgec.preflight import check_memory
 from prgec.program_file import write_program
-from prgec.tokenizer import Tokenizer, pack_tokenizer
+from prgec.source import Source, load_source
+from prgec.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +147,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     check_order(passes)
     with clock.stage("load"):
         backend.check()
-        source = _load(options)
+        source = load_source(options)
         check_memory(backend, source.checkpoint.name, source.model)
         options = fit_options(options, Tokenizer.unpack(source.tokenizer), source.max_positions)
     with clock.stage("export"):
@@ -158,7 +156,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     with clock.stage("passes"):
         records = run_pipeline(program, passes, dump_to(options.dump_passes) if options.dump_passes else None)
         given = give_a(program, sites_of(program), adapter) if adapter else {}
-        manifest = _manifest(options, source, passes, sites_of(program), dynamic)
+        manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
         methods = _methods(program, options, manifest.state_access == "buffers")
         manifest = _with_prefix(manifest, methods)
         manifest = replace(manifest, soc=backend.soc, versions={**manifest.versions, **backend.versions()},
@@ -179,44 +177,7 @@ def sites_of(program: GraphProgram) -> tuple[Site, ...]:
     return tuple(sites.values())
 
 
-@dataclass
-class _Source:
-    """What was read from the checkpoint; the model is dropped once it is traced."""
-
-    checkpoint: Checkpoint
-    tokenizer: bytes
-    base_sha256: str
-    vocab_size: int
-    max_positions: int | None
-    model: torch.nn.Module | None
-
-
-def _load(options: CompileOptions) -> _Source:
-    checkpoint = find_checkpoint(options.model)
-    tokenizer = pack_tokenizer(checkpoint.path)
-    model = load_model(checkpoint)
-    config: Any = model.config
-    longest = getattr(config, "max_position_embeddings", None)
-    longest = longest if isinstance(longest, int) else None
-    if longest is not None and options.seq_len > longest:
-        raise UsageError(f"--seq-len is {options.seq_len}, but the model knows {longest} positions")
-    vocab_size = int(config.vocab_size)
-    _check_vocabulary(Tokenizer.unpack(tokenizer), vocab_size, checkpoint)
-    return _Source(checkpoint, tokenizer, weights_sha256(model), vocab_size, longest, model)
-
-
-def _check_vocabulary(tokenizer: Tokenizer, vocab_size: int, checkpoint: Checkpoint) -> None:
-    """Refuse a tokenizer of another model; tokens added beyond the table (Gemma 3 has one) are only warned of."""
-    base, whole = (tokenizer.backend.get_vocab_size(with_added_tokens=added) for added in (False, True))
-    if base > vocab_size:
-        raise CheckpointError(f"the tokenizer has {base} tokens, the checkpoint's vocabulary {vocab_size}",
-                              where=checkpoint.path, hint="the tokenizer may belong to another model")  # fmt: skip
-    if whole > vocab_size:
-        logger.warning("%d added tokens lie beyond the checkpoint's vocabulary of %d: rows must not use them",
-                       whole - vocab_size, vocab_size)  # fmt: skip
-
-
-def _export(options: CompileOptions, source: _Source, dynamic: bool) -> GraphProgram:
+def _export(options: CompileOptions, source: Source, dynamic: bool) -> GraphProgram:
     assert source.model is not None
     program = export_loss(
         source.model,
@@ -229,67 +190,6 @@ def _export(options: CompileOptions, source: _Source, dynamic: bool) -> GraphPro
     if options.save_program is not None:
         save_program(program, options.save_program)
     return program
-
-
-def _manifest(
-    options: CompileOptions, source: _Source, passes: Sequence[Pass], sites: tuple[Site, ...], dynamic: bool
-) -> Manifest:
-    if not sites:
-        hint = "keep inject-lora-fa, dualize and insert-self-update in --passes"
-        raise UsageError("the pipeline trains nothing", hint=hint)
-    return Manifest(
-        model=source.checkpoint.name,
-        architecture=source.checkpoint.architecture,
-        backend=options.backend,
-        q=_option(passes, "dualize", "q"),
-        batch_size=options.num_rows // (2 * _option(passes, "dualize", "q")),
-        seq_len=options.seq_len,
-        dynamic_seq_len=dynamic,
-        num_labels=options.num_labels,
-        vocab_size=source.vocab_size,
-        rank=_option(passes, "inject-lora-fa", "rank"),
-        alpha=_option(passes, "inject-lora-fa", "alpha"),
-        a_seed=_option(passes, "inject-lora-fa", "seed"),
-        state=_option(passes, "insert-self-update", "state"),
-        quantize=_quantisation(passes),
-        quantize_embedding=_optional(passes, "quantize-embedding", "bits", 0),
-        state_access="outputs" if any(each.name == "return-state" for each in passes) else "buffers",
-        generate=options.generate,
-        sites=sites,
-        pipeline=print_pipeline(passes),
-        base_sha256=source.base_sha256,
-        versions=_versions(),
-        pad_token_id=_pad_id(source),
-    )
-
-
-def _pad_id(source: _Source) -> int:
-    """The tokenizer's pad token, unless the embedding has no such row; nothing ever attends to padding."""
-    pad_id = Tokenizer.unpack(source.tokenizer).pad_id
-    return pad_id if pad_id < source.vocab_size else 0
-
-
-def _option(passes: Sequence[Pass], name: str, option: str) -> Any:
-    found = [each for each in passes if each.name == name]
-    if len(found) != 1:
-        raise UsageError(f"the pipeline has {name} {len(found)} times; a program that trains itself needs it once")
-    return getattr(found[0], option)
-
-
-def _quantisation(passes: Sequence[Pass]) -> str:
-    """Name of the scheme of the frozen layers, as `--quantize` spells it."""
-    bits = _optional(passes, "narrow-weights", "bits", 16)
-    weight_only = next((name for name, width in WEIGHT_ONLY_BITS.items() if width == bits), None)
-    return weight_only or str(_optional(passes, "quantize-base", "scheme", "none"))
-
-
-def _optional(passes: Sequence[Pass], name: str, option: str, default: Any) -> Any:
-    return next((getattr(each, option) for each in passes if each.name == name), default)
-
-
-def _versions() -> dict[str, str]:
-    packages = ("torch", "executorch", "torchao", "transformers")
-    return {"prgec": __version__, **{name: importlib.metadata.version(name) for name in packages}}
 
 
 def _methods(program: GraphProgram, options: CompileOptions, reads_buffers: bool) -> dict[str, GraphProgram]:
