@@ -1,6 +1,6 @@
 # Every target works on a fresh clone. Variables: PYTHON (interpreter), PIP_FLAGS, PYTEST_FLAGS.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-slow ci demo golden format wheel clean
+.PHONY: help setup lint test test-slow ci demo faults fuzz golden format wheel clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,12 @@ ci: test ## What CI runs
 
 demo: setup ## Fine-tune the bundled model: compile, run, accuracy before and after
 	@.venv/bin/prgec demo
+
+faults: setup ## Kill, interrupt and starve both drivers hundreds of times; nothing may be lost (FAULTS_FLAGS)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python tools/faults.py $(FAULTS_FLAGS)
+
+fuzz: setup ## Feed damaged files to every reader for some minutes; nothing may crash (FUZZ_FLAGS)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python tools/fuzz.py $(FUZZ_FLAGS)
 
 golden: setup ## Accept the current text of every golden test; review the diff as code
 	@EXPECTTEST_ACCEPT=1 .venv/bin/python -m pytest -q -m "not slow and not gpu" tests/passes

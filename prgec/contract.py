@@ -8,6 +8,7 @@ N = 2qB rows, T tokens, K label positions, V vocabulary.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -48,6 +49,9 @@ PREFIX_MODES = ("none", "shared", "method")
 STATE_ACCESS = ("buffers", "outputs")
 # Stands in a manifest until the data file is written; as long as what replaces it.
 NO_FINGERPRINT = "0" * 64
+
+# Bounds no program comes near; a manifest beyond them is damaged or made to exhaust memory.
+_MAX_QUERIES, _MAX_SIZE, _MAX_WIDTH, _MAX_ELEMENTS = 1 << 16, 1 << 20, 1 << 31, 1 << 31
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ class Manifest:
         """
         try:
             raw = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProgramError("the program's manifest is not valid JSON", hint="compile the program again") from error
         return cls._from_dict(raw)
 
@@ -176,13 +180,8 @@ class Manifest:
         return manifest
 
     def _check(self) -> None:
-        sizes = {"q": self.q, "batch_size": self.batch_size, "seq_len": self.seq_len, "num_labels": self.num_labels,
-                 "vocab_size": self.vocab_size, "rank": self.rank}  # fmt: skip
-        if self.prefix == "method":
-            sizes["hidden_size"] = self.hidden_size
-        for name, value in sizes.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ProgramError(f"the program's manifest has {name} = {value!r}; expected a positive integer")
+        self._check_types()
+        self._check_sizes()
         if self.state not in STATE_MODES:
             raise ProgramError(f"the program's manifest has state {self.state!r}; expected one of {STATE_MODES}")
         if self.prefix not in PREFIX_MODES:
@@ -192,6 +191,41 @@ class Manifest:
                                f"{STATE_ACCESS}")  # fmt: skip
         if len({site.name for site in self.sites}) != len(self.sites):
             raise ProgramError("the program's manifest names a site twice")
+
+    def _check_types(self) -> None:
+        """Refuse values of other types than the fields have: what follows computes with them."""
+        parts: tuple[Manifest | Site, ...] = (self, *self.sites)
+        for each in parts:
+            for item in fields(each):
+                value, expected = getattr(each, item.name), _TYPES.get(str(item.type))
+                if expected is not None and (type(value) not in expected):
+                    raise ProgramError(f"the program's manifest has {item.name} = {value!r}; expected {item.type}")
+        if not math.isfinite(self.alpha):
+            raise ProgramError(f"the program's manifest has alpha = {self.alpha!r}; expected a finite number")
+        if any(not isinstance(text, str) for text in self.versions.values()):
+            raise ProgramError("the program's manifest has versions that are no text")
+
+    def _check_sizes(self) -> None:
+        sizes = {"q": _MAX_QUERIES, "batch_size": _MAX_SIZE, "seq_len": _MAX_SIZE, "num_labels": _MAX_SIZE,
+                 "vocab_size": _MAX_WIDTH, "rank": _MAX_SIZE}  # fmt: skip
+        if self.prefix == "method":
+            sizes["hidden_size"] = _MAX_SIZE
+        for name, limit in sizes.items():
+            if not 1 <= getattr(self, name) <= limit:
+                raise ProgramError(f"the program's manifest has {name} = {getattr(self, name)!r}; expected a positive "
+                                   f"integer up to {limit}")  # fmt: skip
+        if self.num_rows * max(self.seq_len, self.num_labels) > _MAX_ELEMENTS:
+            raise ProgramError("the program's manifest has more rows than any program can hold")
+        for site in self.sites:
+            if not (0 <= site.index < 1 << 32 and 1 <= min(site.in_features, site.out_features)
+                    and max(site.in_features, site.out_features) * self.rank <= _MAX_ELEMENTS):  # fmt: skip
+                raise ProgramError(f"the program's manifest has a site {site.name!r} of impossible size")
+
+
+# By annotation; a JSON number without a fraction is an int.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "bool": (bool,), "float": (float, int), "dict[str, str]": (dict,),
+}  # fmt: skip
 
 
 def row_index(query: int, sign: int, example: int, batch_size: int) -> int:

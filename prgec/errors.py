@@ -27,13 +27,13 @@ class PrgecError(Exception):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        """Return the message as the user sees it, always on one line."""
+        """Return the message as the user sees it: one line, whatever a file of a stranger has put into it."""
         text = self.what.rstrip(".")
         if self.where is not None:
             text = f"{text} ({self.where})"
         if self.hint:
             text = f"{text}. Hint: {self.hint}"
-        return " ".join(text.split())
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
 
 
 class UsageError(PrgecError):

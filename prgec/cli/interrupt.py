@@ -1,4 +1,4 @@
-"""Ctrl-C while something is under way: the first one asks it to finish, the second one ends it."""
+"""Ctrl-C or SIGTERM while something is under way: the first one asks it to finish, the second one ends it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prgec.cli.render import stderr_console
 
 @contextlib.contextmanager
 def stop_on_interrupt(announcement: str) -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C inside the block into a polite request.
+    """Turn the first SIGINT or SIGTERM inside the block into a polite request.
 
     Args:
         announcement: What stderr says when it is pressed.
@@ -32,8 +32,9 @@ def stop_on_interrupt(announcement: str) -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield requested.is_set
         return
-    previous = signal.signal(signal.SIGINT, request)
+    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield requested.is_set
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -13,6 +13,7 @@ from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK, TASK_HELP
 from prgec.driver.estimators import ESTIMATORS
+from prgec.driver.limits import NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES
 from prgec.driver.lr_probe import DEFAULT_STEPS, probe_rates
 from prgec.driver.options import RunOptions
 from prgec.driver.run import run as train
@@ -63,6 +64,16 @@ STOPPING = "stopping after this step; press Ctrl-C again to abort without saving
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, from its journal.")
 @click.option("--snapshot-every", type=int, default=RunOptions.snapshot_every, show_default=True, metavar="N",
               help="Keep the state every N steps, so that resuming is quick; 0 for never.")  # fmt: skip
+@click.option("--max-g", type=float, default=RunOptions.max_g, show_default=True, metavar="X",
+              help="Largest coefficient |g| a step may apply; 0 for any.")  # fmt: skip
+@click.option("--over-limit", type=click.Choice(OVER_LIMIT_POLICIES), default=RunOptions.over_limit, show_default=True,
+              help="What becomes of a step with a larger one.")  # fmt: skip
+@click.option("--not-finite", type=click.Choice(NOT_FINITE_POLICIES), default=RunOptions.not_finite, show_default=True,
+              help="What a loss or g that is not finite does: stop the run, or skip the step.")  # fmt: skip
+@click.option("--diverged", type=float, default=RunOptions.diverged, show_default=True, metavar="X",
+              help="End with the best state when the mean loss is X times what it was at first; 0: never.")  # fmt: skip
+@click.option("--window", type=int, default=RunOptions.window, show_default=True, metavar="N",
+              help="Steps that mean is taken over.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Use --out even if it holds other files or an unfinished run.")
 @click.option(
     "--lr-probe",

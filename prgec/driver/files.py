@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -21,10 +22,30 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         scratch.chmod(0o666 & ~_umask())
-        scratch.replace(path)
+        rename(scratch, path)
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def rename(path: Path, target: Path) -> None:
+    """Give a file another name that survives a power cut, which it does once the folder is on the disk.
+
+    Raises:
+        OSError: If the folder is not writable; nothing has changed then.
+    """
+    path.replace(target)
+    with contextlib.suppress(OSError):  # not every file system can sync a folder
+        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def is_scratch_of(name: str, target: str) -> bool:
+    """Return whether a file is what a process that was killed left behind of writing `target`, in either driver."""
+    return name.startswith(f".{target}.") or name == f"{target}.partial"
 
 
 def _umask() -> int:

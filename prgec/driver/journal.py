@@ -22,15 +22,17 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from prgec.driver.files import write_atomic
 from prgec.errors import DataError
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 MAGIC = b"PRGEJRNL"
-VERSION = 1
-# magic, version, checksum, q, B, seed, steps, lr, eps, schedule, estimator, examples, rows, program, start
-_HEADER = struct.Struct("<8sIIIIqQdd16s16sII32s32s")
+VERSION = 2
+# magic, version, checksum, q, B, seed, steps, lr, eps, schedule, estimator, examples, rows, program, start, max g,
+# policies, zero
+_HEADER = struct.Struct("<8sIIIIqQdd16s16sII32s32sdII")
 _CHECKED_FROM = 16
 _MAX_QUERIES = 1 << 16
 
@@ -62,6 +64,8 @@ class Header:
         rows_crc: `prgec.data.rows_file.fingerprint` of the training rows.
         program_sha256: `prgec.driver.adapter.identity` of the program.
         start_sha256: Hash of the masters before the first step.
+        max_g: Bound on |g|, 0 for none.
+        policies: `prgec.driver.limits.Limits.flags`.
     """
 
     q: int
@@ -76,13 +80,15 @@ class Header:
     rows_crc: int
     program_sha256: str
     start_sha256: str
+    max_g: float = 0.0
+    policies: int = 0
 
     def pack(self) -> bytes:
         """Return the header's bytes."""
         names = (self.schedule.encode(), self.estimator.encode())
         hashes = (bytes.fromhex(self.program_sha256), bytes.fromhex(self.start_sha256))
         fields = (self.q, self.batch_size, self.seed, self.steps, self.lr, self.eps, *names, self.num_examples,
-                  self.rows_crc, *hashes)  # fmt: skip
+                  self.rows_crc, *hashes, self.max_g, self.policies, 0)  # fmt: skip
         draft = _HEADER.pack(MAGIC, VERSION, 0, *fields)
         return _HEADER.pack(MAGIC, VERSION, zlib.crc32(draft[_CHECKED_FROM:]), *fields)
 
@@ -96,7 +102,7 @@ class StepRecord:
         lr: Learning rate its update is applied with.
         eps: Perturbation scale it measured with.
         losses: Mean over the B examples for each query and sign: f64[q, 2].
-        g: Coefficients of its update: f32[q].
+        g: Coefficients of its update, as applied: f32[q].
     """
 
     step: int
@@ -166,12 +172,13 @@ class JournalWriter:
     """
 
     def __init__(self, path: Path, header: Header, keep_bytes: int = 0) -> None:
-        self._file = path.open("r+b" if keep_bytes else "wb", buffering=0)
+        if not keep_bytes:
+            # A journal without a whole header never exists.
+            write_atomic(path, header.pack())
+            keep_bytes = _HEADER.size
+        self._file = path.open("r+b", buffering=0)
         self._file.truncate(keep_bytes)
         self._file.seek(keep_bytes)
-        self._last_sync = time.monotonic()
-        if not keep_bytes:
-            self._write(header.pack())
         self.sync()
 
     def __enter__(self) -> JournalWriter:
@@ -242,14 +249,16 @@ def _unpack_header(data: bytes, path: Path) -> Header:
         raise DataError(f"the journal has version {version}; this prgec reads {VERSION}", where=path)
     if zlib.crc32(data[_CHECKED_FROM : _HEADER.size]) != crc or not 1 <= fields[0] <= _MAX_QUERIES:
         raise DataError("the journal's header is damaged", where=path)
-    q, batch_size, seed, steps, lr, eps, schedule, estimator, num_examples, rows_crc, program, start = fields
+    (q, batch_size, seed, steps, lr, eps, schedule, estimator, num_examples, rows_crc, program, start, max_g, policies,
+     _) = fields  # fmt: skip
     try:
         schedule, estimator = (name.rstrip(b"\0").decode("ascii") for name in (schedule, estimator))
     except UnicodeDecodeError as error:
         raise DataError("the journal's header is damaged", where=path) from error
     return Header(
-        q, batch_size, seed, steps, lr, eps, schedule, estimator, num_examples, rows_crc, program.hex(), start.hex()
-    )
+        q, batch_size, seed, steps, lr, eps, schedule, estimator, num_examples, rows_crc, program.hex(), start.hex(),
+        max_g, policies,
+    )  # fmt: skip
 
 
 def _unpack_records(data: bytes, q: int) -> Iterator[tuple[Record, int]]:

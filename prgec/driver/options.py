@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prgec.data.tasks import AUTO_TASK
 from prgec.driver.estimators import DEFAULT_ESTIMATOR
+from prgec.driver.limits import CLIP, STOP, Limits
 from prgec.driver.schedules import DEFAULT_SCHEDULE
 from prgec.engines.choose import EXECUTORCH, check_engine
 from prgec.errors import UsageError
@@ -44,6 +45,11 @@ class RunOptions:
         base: For engine torch, the checkpoint of the program; None for the one it names.
         device: For engine torch, where to run.
         compiled: For engine torch, whether to use `torch.compile`.
+        max_g: Largest |g| a step may apply; 0 for any.
+        over_limit: What becomes of a step with a larger one: `clip` or `skip`.
+        not_finite: What becomes of a step whose loss or g is not finite: `stop` (the run) or `skip`.
+        diverged: Times the start's mean loss at which a run ends with its best state; 0 for never.
+        window: Steps those means are taken over.
     """
 
     program: Path
@@ -72,6 +78,16 @@ class RunOptions:
     base: str | None = None
     device: str = "cpu"
     compiled: bool = False
+    max_g: float = 0.0
+    over_limit: str = CLIP
+    not_finite: str = STOP
+    diverged: float = 0.0
+    window: int = 50
+
+    @property
+    def limits(self) -> Limits:
+        """What a step may apply."""
+        return Limits(self.max_g, self.over_limit, self.not_finite)
 
     def check(self) -> None:
         """Refuse impossible values.
@@ -98,6 +114,7 @@ class RunOptions:
         if self.eval_data is not None and self.eval_rows is not None:
             raise UsageError("a run takes either --eval-data or --eval-rows")
         check_engine(self.engine, self.base, self.device, self.compiled)
+        self.limits.check()
         self._check_course()
 
     def _check_course(self) -> None:
@@ -106,6 +123,10 @@ class RunOptions:
             raise UsageError(f"--warmup is {self.warmup}; expected 0 or more, and less than --steps {self.steps}")
         if self.patience < 0:
             raise UsageError(f"--early-stop is {self.patience}; expected 0 or more")
+        if not (math.isfinite(self.diverged) and (self.diverged == 0 or self.diverged > 1)):
+            raise UsageError(f"--diverged is {self.diverged}; expected 0, or a finite number above 1")
+        if self.window < 1:
+            raise UsageError(f"--window is {self.window}; expected at least 1")
         if self.low_volume and self.data is None:
             raise UsageError("--low-volume needs --data")
         if self.eval_every and self.eval_data is None and self.eval_rows is None and not self.low_volume:

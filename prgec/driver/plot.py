@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def plot_run(
     axes = figure.add_subplot()
     steps = np.arange(1, len(losses) + 1)
     window = max(1, round(_SMOOTHING_SHARE * len(losses)))
+    losses = _without_gaps(losses)
     axes.plot(steps, losses, color="tab:blue", alpha=0.25, linewidth=0.8, label="training loss")
     axes.plot(steps[window - 1 :], _running_mean(losses, window), color="tab:blue", label=f"mean of {window} steps")
     if evaluations:
@@ -51,6 +53,14 @@ def plot_run(
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     write_atomic(path, buffer.getvalue())
+
+
+def _without_gaps(losses: Sequence[float]) -> Sequence[float]:
+    """Give steps that were skipped, whose losses are no numbers, the loss of the step before."""
+    filled: list[float] = []
+    for loss in losses:
+        filled.append(loss if math.isfinite(loss) else filled[-1] if filled else 0.0)
+    return filled
 
 
 def _running_mean(values: Sequence[float], window: int) -> Sequence[float]:

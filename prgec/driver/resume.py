@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from prgec.contract import Manifest
 from prgec.data.encode import Row
@@ -16,7 +17,15 @@ from prgec.driver.adapter import identity, load_adapter, masters_sha256
 from prgec.driver.journal import Header, Journal, read_journal
 from prgec.driver.options import RunOptions
 from prgec.driver.program import TrainableProgram
-from prgec.driver.run_folder import ADAPTER_NAME, JOURNAL_NAME, PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME, RunFolder
+from prgec.driver.run_folder import (
+    ADAPTER_NAME,
+    JOURNAL_NAME,
+    PARTIAL_JOURNAL_NAME,
+    SNAPSHOT_NAME,
+    SUMMARY_NAME,
+    RunFolder,
+)
+from prgec.driver.runtime import State
 from prgec.driver.schedules import course
 from prgec.errors import DataError, ProgramError, UsageError
 
@@ -27,7 +36,7 @@ _NAMES = {
     "q": "the program's q", "batch_size": "the program's batch size", "seed": "--seed", "steps": "--steps",
     "lr": "--lr", "eps": "--eps", "schedule": "--lr-schedule or --warmup", "estimator": "--estimator",
     "num_examples": "the number of examples", "rows_crc": "the data", "program_sha256": "the program",
-    "start_sha256": "the adapter to start from",
+    "start_sha256": "the adapter to start from", "max_g": "--max-g", "policies": "--over-limit or --not-finite",
 }  # fmt: skip
 
 
@@ -35,7 +44,8 @@ def header_of(options: RunOptions, program: TrainableProgram, rows: Sequence[Row
     """Return what a run is, with the start adapter in the program."""
     m = program.manifest
     return Header(m.q, m.batch_size, options.seed, options.steps, options.lr, options.eps, course(options),
-                  options.estimator, len(rows), fingerprint(rows), identity(m), masters_sha256(program))  # fmt: skip
+                  options.estimator, len(rows), fingerprint(rows), identity(m), masters_sha256(program),
+                  options.limits.max_g, options.limits.flags)  # fmt: skip
 
 
 def resume(program: TrainableProgram, folder: RunFolder, header: Header) -> Journal | None:
@@ -61,7 +71,8 @@ def resume(program: TrainableProgram, folder: RunFolder, header: Header) -> Jour
     _check_same_run(journal, header)
     _check_replayable(program.manifest, journal)
     done = len(journal.steps)
-    if done >= header.steps and journal.path.name == JOURNAL_NAME:
+    # Without a summary the run was killed between its last files.
+    if done >= header.steps and journal.path.name == JOURNAL_NAME and (folder.path / SUMMARY_NAME).exists():
         raise UsageError(f"the run is complete: all {done} steps are done", where=folder.path)
     if journal.bad_bytes:
         logger.warning("the last %d bytes of the journal are damaged: going on after step %d", journal.bad_bytes, done)
@@ -89,6 +100,22 @@ def rebuild(program: TrainableProgram, journal: Journal, step: int | None) -> in
         raise UsageError(f"--step is {last}; the journal has {available} steps", where=journal.path)
     _replay(program, journal, 0, last)
     return last
+
+
+def go_back(program: TrainableProgram, start: State, path: Path, step: int) -> bool:
+    """Bring a program to the state after an earlier step of its own run; return whether it could be done.
+
+    Args:
+        program: The program.
+        start: Its state before the first step.
+        path: The journal of the run.
+        step: The step.
+    """
+    if program.manifest.state != "seeded" or program.manifest.state_access != "buffers":
+        return False
+    program.write_state(start)
+    _replay(program, read_journal(path), 0, step)
+    return True
 
 
 def find_journal(folder: RunFolder) -> Journal | None:

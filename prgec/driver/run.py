@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -19,17 +20,20 @@ from prgec.data.encode import Row
 from prgec.data.rows_file import RowSet
 from prgec.driver.adapter import load_adapter, masters_sha256, save_adapter
 from prgec.driver.best import BestState
+from prgec.driver.divergence import Divergence
 from prgec.driver.estimators import find_estimator
 from prgec.driver.evaluate import Evaluation, evaluate
+from prgec.driver.folder_lock import FolderLock
 from prgec.driver.journal import EvaluationRecord, Header, Journal
 from prgec.driver.options import RunOptions
 from prgec.driver.plot import plot_run
 from prgec.driver.record import peak_rss_bytes, samples
-from prgec.driver.resume import header_of, resume
+from prgec.driver.resume import go_back, header_of, resume
 from prgec.driver.run_data import RunFiles
-from prgec.driver.run_folder import ADAPTER_NAME, PLOT_NAME, SNAPSHOT_NAME, RunFolder
+from prgec.driver.run_folder import ADAPTER_NAME, PARTIAL_JOURNAL_NAME, PLOT_NAME, SNAPSHOT_NAME, RunFolder
 from prgec.driver.run_log import RunLog, check_nothing_is_lost, mean_loss
 from prgec.driver.run_result import Listener, RunResult
+from prgec.driver.runtime import State
 from prgec.driver.schedules import learning_rate
 from prgec.driver.trainer import Trainer
 from prgec.engines.choose import Engine, open_program
@@ -54,12 +58,15 @@ def run(
 
     Raises:
         PrgecError: Of the fitting kind, before anything is written, if an option, the program or the data are bad.
-        NumericsError: If a loss is not finite; the run folder then holds the state kept.
+        NumericsError: If a loss is not finite, or training diverges; the run folder then holds the state kept.
     """
     options.check()
-    session = _Session.open(options, listener or Listener(), should_stop)
-    with RunLog(session.folder, session.header, session.journal, options.eps) as log:
-        return session.train(log)
+    folder = RunFolder.choose(options.out, options.program.stem, force=options.force)
+    with FolderLock(folder.path):
+        folder.sweep()
+        session = _Session.open(options, folder, listener or Listener(), should_stop)
+        with RunLog(folder, session.header, session.journal, options.eps) as log:
+            return session.train(log)
 
 
 @dataclass
@@ -78,19 +85,22 @@ class _Session:
     best: BestState
     header: Header
     journal: Journal | None
+    initial: State
+    divergence: Divergence
     start: float = field(default_factory=time.monotonic)
     losses: list[float] = field(default_factory=list)
     evaluations: list[tuple[int, Evaluation]] = field(default_factory=list)
     train_seconds: float = 0.0
 
     @classmethod
-    def open(cls, options: RunOptions, listener: Listener, should_stop: Callable[[], bool]) -> _Session:
+    def open(
+        cls, options: RunOptions, folder: RunFolder, listener: Listener, should_stop: Callable[[], bool]
+    ) -> _Session:
         """Check and load everything that can be bad, before anything is written."""
         estimator = find_estimator(options.estimator)
         learning_rate(options, 1)
         start = time.monotonic()
         files = RunFiles.read(options, listener)
-        folder = RunFolder.choose(options.out, options.program.stem, force=options.force)
         if not (options.resume or options.force):
             check_nothing_is_lost(folder)
         program = open_program(options.program, options.engine, base=options.base, device=options.device,
@@ -104,10 +114,12 @@ class _Session:
             program.keep_prefix_in(options.prefix_cache)
         listener.on_ready(program, len(rows), len(eval_set.answers) if eval_set else 0)
         header = header_of(options, program, rows)
+        initial = program.read_state() if options.diverged else {}
         journal = resume(program, folder, header) if options.resume else None
         session = cls(options, listener, should_stop, folder, program,
-                      Trainer(program, estimator, eps=options.eps, seed=options.seed),
-                      rows, eval_set, dev_set, BestState(options.patience, folder), header, journal, start)  # fmt: skip
+                      Trainer(program, estimator, eps=options.eps, seed=options.seed, limits=options.limits),
+                      rows, eval_set, dev_set, BestState(options.patience, folder), header, journal, initial,
+                      Divergence(options.diverged, options.window), start)  # fmt: skip
         if journal is not None:
             session._take_up(journal)
         return session
@@ -145,11 +157,25 @@ class _Session:
             failure = error
             self.trainer.flush()
             self._record_state(log)
+            if self.divergence.is_over:
+                self._go_back()
         result = self._result(before, after)
         self._write(log, result, failure)
         if failure is not None:
             raise NumericsError(failure.what, where=self.folder.path, hint=failure.hint) from failure
         return result
+
+    def _go_back(self) -> None:
+        """Give the program the best state it had: the one that scored best, else the one with the lowest losses."""
+        if self.best.restore(self.program) is not None:
+            return
+        step = self.divergence.best_step or 0
+        if go_back(self.program, self.initial, self.folder.file(PARTIAL_JOURNAL_NAME), step):
+            self.best.step = step
+            logger.warning("kept the state of step %d, the end of the %d steps with the lowest losses", step,
+                           self.options.window)  # fmt: skip
+        else:
+            logger.warning("this program's state cannot be replayed: kept the last one")
 
     def _end(self, log: RunLog) -> Evaluation | None:
         """Go back to the best state, if one is kept, and evaluate what the run leaves behind."""
@@ -163,6 +189,8 @@ class _Session:
 
     def _steps(self, log: RunLog) -> None:
         options, manifest = self.options, self.program.manifest
+        for loss in self.losses:
+            self.divergence.hear(loss)
         if self.trainer.step_number:
             self._between_steps(log)
         for step in range(self.trainer.step_number + 1, options.steps + 1):
@@ -176,6 +204,7 @@ class _Session:
             self.losses.append(result.loss)
             log.step(result)
             self.listener.on_step(result)
+            self.divergence.hear(result.loss)
             if self.should_stop():
                 return
             self._between_steps(log)
@@ -230,7 +259,7 @@ class _Session:
         return time.monotonic() - self.start
 
     def _result(self, before: Evaluation | None, after: Evaluation | None) -> RunResult:
-        recent = self.losses[-LOSS_WINDOW:]
+        recent = [loss for loss in self.losses[-LOSS_WINDOW:] if math.isfinite(loss)]
         return RunResult(
             run=self.folder.path,
             steps=len(self.losses),

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from prgec.driver.files import write_atomic
+from prgec.driver.files import is_scratch_of, rename, write_atomic
 from prgec.errors import UsageError
 
 SUMMARY_NAME = "run.json"
@@ -59,7 +59,7 @@ class RunFolder:
             return cls(next(p for n in numbers if not (p := DEFAULT_PARENT / f"{stem}-{n}").exists()))
         if out.exists() and not out.is_dir():
             raise UsageError("--out is a file", where=out, hint="name a folder")
-        foreign = sorted(p.name for p in out.iterdir() if p.name not in _OURS) if out.is_dir() else []
+        foreign = sorted(p.name for p in out.iterdir() if not _is_ours(p.name)) if out.is_dir() else []
         if foreign and not force:
             raise UsageError(f"--out holds {foreign[0]}, which is not from a run", where=out,
                              hint="name another folder, or add --force")  # fmt: skip
@@ -70,9 +70,19 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         return self.path / name
 
+    def sweep(self) -> None:
+        """Remove what a process that was killed left behind of files it was writing. Only while holding the folder."""
+        for path in self.path.iterdir():
+            if path.name not in _OURS and _is_ours(path.name):
+                path.unlink()
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `run.json`, last of all: its presence says that the run's other files are complete."""
         write_atomic(self.file(SUMMARY_NAME), (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+
+
+def _is_ours(name: str) -> bool:
+    return name in _OURS or any(is_scratch_of(name, target) for target in _OURS)
 
 
 class MetricsWriter:
@@ -105,4 +115,4 @@ class MetricsWriter:
     def commit(self) -> None:
         """Make what was written `metrics.jsonl`."""
         self._file.flush()
-        self._path.replace(self._folder.file(METRICS_NAME))
+        rename(self._path, self._folder.file(METRICS_NAME))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
+
+from prgec.driver.estimators import Estimator, find_estimator
 from prgec.driver.evaluate import Evaluation
+from prgec.driver.files import rename
 from prgec.driver.journal import (
     EvaluationRecord,
     Header,
@@ -17,6 +22,7 @@ from prgec.driver.journal import (
     StepRecord,
     read_journal,
 )
+from prgec.driver.limits import intervention
 from prgec.driver.run_folder import (
     JOURNAL_NAME,
     PARTIAL_JOURNAL_NAME,
@@ -47,11 +53,12 @@ class RunLog:
     def __init__(self, folder: RunFolder, header: Header, journal: Journal | None, eps: float) -> None:
         self._folder = folder
         self._eps = eps
+        self._estimator: Estimator = find_estimator(header.estimator)
         self._start = time.monotonic()
         self._metrics = MetricsWriter(folder)
         self._path = folder.file(PARTIAL_JOURNAL_NAME)
         if journal is not None and journal.path != self._path:
-            journal.path.replace(self._path)
+            rename(journal.path, self._path)
         self._journal = JournalWriter(self._path, header, journal.good_bytes if journal else 0)
         self._has_steps = False
         self.last_state = max(journal.states, default=-1) if journal else -1
@@ -85,7 +92,7 @@ class RunLog:
     def commit(self) -> None:
         """Give metrics and journal their final names: the run has ended."""
         self._metrics.commit()
-        self._path.replace(self._folder.file(JOURNAL_NAME))
+        rename(self._path, self._folder.file(JOURNAL_NAME))
         self._folder.file(SNAPSHOT_NAME).unlink(missing_ok=True)
 
     def _add(self, record: Record) -> None:
@@ -96,14 +103,22 @@ class RunLog:
         """Write the line of a record; steps that were not timed here have no seconds."""
         if isinstance(record, StepRecord):
             self._has_steps = True
-            self._metrics.write(step=record.step, loss=mean_loss(record), lr=record.lr, g=record.g.tolist(), **seconds)
+            done = intervention(record.losses, record.g, record.eps, self._estimator)
+            self._metrics.write(step=record.step, loss=_number(mean_loss(record)), lr=record.lr, g=record.g.tolist(),
+                                **({"limited": done} if done else {}), **seconds)  # fmt: skip
         elif isinstance(record, EvaluationRecord):
             self._metrics.write(step=record.step, eval_loss=record.loss, eval_accuracy=record.accuracy, **seconds)
 
 
 def mean_loss(record: StepRecord) -> float:
-    """Return the mean over all rows of a step."""
-    return float(ordered_mean(record.losses.reshape(-1)))
+    """Return the mean over all rows of a step; not finite where a loss was not."""
+    with np.errstate(invalid="ignore"):
+        return float(ordered_mean(record.losses.reshape(-1)))
+
+
+def _number(value: float) -> float | None:
+    # JSON has no other numbers.
+    return value if math.isfinite(value) else None
 
 
 def check_nothing_is_lost(folder: RunFolder) -> None:

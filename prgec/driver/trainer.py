@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from prgec.data.batches import Batch
 from prgec.driver.estimators import Estimator
+from prgec.driver.limits import Limits, coefficients
 from prgec.driver.program import TrainableProgram
 from prgec.driver.runtime import FloatArray
 from prgec.driver.sums import ordered_mean
-from prgec.errors import NumericsError
 
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class StepResult:
         step: Number of the step, counted from 1.
         loss: Mean over all N rows.
         losses: Mean over the B examples for each query and sign: f64[q, 2].
-        g: Coefficients the next call applies: f32[q].
+        g: Coefficients the next call applies, within the limits: f32[q].
         lr: Learning rate they will be applied with.
     """
 
@@ -60,15 +60,24 @@ class Trainer:
         eps: Perturbation scale, > 0.
         seed: Key of the noise.
         step: Number of steps already done.
+        limits: What becomes of steps that measure too much, or nothing.
     """
 
     def __init__(
-        self, program: TrainableProgram, estimator: Estimator, *, eps: float, seed: int, step: int = 0
+        self,
+        program: TrainableProgram,
+        estimator: Estimator,
+        *,
+        eps: float,
+        seed: int,
+        step: int = 0,
+        limits: Limits | None = None,
     ) -> None:
         self._program = program
         self._estimator = estimator
         self._eps = eps
         self._seed = seed
+        self._limits = limits or Limits()
         self._zeros: FloatArray = np.zeros(program.manifest.q, dtype=np.float32)
         self._pending = self._zeros
         self._pending_lr = 0.0
@@ -86,7 +95,7 @@ class Trainer:
             steps: All steps so far; what they measured is what the estimator may remember.
         """
         for done in steps:
-            self._estimator.coefficients(done.losses[:, 0], done.losses[:, 1], self._eps)
+            coefficients(done.losses, self._eps, self._estimator)
         self.step_number = len(steps)
 
     def step(self, batch: Batch, lr: float) -> StepResult:
@@ -97,20 +106,20 @@ class Trainer:
             lr: Learning rate of this step's own update.
 
         Raises:
-            NumericsError: If a loss or coefficient is not finite. This step's update is then never applied: the
-                state is that of the step before, complete.
+            NumericsError: If a loss or coefficient is not finite, and the limits do not say to skip it. This step's
+                update is then never applied: the state is that of the step before, complete.
         """
         manifest, number = self._program.manifest, self.step_number + 1
         loss_N = self._program.forward(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, self._pending,
                                        self._pending_lr, self._eps, self._seed, number)  # fmt: skip
         self._pending, self._pending_lr = self._zeros, 0.0
         self.step_number = number
-        _check_finite(loss_N, "loss", number)
-        losses = ordered_mean(loss_N.astype(np.float64).reshape(manifest.q, 2, manifest.batch_size))
-        g_q = self._estimator.coefficients(losses[:, 0], losses[:, 1], self._eps).astype(np.float32)
-        _check_finite(g_q, "projected gradient", number)
+        with np.errstate(invalid="ignore"):  # what is not finite is for the limits to judge
+            losses = ordered_mean(loss_N.astype(np.float64).reshape(manifest.q, 2, manifest.batch_size))
+            loss = float(ordered_mean(losses.reshape(-1)))
+        g_q = self._limits.apply(coefficients(losses, self._eps, self._estimator), losses, number)
         self._pending, self._pending_lr = g_q, lr
-        return StepResult(number, float(ordered_mean(losses.reshape(-1))), losses, g_q, lr)
+        return StepResult(number, loss, losses, g_q, lr)
 
     def flush(self) -> None:
         """Apply the pending update, so that the state is the trained one; the next step passes g = 0."""
@@ -118,9 +127,3 @@ class Trainer:
             return
         self._program.apply(self._pending, self._pending_lr, self._seed, self.step_number + 1)
         self._pending, self._pending_lr = self._zeros, 0.0
-
-
-def _check_finite(values: FloatArray, name: str, step: int) -> None:
-    if not np.isfinite(values).all():
-        raise NumericsError(f"the {name} of step {step} is not finite; training stopped, state kept",
-                            hint="lower --lr or --eps")  # fmt: skip

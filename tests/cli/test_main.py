@@ -178,9 +178,10 @@ def test_flags_are_frozen() -> None:
         "doctor": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
-        "run": "--adapter --base --data --device --early-stop --engine --eps --estimator --eval-data --eval-every "
-               "--eval-rows --force --init-adapter --json --low-volume --lr --lr-probe --lr-schedule --out "
-               "--prefix-cache --resume --rows --seed --snapshot-every --steps --task --torch-compile --warmup",
+        "run": "--adapter --base --data --device --diverged --early-stop --engine --eps --estimator --eval-data "
+               "--eval-every --eval-rows --force --init-adapter --json --low-volume --lr --lr-probe --lr-schedule "
+               "--max-g --not-finite --out --over-limit --prefix-cache --resume --rows --seed --snapshot-every --steps "
+               "--task --torch-compile --warmup --window",
         "study": "--json --only --out",
         "replay": "--adapter --json --output --program --step -o",
         "export": "--base --format --json --output --program -o",

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from prgec.driver.folder_lock import FolderLock
 from prgec.driver.journal import read_journal
 from prgec.driver.options import RunOptions
 from prgec.driver.run import run
 from prgec.driver.run_result import Listener
 from prgec.driver.trainer import StepResult
+from prgec.errors import NumericsError, UsageError
 from tests.cpp.conftest import PROGRAMS, QUICK, run_driver, write_rows
 
 STEPS = 100
@@ -37,7 +39,8 @@ class Drivers:
     def arguments(self, **changes: Any) -> list[object]:
         options = replace(self.options, **changes)
         flags: list[object] = [options.program, "--rows", options.rows, "--out", options.out]
-        for name in ("eval_rows", "steps", "lr", "eps", "seed", "estimator", "eval_every", "snapshot_every", "warmup"):
+        for name in ("eval_rows", "steps", "lr", "eps", "seed", "estimator", "eval_every", "snapshot_every", "warmup",
+                     "max_g", "over_limit", "not_finite", "diverged", "window"):  # fmt: skip
             value = getattr(options, name)
             if value is not None:
                 flags += [f"--{name.replace('_', '-')}", value]
@@ -102,6 +105,55 @@ def test_equals_it_under_every_policy(make: Callable[..., Drivers], changes: dic
     assert drivers.cpp(adapter=start, out=tmp_path / "cpp-2").returncode == 0
     drivers.python(adapter=start, out=tmp_path / "python-2")
     _assert_same(tmp_path / "cpp-2", tmp_path / "python-2")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_g": 0.2},
+        {"max_g": 0.5, "over_limit": "skip"},
+        {"lr": 1e38, "schedule": "constant", "not_finite": "skip"},
+    ],
+)
+def test_equals_it_within_limits(make: Callable[..., Drivers], changes: dict[str, Any], tmp_path: Path) -> None:
+    drivers = make(**changes, eval_rows=None, eval_every=0, steps=20, snapshot_every=0)
+    assert drivers.cpp().returncode == 0
+    drivers.python(out=tmp_path / "python")
+    _assert_same(tmp_path / "cpp", tmp_path / "python")
+    assert any("limited" in line for line in _metrics(tmp_path / "cpp"))
+
+
+def test_equals_it_when_training_diverges(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make(eval_rows=None, eval_every=0, steps=60, lr=3.0, schedule="constant", diverged=1.1, window=4)
+    result = drivers.cpp()
+    assert result.returncode == 8
+    assert "error: training diverged: the mean loss of 4 steps was" in result.stderr
+    assert "kept the state of step" in result.stderr
+    with pytest.raises(NumericsError, match="training diverged: the mean loss of 4 steps was"):
+        drivers.python(out=tmp_path / "python")
+    _assert_same(tmp_path / "cpp", tmp_path / "python")
+    # Going on diverges at once, and changes nothing.
+    assert drivers.cpp(resume=True).returncode == 8
+    _assert_same(tmp_path / "cpp", tmp_path / "python")
+
+
+def test_two_runs_in_one_folder(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make(steps=10**6)
+    command = [drivers.executable, *drivers.arguments()]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    journal = tmp_path / "cpp" / "journal.partial.bin"
+    while not (journal.exists() and journal.stat().st_size > 2000):
+        time.sleep(0.01)
+    for changes in ({"force": True}, {"resume": True}):
+        refused = drivers.cpp(**changes)
+        assert refused.returncode == 2
+        assert "another run is writing to this folder" in refused.stderr
+        with pytest.raises(UsageError, match="another run is writing to this folder"):
+            drivers.python(**changes)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 130
+    with FolderLock(tmp_path / "cpp"):
+        assert "another run is writing to this folder" in drivers.cpp(resume=True).stderr
 
 
 class _Killed(BaseException):

@@ -24,8 +24,9 @@ from prgec.driver.journal import (
 from prgec.errors import DataError
 
 HEADER = Header(q=2, batch_size=3, seed=-5, steps=9, lr=0.003, eps=0.01, schedule="linear", estimator="std",
-                num_examples=7, rows_crc=0xDEADBEEF, program_sha256="ab" * 32, start_sha256="cd" * 32)  # fmt: skip
-HEADER_BYTES = 160
+                num_examples=7, rows_crc=0xDEADBEEF, program_sha256="ab" * 32, start_sha256="cd" * 32,
+                max_g=4.5, policies=3)  # fmt: skip
+HEADER_BYTES = 176
 
 
 def _step(number: int) -> StepRecord:
@@ -73,12 +74,13 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_layout_is_the_documented_one(data: bytes) -> None:
     assert data[:8] == b"PRGEJRNL"
-    assert struct.unpack_from("<II", data, 8) == (1, zlib.crc32(data[16:160]))
+    assert struct.unpack_from("<II", data, 8) == (2, zlib.crc32(data[16:176]))
     assert struct.unpack_from("<IIqQdd", data, 16) == (2, 3, -5, 9, 0.003, 0.01)
     assert (data[56:72], data[72:88]) == (b"linear" + bytes(10), b"std" + bytes(13))
     assert struct.unpack_from("<II", data, 88) == (7, 0xDEADBEEF)
     assert (data[96:128], data[128:160]) == (b"\xab" * 32, b"\xcd" * 32)
-    evaluation, step = data[160:200], data[200:272]
+    assert struct.unpack_from("<dII", data, 160) == (4.5, 3, 0)
+    evaluation, step = data[176:216], data[216:288]
     assert struct.unpack("<IIQddQ", evaluation) == (zlib.crc32(evaluation[4:]), 2, 0, 2.5, 0.5, 4)
     expected = _step(1)
     assert struct.unpack("<IIQdd4d2f", step) == (

@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "fail.h"
 #include "files.h"
@@ -19,7 +21,19 @@ std::string text(double value) {
   return std::isfinite(value) ? buffer : "null";
 }
 
-std::string line_of(const Record& record) {
+// What was done to a step: its coefficients are not those its losses give.
+std::string intervention(const Record& record, const std::string& estimator) {
+  std::vector<double> measured(record.g.size());
+  estimate(estimator, record.losses.data(), static_cast<int64_t>(measured.size()), record.eps, measured.data());
+  bool is_same = true, is_zero = true;
+  for (size_t i = 0; i < measured.size(); ++i) {
+    is_same = is_same && static_cast<float>(measured[i]) == record.g[i];
+    is_zero = is_zero && record.g[i] == 0;
+  }
+  return is_same ? "" : is_zero ? ", \"limited\": \"skipped\"" : ", \"limited\": \"clipped\"";
+}
+
+std::string line_of(const Record& record, const std::string& estimator) {
   const std::string head = "{\"step\": " + std::to_string(record.step);
   if (record.kind == RecordKind::Evaluation) {
     return head + ", \"eval_loss\": " + text(record.loss) + ", \"eval_accuracy\": " + text(record.accuracy) + "}\n";
@@ -29,7 +43,8 @@ std::string line_of(const Record& record) {
     g += (g.empty() ? "" : ", ") + text(value);
   }
   const double loss = ordered_mean(record.losses.data(), record.losses.size());
-  return head + ", \"loss\": " + text(loss) + ", \"lr\": " + text(record.lr) + ", \"g\": [" + g + "]}\n";
+  return head + ", \"loss\": " + text(loss) + ", \"lr\": " + text(record.lr) + ", \"g\": [" + g + "]" +
+      intervention(record, estimator) + "}\n";
 }
 
 } // namespace
@@ -41,7 +56,7 @@ Error write_metrics(const std::string& journal, const std::string& path) {
   PRGE_TRY(file.open());
   for (Record record; (*reader)->next(record);) {
     if (record.kind != RecordKind::State) {
-      const std::string line = line_of(record);
+      const std::string line = line_of(record, (*reader)->header().estimator);
       PRGE_TRY(file.write(line.data(), line.size()));
     }
   }

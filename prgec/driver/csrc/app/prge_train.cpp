@@ -37,6 +37,11 @@ const char kUsage[] =
     "  --snapshot-every N   keep the state every N steps, 0 for never [100]\n"
     "  --init-adapter FILE  start from this adapter\n"
     "  --resume             go on with the run in --out\n"
+    "  --max-g X            largest coefficient |g| a step may apply, 0 for any [0]\n"
+    "  --over-limit NAME    what becomes of a step with a larger one, clip or skip [clip]\n"
+    "  --not-finite NAME    what a loss or g that is not finite does, stop the run or skip the step [stop]\n"
+    "  --diverged X         end with the best state when the mean loss is X times what it was at first, 0: never [0]\n"
+    "  --window N           steps that mean is taken over [50]\n"
     "  --force              discard an unfinished run in --out\n";
 
 struct Options {
@@ -145,6 +150,11 @@ bool parse(int argc, char** argv, Options& options, const char*& bad) {
         : flag == "--lr"                  ? parse_number(value, s.lr)
         : flag == "--eps"                 ? parse_number(value, s.eps)
         : flag == "--seed"                ? parse_number(value, s.seed)
+        : flag == "--over-limit"          ? (s.over_limit = value, true)
+        : flag == "--not-finite"          ? (s.not_finite = value, true)
+        : flag == "--max-g"               ? parse_number(value, s.max_g)
+        : flag == "--diverged"            ? parse_number(value, s.diverged)
+        : flag == "--window"              ? parse_number(value, s.window)
         : flag == "--eval-every"          ? parse_number(value, options.eval_every)
         : flag == "--snapshot-every"      ? parse_number(value, options.snapshot_every)
                                           : false;
@@ -200,11 +210,8 @@ class Run {
     if (!options_.adapter.empty()) {
       PRGE_TRY(trainer_->load(options_.adapter));
     }
-    if (options_.force) {
-      std::remove((options_.out + "/journal.partial.bin").c_str());
-    }
     if (!options_.resume) {
-      return trainer_->begin(*rows_, options_.out);
+      return trainer_->begin(*rows_, options_.out, options_.force);
     }
     const auto done = trainer_->resume(*rows_, options_.out);
     PRGE_TRY(done.error());
@@ -261,8 +268,9 @@ class Run {
   }
 
   Error finish() {
+    // The journal gets its name last of all: a run that has it is whole.
+    PRGE_TRY(prge::write_metrics(options_.out + "/journal.partial.bin", options_.out + "/metrics.jsonl"));
     PRGE_TRY(trainer_->finish());
-    PRGE_TRY(prge::write_metrics(options_.out + "/journal.bin", options_.out + "/metrics.jsonl"));
     const auto state = trainer_->state_sha256();
     PRGE_TRY(state.error());
     std::printf(

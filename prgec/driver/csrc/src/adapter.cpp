@@ -15,6 +15,8 @@ namespace {
 
 constexpr size_t kAlignment = 8;
 constexpr int64_t kChunk = 1024;
+// A header takes a hundred bytes a site; parsed, anything takes many times its length.
+constexpr uint64_t kMaxHeaderBytes = 4 << 20;
 
 std::vector<const SiteState*> sorted_sites(const Program& program) {
   std::vector<const SiteState*> sites;
@@ -113,7 +115,7 @@ Error load_adapter(const std::string& path, const Program& program) {
   if (size >= 8) {
     std::memcpy(&header_bytes, bytes, 8);
   }
-  if (size < 8 || header_bytes > size - 8 ||
+  if (size < 8 || header_bytes > std::min(size - 8, kMaxHeaderBytes) ||
       !Json::parse(std::string_view(reinterpret_cast<const char*>(bytes) + 8, header_bytes), header)) {
     return fail(Error::InvalidExternalData, "not an adapter (%s)", path.c_str());
   }

@@ -1,6 +1,7 @@
 #include "files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -121,6 +122,33 @@ Error AtomicFile::commit() {
   PRGE_TRY(rename_file(scratch_, path_));
   file_.close();
   return Error::Ok;
+}
+
+FolderLock::~FolderLock() {
+  release();
+}
+
+Error FolderLock::take(const std::string& folder) {
+  release();
+  descriptor_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor_ < 0) {
+    return failed("open the folder", folder);
+  }
+  // File systems without locks run unlocked: better than not at all.
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EACCES)) {
+    release();
+    return fail(
+        Error::InvalidArgument,
+        "another run is writing to this folder (%s). Hint: wait until it ends, or name another folder", folder.c_str());
+  }
+  return Error::Ok;
+}
+
+void FolderLock::release() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+    descriptor_ = -1;
+  }
 }
 
 Error make_folder(const std::string& path) {

@@ -67,6 +67,18 @@ class AtomicFile {
   File file_;
 };
 
+// One run at a time in a folder: an advisory lock on the folder itself, which ends with the process that holds it. The
+// Python driver takes the same one.
+class FolderLock {
+ public:
+  ~FolderLock();
+  Error take(const std::string& folder);
+  void release();
+
+ private:
+  int descriptor_ = -1;
+};
+
 Error make_folder(const std::string& path);
 bool is_file(const std::string& path);
 Error rename_file(const std::string& from, const std::string& to);

@@ -12,10 +12,10 @@ namespace prge {
 
 namespace {
 
-constexpr uint64_t kHeaderBytes = 160;
+constexpr uint64_t kHeaderBytes = 176;
 constexpr uint64_t kCheckedFrom = 16;
 constexpr uint64_t kFrameBytes = 8;
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint32_t kMaxQueries = 1 << 16;
 constexpr size_t kNameBytes = 16;
 constexpr int64_t kSyncMs = 1000;
@@ -102,6 +102,9 @@ std::string JournalHeader::pack() const {
   put(checked, rows_crc);
   put(checked, program);
   put(checked, start);
+  put(checked, max_g);
+  put(checked, policies);
+  put(checked, uint32_t{0});
   std::string out = "PRGEJRNL";
   put(out, kVersion);
   put(out, crc32(checked.data(), checked.size()));
@@ -109,10 +112,13 @@ std::string JournalHeader::pack() const {
 }
 
 Error JournalWriter::create(const std::string& path, const JournalHeader& header) {
-  PRGE_TRY(file_.open(path, O_WRONLY | O_CREAT | O_TRUNC));
+  // A journal without a whole header never exists.
   const std::string bytes = header.pack();
-  PRGE_TRY(file_.write(bytes.data(), bytes.size()));
-  return sync();
+  AtomicFile file(path);
+  PRGE_TRY(file.open());
+  PRGE_TRY(file.write(bytes.data(), bytes.size()));
+  PRGE_TRY(file.commit());
+  return append_to(path, bytes.size());
 }
 
 Error JournalWriter::append_to(const std::string& path, uint64_t good_bytes) {
@@ -181,6 +187,8 @@ Result<std::unique_ptr<JournalReader>> JournalReader::open(const std::string& pa
   h.rows_crc = get<uint32_t>(at);
   h.program = get<Digest>(at);
   h.start = get<Digest>(at);
+  h.max_g = get<double>(at);
+  h.policies = get<uint32_t>(at);
   reader->rewind();
   return reader;
 }

@@ -23,6 +23,8 @@ struct JournalHeader {
   std::string schedule, estimator;
   uint32_t num_examples = 0, rows_crc = 0;
   Digest program = {}, start = {};
+  double max_g = 0;
+  uint32_t policies = 0;
 };
 
 enum class RecordKind : uint32_t { Step = 1, Evaluation = 2, State = 3 };

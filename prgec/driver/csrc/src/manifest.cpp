@@ -1,5 +1,6 @@
 #include "manifest.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "fail.h"
@@ -46,6 +47,9 @@ Error read_sizes(const Json& json, Manifest& out) {
   if (out.num_rows() > kMaxElements / widest) {
     return damaged("batch size");
   }
+  if (out.batch_size * out.seq_len > kMaxElements / std::max(out.hidden_size, int64_t{1})) {
+    return damaged("hidden_size");
+  }
   return Error::Ok;
 }
 
@@ -83,6 +87,10 @@ Error read_sites(const Json& json, Manifest& out) {
     if (!item["name"].is_string() || !item["index"].integer(0, 0xffffffff, site.index) ||
         !item["out_features"].integer(1, int64_t{1} << 31, site.out_features)) {
       return damaged("sites");
+    }
+    // Dual state has 2q copies of each.
+    if (out.rank > kMaxElements / site.out_features / (out.is_dual ? 2 * out.q : 1)) {
+      return damaged("rank");
     }
     out.sites.push_back(std::move(site));
   }

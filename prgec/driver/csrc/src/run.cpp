@@ -1,9 +1,12 @@
 // A run in a folder: its journal, its snapshots, and the way back to where it stopped.
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
 #include "adapter.h"
 #include "fail.h"
+#include "limits.h"
+#include "policy.h"
 #include "trainer_impl.h"
 
 namespace prge {
@@ -29,7 +32,9 @@ const char* difference(const JournalHeader& a, const JournalHeader& b) {
       {a.num_examples != b.num_examples, "the number of examples"},
       {a.rows_crc != b.rows_crc, "the data"},
       {!(a.program == b.program), "the program"},
-      {!(a.start == b.start), "the adapter to start from"}};
+      {!(a.start == b.start), "the adapter to start from"},
+      {a.max_g != b.max_g, "--max-g"},
+      {a.policies != b.policies, "--over-limit or --not-finite"}};
   for (const auto& [is_other, name] : fields) {
     if (is_other) {
       return name;
@@ -40,11 +45,12 @@ const char* difference(const JournalHeader& a, const JournalHeader& b) {
 
 } // namespace
 
-Error Trainer::begin(const Rows& rows, const std::string& folder) {
+Error Trainer::begin(const Rows& rows, const std::string& folder, bool discard) {
   Impl& t = *impl_;
   PRGE_TRY(t.check_fit(rows));
+  PRGE_TRY(t.take(folder));
   const std::string path = folder + kPartialJournal;
-  if (is_file(path)) {
+  if (!discard && is_file(path)) {
     auto reader = JournalReader::open(path);
     Record record;
     while (reader.ok() && (*reader)->next(record)) {
@@ -56,13 +62,12 @@ Error Trainer::begin(const Rows& rows, const std::string& folder) {
       }
     }
   }
-  PRGE_TRY(make_folder(folder));
-  t.folder = folder;
   return t.journal.create(path, t.header_of(rows));
 }
 
 Result<uint64_t> Trainer::resume(const Rows& rows, const std::string& folder) {
   Impl& t = *impl_;
+  PRGE_TRY(t.take(folder));
   const std::string partial = folder + kPartialJournal, complete = folder + kJournal;
   const std::string& path = is_file(partial) ? partial : complete;
   if (!is_file(path)) {
@@ -83,15 +88,51 @@ Result<uint64_t> Trainer::resume(const Rows& rows, const std::string& folder) {
         Error::InvalidArgument, "%s differs from the run to resume (%s). Hint: resume with the flags it was started with",
         what, path.c_str());
   }
-  t.folder = folder;
   return t.take_up(path, **reader);
+}
+
+// Takes hold of a folder, with what a run needs to go back to a step of its own.
+Error Trainer::Impl::take(const std::string& path) {
+  PRGE_TRY(make_folder(path));
+  PRGE_TRY(lock.take(path));
+  folder = path;
+  initial.clear();
+  for (const SiteState& site : program->sites()) {
+    if (settings.diverged != 0 && !manifest.is_dual) {
+      initial.emplace_back(site.data, site.data + site.numel());
+    }
+  }
+  return Error::Ok;
+}
+
+// Gives a run that diverged the best state it had.
+Error Trainer::Impl::go_back() {
+  if (manifest.is_dual || manifest.returns_state) {
+    warn("this program's state cannot be replayed: kept the last one");
+    return Error::Ok;
+  }
+  for (size_t i = 0; i < initial.size(); ++i) {
+    std::copy(initial[i].begin(), initial[i].end(), program->sites()[i].data);
+  }
+  auto reader = JournalReader::open(folder + kPartialJournal);
+  PRGE_TRY(reader.error());
+  const uint64_t step = divergence.best_step();
+  PRGE_TRY(replay(**reader, 0, step));
+  char line[128];
+  snprintf(line, sizeof(line), "kept the state of step %llu, the end of the %llu steps with the lowest losses",
+           static_cast<unsigned long long>(step), static_cast<unsigned long long>(settings.window));
+  warn(line);
+  return Error::Ok;
 }
 
 Result<uint64_t> Trainer::Impl::take_up(const std::string& path, JournalReader& reader) {
   const std::string partial = folder + kPartialJournal;
   steps_done = 0;
   for (reader.rewind(); reader.next(record);) {
-    steps_done += record.kind == RecordKind::Step;
+    if (record.kind == RecordKind::Step) {
+      ++steps_done;
+      divergence.hear(ordered_mean(record.losses.data(), record.losses.size()));
+    }
     if (record.kind == RecordKind::Evaluation) {
       evaluated_at = record.step;
     } else if (record.kind == RecordKind::State) {
@@ -108,7 +149,7 @@ Result<uint64_t> Trainer::Impl::take_up(const std::string& path, JournalReader& 
              static_cast<unsigned long long>(reader.size() - good_bytes), static_cast<unsigned long long>(steps_done));
     warn(line);
   }
-  PRGE_TRY(replay(reader, load_snapshot(reader)));
+  PRGE_TRY(replay(reader, load_snapshot(reader), steps_done));
   if (path != partial) {
     PRGE_TRY(rename_file(path, partial));
   }
@@ -154,18 +195,17 @@ uint64_t Trainer::Impl::load_snapshot(JournalReader& reader) {
   return 0;
 }
 
-// Applies the steps behind `first`, and compares the state with the last hash on the way.
-Error Trainer::Impl::replay(JournalReader& reader, uint64_t first) {
+Error Trainer::Impl::replay(JournalReader& reader, uint64_t first, uint64_t last) {
   uint64_t checked = 0;
   Digest expected = {};
   for (reader.rewind(); reader.next(record);) {
-    if (record.kind == RecordKind::State && record.step > first) {
+    if (record.kind == RecordKind::State && record.step > first && record.step <= last) {
       checked = record.step;
       expected = record.state;
     }
   }
   for (reader.rewind(); reader.next(record);) {
-    if (record.kind != RecordKind::Step || record.step <= first) {
+    if (record.kind != RecordKind::Step || record.step <= first || record.step > last) {
       continue;
     }
     PRGE_TRY(program->apply(record.g.data(), record.lr, settings.seed, record.step + 1));
@@ -196,6 +236,8 @@ JournalHeader Trainer::Impl::header_of(const Rows& data) const {
   header.rows_crc = data.fingerprint();
   header.program = manifest.identity();
   header.start = program->masters_sha256();
+  header.max_g = settings.max_g;
+  header.policies = policy_flags(settings);
   return header;
 }
 
@@ -233,10 +275,14 @@ Error Trainer::finish() {
   PRGE_TRY(t.flush());
   PRGE_TRY(t.record_state());
   PRGE_TRY(t.journal.sync());
+  if (t.divergence.is_over()) {
+    PRGE_TRY(t.go_back());
+  }
   PRGE_TRY(save_adapter(t.folder + kAdapter, *t.program));
   t.journal.close();
   PRGE_TRY(rename_file(t.folder + kPartialJournal, t.folder + kJournal));
   remove_file(t.folder + kSnapshot);
+  t.lock.release();
   return Error::Ok;
 }
 

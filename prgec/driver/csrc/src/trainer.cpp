@@ -8,6 +8,7 @@
 
 #include "adapter.h"
 #include "fail.h"
+#include "limits.h"
 #include "policy.h"
 #include "trainer_impl.h"
 
@@ -35,7 +36,7 @@ Error check_settings(const Settings& settings) {
   if (!is_estimator(settings.estimator)) {
     return fail(Error::InvalidArgument, "unknown estimator %s. Hint: known: plain, std", settings.estimator.c_str());
   }
-  return Error::Ok;
+  return check_limits(settings);
 }
 
 } // namespace
@@ -62,6 +63,7 @@ uint64_t Trainer::steps_done() const {
 
 Result<StepResult> Trainer::step(const std::vector<Row>& batch) {
   Impl& t = *impl_;
+  PRGE_TRY(t.divergence.check());
   PRGE_TRY(t.check_batch(batch));
   for (size_t n = 0; n < t.rows.size(); ++n) {
     t.rows[n] = batch[n % batch.size()];
@@ -80,6 +82,8 @@ Result<StepResult> Trainer::step(const std::vector<Row>& batch) {
   t.steps_done = result.step;
   t.pending = t.record.g;
   t.pending_lr = result.lr;
+  t.divergence.hear(result.loss);
+  PRGE_TRY(t.divergence.check());
   return result;
 }
 
@@ -106,15 +110,8 @@ Error Trainer::Impl::measure(StepResult& result) {
   estimate(settings.estimator, record.losses.data(), manifest.q, settings.eps, g.data());
   for (size_t i = 0; i < q; ++i) {
     record.g[i] = static_cast<float>(g[i]);
-    is_finite = is_finite && std::isfinite(record.g[i]);
   }
-  if (!is_finite) {
-    return fail(
-        Error::InvalidState,
-        "a loss or gradient of step %llu is not finite; training stopped, state kept. Hint: lower --lr or --eps",
-        static_cast<unsigned long long>(result.step));
-  }
-  return Error::Ok;
+  return limit(settings, result.step, is_finite, record.g);
 }
 
 Error Trainer::Impl::check_batch(const std::vector<Row>& batch) const {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "divergence.h"
+#include "files.h"
 #include "journal.h"
 #include "prge/trainer.h"
 #include "program.h"
@@ -17,7 +19,10 @@ constexpr uint64_t kNever = ~0ull;
 class Trainer::Impl {
  public:
   Impl(std::unique_ptr<Program> opened, const Settings& chosen)
-      : program(std::move(opened)), manifest(program->manifest()), settings(chosen) {
+      : program(std::move(opened)),
+        manifest(program->manifest()),
+        settings(chosen),
+        divergence(chosen.diverged, chosen.window) {
     const auto q = static_cast<size_t>(manifest.q);
     pending.resize(q);
     zeros.resize(q);
@@ -47,12 +52,17 @@ class Trainer::Impl {
   JournalHeader header_of(const Rows& data) const;
   Result<uint64_t> take_up(const std::string& path, JournalReader& reader);
   uint64_t load_snapshot(JournalReader& reader);
-  Error replay(JournalReader& reader, uint64_t first);
+  // Applies the steps behind `first` up to `last`, and compares the state with the last hash on the way.
+  Error replay(JournalReader& reader, uint64_t first, uint64_t last);
+  Error take(const std::string& path);
+  Error go_back();
   Error record_state();
 
   std::unique_ptr<Program> program;
   const Manifest& manifest;
   Settings settings;
+  Divergence divergence;
+  std::vector<std::vector<float>> initial; // masters before the first step, where a run may go back
   Shape shape;
   uint64_t steps_done = 0;
   // The update of the last step happens inside the next call; until then it waits here.
@@ -63,6 +73,7 @@ class Trainer::Impl {
   Record record;
   std::vector<Row> rows; // of one forward call
   std::string folder;
+  FolderLock lock;
   JournalWriter journal;
   // Steps of the last records of these kinds.
   uint64_t evaluated_at = kNever, state_at = kNever;

@@ -14,7 +14,8 @@ using executorch::runtime::Result;
 //   InvalidArgument      a setting, or a call in the wrong order
 //   InvalidExternalData  rows, adapter or journal
 //   InvalidProgram       the .pte, or running it
-//   InvalidState         a loss or g is not finite: this step was dropped, the state is that of the step before
+//   InvalidState         a loss or g is not finite: this step was dropped, the state is that of the step before; or
+//                        training diverged
 //   AccessFailed         the file system
 const char* last_error();
 

@@ -37,6 +37,11 @@ struct Settings {
   std::string schedule = "linear"; // or "constant", "cosine": how lr falls over the run
   uint64_t warmup = 0; // steps over which lr rises before the schedule begins
   std::string estimator = "plain"; // or "std": scale-free, forgives a learning rate that is too high
+  double max_g = 0; // largest |g| a step may apply, 0 for any
+  std::string over_limit = "clip"; // or "skip": what becomes of a step with a larger one
+  std::string not_finite = "stop"; // or "skip": what becomes of a step whose loss or g is not finite
+  double diverged = 0; // times the start's mean loss at which a run ends with its best state, 0 for never
+  uint64_t window = 50; // steps those means are taken over
   void (*warn)(const char* line) = nullptr; // hears what went wrong without stopping anything
 };
 
@@ -70,14 +75,16 @@ class Trainer {
   const Shape& shape() const;
   uint64_t steps_done() const;
 
-  // Starts a run whose journal lives in `folder`, which is made if missing. Refuses a folder with an unfinished run.
-  Error begin(const Rows& rows, const std::string& folder);
+  // Starts a run whose journal lives in `folder`, which is made if missing. Refuses a folder with an unfinished run,
+  // unless it is to be discarded, and one that another process trains in.
+  Error begin(const Rows& rows, const std::string& folder, bool discard = false);
   // Goes on with the run in `folder`: last snapshot, then every step of the journal behind it, without a forward pass.
   // The state is then the one the interrupted run had, bit for bit. Returns the number of steps done; 0 where no run
   // was begun.
   Result<uint64_t> resume(const Rows& rows, const std::string& folder);
 
-  // Trains on exactly batch_size rows. The journal, where there is one, has the step when this returns.
+  // Trains on exactly batch_size rows. The journal, where there is one, has the step when this returns. After
+  // InvalidState call finish: it keeps the state of the step before, or the best one of a run that diverged.
   Result<StepResult> step(const std::vector<Row>& batch);
   // Scores every candidate of every example under the present weights, without changing them.
   Result<Evaluation> evaluate(const Rows& rows);
