@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from prgec.cli.main import main
+from prgec.data.dataset import Dataset
 from prgec.driver.options import RunOptions
 from prgec.driver.run import run
 from prgec.driver.run_result import Listener
@@ -216,3 +217,28 @@ def test_rows_are_the_data_they_were_made_from(options: RunOptions, tmp_path: Pa
     assert from_rows.before and from_text.before and from_rows.after and from_text.after
     assert from_rows.before.loss == from_text.before.loss
     assert from_rows.after.accuracy == from_text.after.accuracy
+
+
+def test_low_volume_chooses_by_other_rows_than_it_reports(options: RunOptions) -> None:
+    heard: list[str] = []
+
+    class Ears(Listener):
+        def on_data(self, dataset: Dataset) -> None:
+            heard.append(dataset.describe())
+
+    result = run(replace(options, low_volume=True, eval_every=10), Ears())
+    assert heard[0].startswith("task sst2 (from the fields sentence, label), 64 items of ")
+    # 64 rows: 21 to choose by, 43 to train on; the 37 of --eval-data are for the ends.
+    assert options.out is not None
+    summary = json.loads((options.out / "run.json").read_text())
+    assert len(summary["samples"]) == 12
+    assert result.before and result.before.num_examples == 37
+    alone = run(replace(options, low_volume=True, eval_data=None, force=True))
+    assert alone.before and alone.before.num_examples == 21
+
+
+def test_data_of_two_tasks_are_refused(options: RunOptions, tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"prompt": "x", "completion": "y"}')
+    with pytest.raises(DataError, match="--data is of task sst2, --eval-data of completion"):
+        run(replace(options, eval_data=other))

@@ -133,3 +133,37 @@ def test_predict_writes_text(program_path: Path, capsys: pytest.CaptureFixture[s
     program = Program.open(program_path)
     (expected,) = generate(program, [program.tokenizer.encode("the film was")], max_tokens=4) or [""]
     assert [row["completion"] for row in document["predictions"]] == [expected]
+
+
+def test_tokenizer_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    TinyLlama().write(tmp_path / "c")
+    config = json.loads((tmp_path / "c" / "config.json").read_text())
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "c")
+    model.resize_token_embeddings(300)
+    model.save_pretrained(tmp_path / "c")
+    assert main(["compile", str(tmp_path / "c"), "--seq-len", "32", "-o", str(tmp_path / "m.pte")]) == 3
+    expected = f"error: the tokenizer has {config['vocab_size']} tokens, the checkpoint's vocabulary 300 ("
+    assert capsys.readouterr().err.splitlines()[-1].startswith(expected)
+    assert not (tmp_path / "m.pte").exists()
+
+
+def test_conversations_train_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    TinyLlama(max_positions=128).write(tmp_path / "c")
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}" \
+               "{% if add_generation_prompt %}assistant: {% endif %}"  # fmt: skip
+    settings = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "chat_template": template}
+    (tmp_path / "c" / "tokenizer_config.json").write_text(json.dumps(settings))
+    turns = [{"role": "user", "content": "the film?"}, {"role": "assistant", "content": "great"}]
+    (tmp_path / "chat.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 4)
+    data, program = str(tmp_path / "chat.jsonl"), str(tmp_path / "m.pte")
+    assert main(["compile", str(tmp_path / "c"), "--data", data, "--generate", "--backend", "portable", "--q", "1",
+                 "--batch-size", "2", "-o", program]) == 0  # fmt: skip
+    assert main(["run", program, "--data", data, "--eval-data", data, "--steps", "3", "--out", str(tmp_path / "run"),
+                 "--json"]) == 0  # fmt: skip
+    out, err = capsys.readouterr()
+    assert "task chat (from the fields messages)" in err
+    document = json.loads(out[out.index("{") :])
+    assert document["accuracy"] is None and document["eval_loss"] > 0
+    assert main(["predict", program, "--data", data, "--generate", "3"]) == 0
