@@ -93,18 +93,39 @@ def read_rows(program: Path, data: Path) -> None:
     script = (
         "import resource, sys, time\nfrom dataclasses import replace\nfrom pathlib import Path\n"
         "from prgec.data.dataset import load_dataset\nfrom prgec.data.encode import encode_items\n"
-        "from prgec.driver.runtime import read_constants\n"
+        "from prgec.data.rows_file import RowSet, pack_rows\nfrom prgec.driver.runtime import read_constants\n"
         "m, t = read_constants(Path(sys.argv[1]))\n"
         "m = replace(m, seq_len=64, num_labels=32)\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "before, start = peak(), time.process_time()\n"
         "rows = encode_items(load_dataset(Path(sys.argv[2])).examples, t, m)\n"
-        "print(len(rows), before, peak(), time.process_time() - start)"
+        "count, used = len(rows), peak()\n"
+        "packed = pack_rows(RowSet(rows, 1, (0,) * count), m, t.sha256, 'load')\n"
+        "Path(sys.argv[3]).write_bytes(packed)\n"
+        "print(count, before, used, time.process_time() - start)"
     )
-    run = subprocess.run([sys.executable, "-c", script, program, data], check=True, capture_output=True, text=True)
+    packed = data.with_suffix(".bin")
+    run = subprocess.run(
+        [sys.executable, "-c", script, program, data, packed], check=True, capture_output=True, text=True
+    )
     count, before, after, seconds = run.stdout.split()
     print(f"{count} rows of jsonl, {data.stat().st_size >> 10} KiB: peak RSS {int(before) >> 10} -> {int(after) >> 10} "
           f"MiB, {float(seconds):.1f} s of CPU")  # fmt: skip
+    script = (
+        "import resource, sys\nfrom dataclasses import replace\nfrom pathlib import Path\n"
+        "from prgec.data.rows_file import fingerprint, read_rows\nfrom prgec.driver.runtime import read_constants\n"
+        "m, t = read_constants(Path(sys.argv[1]))\n"
+        "m = replace(m, seq_len=64, num_labels=32)\n"
+        "anonymous = lambda: int(Path('/proc/self/status').read_text().split('RssAnon:')[1].split()[0])\n"
+        "before = anonymous()\n"
+        "rows = read_rows(Path(sys.argv[2]), m, t.sha256).right_rows()\n"
+        "fingerprint(rows)\n"
+        "print(before, anonymous())"
+    )
+    run = subprocess.run([sys.executable, "-c", script, program, packed], check=True, capture_output=True, text=True)
+    before, after = run.stdout.split()
+    print(f"  as a file of rows, {packed.stat().st_size >> 10} KiB: anonymous memory {int(before) >> 10} -> "
+          f"{int(after) >> 10} MiB")  # fmt: skip
 
 
 def write_jsonl(path: Path, count: int) -> Path:

@@ -85,7 +85,8 @@ def training_batch(rows: Sequence[Row], indices: IntArray, manifest: Manifest) -
         for sign in range(2):
             for example in range(manifest.batch_size):
                 order[row_index(query, sign, example, manifest.batch_size)] = indices[example]
-    return _pad([rows[i] for i in order.tolist()], order, manifest)
+    chosen = {i: rows[i] for i in indices.tolist()}  # a row may be decoded whenever it is asked for
+    return _pad([chosen[i] for i in order.tolist()], order, manifest)
 
 
 def evaluation_batches(rows: Sequence[Row], manifest: Manifest) -> Iterator[Batch]:

@@ -92,7 +92,11 @@ def load_dataset(path: Path, task_name: str = AUTO_TASK, *, labelled: bool = Tru
     task, found_by = (named, "named") if named is not None else detect_task(records, labelled)
     for record in records:
         _check_fields(task, record, records[0], labelled)
-    return Dataset(task, path, tuple(task.item(record, labelled=labelled) for record in records), found_by)
+    items = []
+    records.reverse()
+    while records:  # records take more memory than what they become, so each is dropped at once
+        items.append(task.item(records.pop(), labelled=labelled))
+    return Dataset(task, path, tuple(items), found_by)
 
 
 def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from prgec.errors import DataError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Record:
     """One JSON object of a data file.
 
@@ -51,13 +52,18 @@ class Record:
 
 
 def read_jsonl(path: Path) -> list[Record]:
-    """Read every non-blank line of a UTF-8 jsonl file; a byte order mark is skipped.
+    """Read every non-blank line of a UTF-8 jsonl file, one at a time; a byte order mark is skipped.
 
     Raises:
         DataError: If the file is missing, unreadable, empty, not UTF-8, or a line is not a JSON object.
     """
-    lines = read_bytes(path).removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    records = [_parse_line(text, path, number) for number, text in enumerate(lines, start=1) if text.strip()]
+    try:
+        with path.open("rb") as file:
+            records = list(_records(file, path))
+    except FileNotFoundError as error:
+        raise DataError("no such data file", where=path) from error
+    except OSError as error:
+        raise DataError(f"cannot read the data file: {error.strerror}", where=path) from error
     if not records:
         raise DataError("the data file is empty", where=path, hint="it needs one JSON object per line")
     return records
@@ -75,6 +81,13 @@ def read_bytes(path: Path) -> bytes:
         raise DataError("no such data file", where=path) from error
     except OSError as error:
         raise DataError(f"cannot read the data file: {error.strerror}", where=path) from error
+
+
+def _records(lines: Iterable[bytes], path: Path) -> Iterator[Record]:
+    for number, line in enumerate(lines, start=1):
+        text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        if text.strip():
+            yield _parse_line(text.removesuffix(b"\n"), path, number)
 
 
 def _parse_line(raw: bytes, path: Path, line: int) -> Record:

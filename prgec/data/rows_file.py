@@ -46,9 +46,30 @@ class RowSet:
     num_candidates: int
     answers: tuple[int, ...]
 
-    def right_rows(self) -> list[Row]:
-        """Return the row of the right answer of every example: what training sees."""
-        return [self.rows[example * self.num_candidates + answer] for example, answer in enumerate(self.answers)]
+    def right_rows(self) -> Sequence[Row]:
+        """Return the row of the right answer of every example, what training sees; decoded when it is used."""
+        return _RightRows(self)
+
+
+class _RightRows(Sequence[Row]):
+    """Rows of right answers, none of which is kept: a mapped file of any size takes no memory."""
+
+    def __init__(self, row_set: RowSet) -> None:
+        self._set = row_set
+
+    def __len__(self) -> int:
+        return len(self._set.answers)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._set.rows[index * self._set.num_candidates + self._set.answers[index]]
 
 
 def fingerprint(rows: Iterable[Row]) -> int:

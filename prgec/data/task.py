@@ -21,7 +21,7 @@ ACCURACY, SPAN_F1, LOSS = "accuracy", "f1", "loss"
 METRICS = (ACCURACY, SPAN_F1, LOSS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Example:
     """One labelled or unlabelled item, as text.
 
@@ -40,7 +40,7 @@ class Example:
     references: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """A chat; what the assistant says is what is learned.
 
@@ -53,7 +53,7 @@ class Conversation:
     where: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Document:
     """Plain text of which every token is predicted.
 

@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -79,7 +79,7 @@ class _Session:
     folder: RunFolder
     program: Engine
     trainer: Trainer
-    rows: list[Row]
+    rows: Sequence[Row]
     eval_set: RowSet | None
     dev_set: RowSet | None
     best: BestState

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,7 @@ class RunFiles:
             return cls(options, few, dev)
         return cls(options, few, test.sample(LOW_VOLUME_TEST, options.seed) if test else None, dev)
 
-    def encode(self, program: GeneratingProgram) -> tuple[list[Row], RowSet | None, RowSet | None]:
+    def encode(self, program: GeneratingProgram) -> tuple[Sequence[Row], RowSet | None, RowSet | None]:
         """Return the rows of training, of the evaluations at the ends, and of those in between.
 
         Raises:
@@ -60,7 +61,7 @@ class RunFiles:
         """
         options = self.options
         if self.train is not None:
-            rows = encode_items(self.train.examples, program.tokenizer, program.manifest)
+            rows: Sequence[Row] = encode_items(self.train.examples, program.tokenizer, program.manifest)
         else:
             rows = _read_rows(options.rows, program).right_rows()
         test: RowSet | None = encode_eval_set(self.test, program) if self.test else None

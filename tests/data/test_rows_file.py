@@ -37,7 +37,7 @@ def _signed(data: bytes) -> bytes:
 
 def test_round_trip(tmp_path: Path) -> None:
     assert _read(tmp_path / "rows.bin", PACKED) == ROWS
-    assert ROWS.right_rows() == [ROWS.rows[1], ROWS.rows[2]]
+    assert list(ROWS.right_rows()) == [ROWS.rows[1], ROWS.rows[2]]
 
 
 def test_a_program_with_more_room_takes_them(tmp_path: Path) -> None:
