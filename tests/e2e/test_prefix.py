@@ -205,7 +205,7 @@ def test_run_command_without_a_prefix_method(
     data, out = _write_rows(tmp_path / "rows.jsonl"), tmp_path / "out"
     code = main(["run", str(paths["shared"]), "--data", str(data), "--prefix-cache", str(tmp_path), "--out", str(out)])
     assert code == 2
-    assert capsys.readouterr().err.startswith("error: the program has no prefix method whose results could be kept (")
+    assert "\nerror: the program has no prefix method whose results could be kept (" in capsys.readouterr().err
     assert not out.exists()
 
 
