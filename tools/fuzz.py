@@ -11,6 +11,7 @@ code is 1 if something did. With --atheris, mutations of one kind of file are gu
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import random
 import resource
@@ -242,9 +243,18 @@ def guide(reader: Reader, work: Path, arguments: list[str]) -> None:
     seeds.mkdir()
     for number, seed in enumerate(reader.seeds):
         (seeds / str(number)).write_bytes(seed)
-    atheris.instrument_all()
     atheris.Setup([sys.argv[0], *arguments, str(seeds)], once, custom_mutator=mutator)
     atheris.Fuzz()
+
+
+def _instrumented(*, is_wanted: bool) -> contextlib.AbstractContextManager[object]:
+    """Make modules of prgec that are imported within report their coverage, where that is wanted."""
+    if not is_wanted:
+        return contextlib.nullcontext()
+    import atheris
+
+    context: contextlib.AbstractContextManager[object] = atheris.instrument_imports(include=["prgec"])
+    return context
 
 
 def build_reader(work: Path) -> Path:
@@ -277,13 +287,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the mutations [0]")
     parser.add_argument("--atheris", metavar="KIND", help="one kind of file, guided by coverage")
     options = parser.parse_args()
-    from prgec.tokenizer import pack_tokenizer
     from tools.faults import make_inputs
 
+    with _instrumented(is_wanted=options.atheris is not None):
+        from prgec.tokenizer import pack_tokenizer
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         work = Path(name)
-        program, *_ = make_inputs(work)
-        readers = make_readers(program, pack_tokenizer(work / "checkpoint"), work)
+        with _instrumented(is_wanted=options.atheris is not None):
+            program, *_ = make_inputs(work)
+        with _instrumented(is_wanted=options.atheris is not None):
+            readers = make_readers(program, pack_tokenizer(work / "checkpoint"), work)
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, resource.RLIM_INFINITY))
         if options.atheris:
             chosen = next(reader for reader in readers if reader.kind == options.atheris)
