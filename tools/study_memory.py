@@ -10,14 +10,23 @@ held before the first one, when the model was loaded. Source of the comparison: 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
+import multiprocessing
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
-SEQ_LENS, BATCH_SIZES = (64, 128, 256), (1, 8, 16)
+import numpy as np
+import torch
+from demo.tokenizer import train_tokenizer
+from study.words import KINDS
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from prgec.data.batches import training_batch
+from prgec.data.encode import Row
+from prgec.study.method import build_method
+
+SEQ_LENS, BATCH_SIZES = (64, 256), (1, 16)
 STEPS = 3
 # At equal rows a step: B is what one query sees, and P-RGE divides it among its queries.
 METHODS: dict[str, dict[str, Any]] = {
@@ -31,21 +40,18 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    """Measure, or be one measurement."""
+    """Measure every method at every size and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=256, help="width of the random Llama (8 layers)")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        _step(**json.loads(options.child))
-        return
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         model = _random_model(Path(folder), options.width)
-        heads = [f"T={t}, E={b}" for t in SEQ_LENS for b in BATCH_SIZES]
-        print("| MB above the weights |", " | ".join(heads), "|")
-        print("|" + "---|" * (len(heads) + 1))
+        sizes = [(seq_len, rows) for seq_len in SEQ_LENS for rows in BATCH_SIZES]
+        print("| MB above the weights |", " | ".join(f"T={t}, E={rows}" for t, rows in sizes), "|")
+        print("|" + "---|" * (len(sizes) + 1))
         for name, method in METHODS.items():
-            cells = [_measure(model, method, t, b) for t in SEQ_LENS for b in BATCH_SIZES]
+            cells = [_measure(model, method, seq_len, rows) for seq_len, rows in sizes]
             print(f"| {name} |", " | ".join(cells), "|", flush=True)
 
 
@@ -53,23 +59,18 @@ def _measure(model: str, method: dict[str, Any], seq_len: int, rows: int) -> str
     queries = method.get("q", 1)
     if rows % queries:
         return "-"
-    job = {"model": model, "method": method, "seq_len": seq_len, "batch_size": rows // queries}
-    command = [sys.executable, __file__, "--child", json.dumps(job)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return f"{float(done.stdout.split()[-1]) / 1e6:.0f}"
+    # Forked: libraries are imported once, and what a measurement allocates dies with it.
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_steps, args=(model, method, seq_len, rows // queries, sender))
+    child.start()
+    child.join()
+    if child.exitcode or not receiver.poll():
+        raise SystemExit(f"{method} at T={seq_len}, E={rows} failed")
+    return f"{receiver.recv() / 1e6:.0f}"
 
 
-def _step(model: str, method: dict[str, Any], seq_len: int, batch_size: int) -> None:
-    import threading
-
-    import numpy as np
-    import torch
-
-    from prgec.data.batches import training_batch
-    from prgec.data.encode import Row
-    from prgec.study.method import build_method
-
-    torch.set_num_threads(1)
+def _steps(model: str, method: dict[str, Any], seq_len: int, batch_size: int, sender: Any) -> None:
     options = {**method, "batch_size": batch_size}
     if method["kind"] == "prge":
         options |= {"seq_len": seq_len, "num_labels": 1}
@@ -82,7 +83,7 @@ def _step(model: str, method: dict[str, Any], seq_len: int, batch_size: int) -> 
 
     def watch() -> None:
         while not over.wait(0.002):
-            peak.append(max(peak[-1], _anonymous_bytes()))
+            peak[0] = max(peak[0], _anonymous_bytes())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -90,7 +91,7 @@ def _step(model: str, method: dict[str, Any], seq_len: int, batch_size: int) -> 
         trained.step(batch, 1e-6)
     over.set()
     watcher.join()
-    print(max(peak) - before)
+    sender.send(peak[0] - before)
 
 
 def _anonymous_bytes() -> int:
@@ -99,11 +100,6 @@ def _anonymous_bytes() -> int:
 
 
 def _random_model(folder: Path, width: int) -> str:
-    import torch
-    from demo.tokenizer import train_tokenizer
-    from study.words import KINDS
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     config = LlamaConfig(
         vocab_size=512, hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=8,
         num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=512, bos_token_id=1, eos_token_id=2,

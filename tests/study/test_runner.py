@@ -124,9 +124,9 @@ def test_tables(path: Path) -> None:
         *(_result(method="fixed", seed=seed, test=test, lr=0.01, rows=96) for seed, test in enumerate([0.5, 0.8, 0.9])),
     ]  # fmt: skip
     assert "| searched | 70.0 ± 8.2 (60.0 to 80.0) | 70.0 |" in accuracy_table(study, results)
-    assert "| searched against fixed | 1 of 3 (-3.3) | 1 won, 1 tied, 1 lost | -3.3 |" in comparison_table(
-        study, results
-    )
+    compared = comparison_table(study, results)
+    assert "| searched against fixed | test, end | 1 of 3 (-3.3) | 1 won, 1 tied, 1 lost | -3.3 |" in compared
+    assert "| dev, mean of the curve | 2 of 3 (+16.7) | 2 won, 1 tied, 0 lost | +16.7 |" in compared
     assert "| searched | 0.0k, 2.0 s, 1.0 s (2 of 3) |" in price_table(study, results)
     assert "| fixed | never (0 of 3) |" in price_table(study, results)
     assert "| searched | 0.2 | 6 | 1.0 | 2.0 | 0 |" in options_table(study, results)
