@@ -43,6 +43,7 @@ def main() -> None:
     """Measure every method at every size and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=256, help="width of the random Llama (8 layers)")
+    parser.add_argument("--only", choices=METHODS, action="append", help="measure this method (repeatable)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +51,8 @@ def main() -> None:
         sizes = [(seq_len, rows) for seq_len in SEQ_LENS for rows in BATCH_SIZES]
         print("| MB above the weights |", " | ".join(f"T={t}, E={rows}" for t, rows in sizes), "|")
         print("|" + "---|" * (len(sizes) + 1))
-        for name, method in METHODS.items():
+        for name in options.only or METHODS:
+            method = METHODS[name]
             cells = [_measure(model, method, seq_len, rows) for seq_len, rows in sizes]
             print(f"| {name} |", " | ".join(cells), "|", flush=True)
 
