@@ -59,7 +59,7 @@ def accuracy_table(study: Study, results: Sequence[Result]) -> str:
 
 
 def comparison_table(study: Study, results: Sequence[Result]) -> str:
-    """Return wins, ties and losses of each pair over equal seeds, by task: at the end on test, and on the way on dev."""
+    """Return wins, ties and losses of each pair over equal seeds: at the end on test, and on the way on dev."""
     rows = [_comparison(study, results, pair, what) for pair in study.compare for what in _MEASURES]
     return _markdown(["pair", "by", *(task.name for task in study.tasks), "all", "mean gain, points"], rows)
 
@@ -68,7 +68,8 @@ def _comparison(study: Study, results: Sequence[Result], pair: tuple[str, str], 
     first, second = pair
     counts, gains, cells = [0, 0, 0], [], []
     for task in study.tasks:
-        pairs = _pairs(*(of_method(results, name, task.name) for name in pair), _MEASURES[what])
+        runs = [of_method(results, name, task.name) for name in (first, second)]
+        pairs = _pairs(runs[0], runs[1], _MEASURES[what])
         wins, ties = sum(a > b + TIE for a, b in pairs), sum(abs(a - b) <= TIE for a, b in pairs)
         counts = [total + new for total, new in zip(counts, (wins, ties, len(pairs) - wins - ties), strict=True)]
         gains += [a - b for a, b in pairs]

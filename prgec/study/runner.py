@@ -7,7 +7,7 @@ import math
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prgec.data.batches import step_indices, training_batch
@@ -76,7 +76,8 @@ def chosen_results(study: Study, results: dict[str, Result]) -> list[Result]:
             if options is None:
                 continue
             keys = (Run(method.name, task, options, seed).key(study) for seed in study.seeds)
-            found += [results[key] for key in keys if key in results]
+            # A run of equal options may have been done under another name.
+            found += [replace(results[key], method=method.name, task=task.name) for key in keys if key in results]
     return found
 
 

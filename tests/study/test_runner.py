@@ -102,6 +102,17 @@ def test_a_stopped_study_goes_on(path: Path, tmp_path: Path, monkeypatch: pytest
     assert len(done) == 8
 
 
+def test_equal_runs_are_done_once_and_reported_under_every_name(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = path.with_name("twins.toml")
+    other.write_text(TEXT + TEXT[TEXT.index("[methods.fixed]") :].replace("fixed", "twin"))
+    done = _fake_training(monkeypatch, {0.1: 0.3, 0.2: 0.7, 0.01: 0.5})
+    results = run_study(read_study(other), tmp_path, only=["fixed", "twin"])
+    assert len(done) == 3
+    assert [each.method for each in results] == ["fixed"] * 3 + ["twin"] * 3
+
+
 def test_only_some_methods(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = _fake_training(monkeypatch, {0.1: 0.3, 0.2: 0.7, 0.01: 0.5})
     run_study(read_study(path), tmp_path, only=["fixed"])
