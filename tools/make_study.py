@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, default=DEFAULT_FOLDER, help="folder to write")
     parser.add_argument("--data-only", action="store_true", help="write the tasks and stop")
     parser.add_argument("--size", choices=SIZES, action="append", help="pretrain this size (repeatable); both without")
-    parser.add_argument("--epochs", type=int, default=1, help="passes over the pretraining text")
+    parser.add_argument("--epochs", type=int, default=2, help="passes over the pretraining text")
     parser.add_argument("--threads", type=int, default=1, help="torch threads of the pretraining")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
