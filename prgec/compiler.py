@@ -35,10 +35,11 @@ from prgec.contract import (
     Site,
 )
 from prgec.data.lengths import fit_options
+from prgec.driver.peft_format import read_peft
 from prgec.driver.runtime import State
 from prgec.errors import UsageError
 from prgec.frontend.model import export_loss
-from prgec.given_a import a_constants, give_a, hash_of, options_for, read_given
+from prgec.given_a import a_constants, give_a, hash_of, options_for
 from prgec.manifest import manifest_of
 from prgec.options import CompileOptions
 from prgec.passes import pass_table
@@ -141,7 +142,7 @@ def _backend_of(options: CompileOptions) -> Backend:
 
 
 def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
-    adapter = read_given(options.lora_a) if options.lora_a else None
+    adapter = read_peft(options.lora_a) if options.lora_a else None
     options = options_for(options, adapter) if adapter else options
     passes = parse_pipeline(options.passes or default_pipeline(options, backend), pass_table())
     check_order(passes)

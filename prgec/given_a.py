@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from prgec.contract import FROZEN_SUFFIX, LORA_A_METHOD, Site
 from prgec.driver.lora_a import a_sha256
-from prgec.driver.peft_format import PeftAdapter, read_peft
+from prgec.driver.peft_format import PeftAdapter
 from prgec.driver.runtime import State
 from prgec.errors import InternalError, UsageError
 from prgec.options import CompileOptions
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
-
-
-def read_given(folder: Path) -> PeftAdapter:
-    """Read the adapter whose A a program is to be compiled with.
-
-    Raises:
-        ProgramError: If it is damaged, or not a plain LoRA adapter.
-    """
-    return read_peft(folder)
 
 
 def options_for(options: CompileOptions, adapter: PeftAdapter) -> CompileOptions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch.fx import Node
 
@@ -22,7 +22,8 @@ def check_in_one_piece(inside: set[Node], taken: set[Node]) -> None:
     Raises:
         BackendError: With the first such op, its place in the model, and how many there are.
     """
-    fed, feeding = _downstream(taken), _upstream(taken)
+    fed = _reached(taken, lambda node: node.users)
+    feeding = _reached(taken, lambda node: node.all_input_nodes)
     between = [node for node in inside if node.op == "call_function" and node not in taken
                and node in fed and node in feeding]  # fmt: skip
     if not between:
@@ -54,23 +55,13 @@ def module_path(node: Node) -> str:
     return "the model"
 
 
-def _downstream(nodes: Iterable[Node]) -> set[Node]:
+def _reached(nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """What a walk from `nodes` comes to; the nodes themselves only where it comes back to them."""
     reached: set[Node] = set()
-    pending = [user for node in nodes for user in node.users]
+    pending = [each for node in nodes for each in neighbours(node)]
     while pending:
         node = pending.pop()
         if node not in reached:
             reached.add(node)
-            pending += node.users
-    return reached
-
-
-def _upstream(nodes: Iterable[Node]) -> set[Node]:
-    reached: set[Node] = set()
-    pending = [source for node in nodes for source in node.all_input_nodes]
-    while pending:
-        node = pending.pop()
-        if node not in reached:
-            reached.add(node)
-            pending += node.all_input_nodes
+            pending += neighbours(node)
     return reached

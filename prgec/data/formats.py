@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prgec.chat import ASSISTANT
-from prgec.data.jsonl import Record
-from prgec.data.task import ACCURACY, LOSS, Conversation, Document, Example, find, text_of
+from prgec.data.jsonl import Record, text_of
+from prgec.data.task import ACCURACY, LOSS, Conversation, Document, Example, find
 from prgec.errors import DataError
 
 

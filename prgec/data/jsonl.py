@@ -41,14 +41,22 @@ class Record:
         if name not in self.fields:
             found = ", ".join(sorted(self.fields)) or "none"
             raise DataError(f'missing field "{name}"; found {found}', where=self.where)
-        value = self.fields[name]
-        if not isinstance(value, str):
-            raise DataError(f'field "{name}" is {type(value).__name__}; expected a string', where=self.where)
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise DataError(f'field "{name}" holds an unpaired surrogate', where=self.where) from error
-        return value
+        return text_of(self.fields[name], name, self)
+
+
+def text_of(value: Any, name: str, record: Record) -> str:
+    """Return a value that must be text.
+
+    Raises:
+        DataError: If it is something else, or cannot be written as UTF-8.
+    """
+    if not isinstance(value, str):
+        raise DataError(f'field "{name}" is {type(value).__name__}; expected a string', where=record.where)
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(f'field "{name}" holds an unpaired surrogate', where=record.where) from error
+    return value
 
 
 def read_jsonl(path: Path) -> list[Record]:

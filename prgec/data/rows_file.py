@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +52,8 @@ class RowSet:
         return _RightRows(self)
 
 
-class _RightRows(Sequence[Row]):
-    """Rows of right answers, none of which is kept: a mapped file of any size takes no memory."""
-
-    def __init__(self, row_set: RowSet) -> None:
-        self._set = row_set
-
-    def __len__(self) -> int:
-        return len(self._set.answers)
+class _LazyRows(Sequence[Row]):
+    """Rows made when they are used; a subclass makes one of them."""
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -69,6 +64,22 @@ class _RightRows(Sequence[Row]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not 0 <= index < len(self):
             raise IndexError(index)
+        return self._row(index)
+
+    @abstractmethod
+    def _row(self, index: int) -> Row: ...
+
+
+class _RightRows(_LazyRows):
+    """Rows of right answers, none of which is kept: a mapped file of any size takes no memory."""
+
+    def __init__(self, row_set: RowSet) -> None:
+        self._set = row_set
+
+    def __len__(self) -> int:
+        return len(self._set.answers)
+
+    def _row(self, index: int) -> Row:
         return self._set.rows[index * self._set.num_candidates + self._set.answers[index]]
 
 
@@ -130,7 +141,7 @@ def read_rows(path: Path, manifest: Manifest, tokenizer_sha256: str) -> RowSet:
     )
 
 
-class _MappedRows(Sequence[Row]):
+class _MappedRows(_LazyRows):
     """Rows of a mapped file, checked as they are decoded.
 
     Args:
@@ -146,15 +157,7 @@ class _MappedRows(Sequence[Row]):
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+    def _row(self, index: int) -> Row:
         start, end = int(self._offsets[index]), int(self._offsets[index + 1])
         body = self._words[start:end].tolist()
         if not self._is_sound(body, end - start):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from prgec.data.jsonl import Record
+from prgec.data.jsonl import Record, text_of
 from prgec.errors import DataError
 
 Values: TypeAlias = dict[str, str]
@@ -220,21 +220,6 @@ def _reach(fields: Mapping[str, Any], path: str) -> tuple[Any] | None:
             return None
         value = value[name]
     return (value,)
-
-
-def text_of(value: Any, name: str, record: Record) -> str:
-    """Return a value that must be text.
-
-    Raises:
-        DataError: If it is something else, or cannot be written as UTF-8.
-    """
-    if not isinstance(value, str):
-        raise DataError(f'field "{name}" is {type(value).__name__}; expected a string', where=record.where)
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise DataError(f'field "{name}" holds an unpaired surrogate', where=record.where) from error
-    return value
 
 
 def answers_of(value: Any, name: str, record: Record) -> tuple[str, ...]:

@@ -5,12 +5,10 @@ Letters: r rank, D width of a layer's input.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
-import numpy as np
-
 from prgec.contract import FROZEN_SUFFIX, Manifest
+from prgec.driver.program import state_sha256
 from prgec.driver.runtime import FloatArray
 from prgec.errors import ProgramError
 
@@ -47,8 +45,4 @@ def frozen_a(manifest: Manifest, given: Mapping[str, FloatArray]) -> Matrices:
 
 def a_sha256(matrices: Mapping[str, FloatArray]) -> str:
     """Return one hash over names, shapes and little-endian bytes, in order of name."""
-    digest = hashlib.sha256()
-    for name, array in sorted(matrices.items()):
-        digest.update(f"{name} {list(array.shape)}\n".encode())
-        digest.update(np.ascontiguousarray(array, dtype="<f4").tobytes())
-    return digest.hexdigest()
+    return state_sha256(dict(sorted(matrices.items())))

@@ -130,6 +130,18 @@ class PrefixRunner:
         return hidden_BTD
 
 
+def keep_prefix(prefix: PrefixRunner | None, folder: Path, program: Path) -> None:
+    """Keep the results of a program's prefix in `folder` from now on.
+
+    Raises:
+        UsageError: If the program has no prefix method, or the folder cannot be used.
+    """
+    if prefix is None:
+        raise UsageError("the program has no prefix method whose results could be kept", where=program,
+                         hint="compile it with --layers last:K --prefix method")  # fmt: skip
+    prefix.keep_in(folder)
+
+
 def _identity(manifest: Manifest) -> str:
     """Hash of everything a result depends on besides the tokens; some models choose their RoPE by the largest T."""
     schemes = re.findall(r"quantize-\w+(?:\{[^}]*\})?", manifest.pipeline)

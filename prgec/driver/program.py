@@ -27,7 +27,7 @@ from prgec.contract import (
     Manifest,
 )
 from prgec.driver.data_file import find_data
-from prgec.driver.prefix import PrefixRunner
+from prgec.driver.prefix import PrefixRunner, keep_prefix
 from prgec.driver.runtime import (
     NOT_OURS,
     FloatArray,
@@ -44,7 +44,7 @@ from prgec.driver.runtime import (
     open_constants,
     scalars,
 )
-from prgec.errors import ProgramError, UsageError
+from prgec.errors import ProgramError
 from prgec.tokenizer import Tokenizer
 
 LoadMethod: TypeAlias = Callable[[str, Sequence[str]], Any]
@@ -220,10 +220,7 @@ class Program:
         Raises:
             UsageError: If the program has no prefix method, or the folder cannot be used.
         """
-        if self.prefix is None:
-            raise UsageError("the program has no prefix method whose results could be kept", where=self.path,
-                             hint="compile it with --layers last:K --prefix method")  # fmt: skip
-        self.prefix.keep_in(folder)
+        keep_prefix(self.prefix, folder, self.path)
 
     def read_state(self) -> State:
         """Return copies of the trainable buffers by name, in site order."""

@@ -20,7 +20,7 @@ from torch.fx import GraphModule
 
 from prgec.compiler import Graphs, build_graphs
 from prgec.contract import APPLY_METHOD, FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD, Manifest
-from prgec.driver.prefix import PrefixRunner
+from prgec.driver.prefix import PrefixRunner, keep_prefix
 from prgec.driver.program import state_names, state_sha256
 from prgec.driver.runtime import FloatArray, IntArray, State, read_constants
 from prgec.engines.noise import NoiseSource
@@ -156,10 +156,7 @@ class TorchProgram:
         Raises:
             UsageError: If the program has no prefix method, or the folder cannot be used.
         """
-        if self.prefix is None:
-            raise UsageError("the program has no prefix method whose results could be kept", where=self.path,
-                             hint="compile it with --layers last:K --prefix method")  # fmt: skip
-        self.prefix.keep_in(folder)
+        keep_prefix(self.prefix, folder, self.path)
 
     def read_state(self) -> State:
         """Return copies of the trainable buffers by name, in site order."""
