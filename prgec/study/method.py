@@ -14,6 +14,7 @@ from prgec.study.spec import Options
 KINDS = {
     "prge": "prgec.study.prge:Prge",
     "mezo": "prgec.study.mezo:Mezo",
+    "conmezo": "prgec.study.conmezo:ConMezo",
     "fo": "prgec.study.first_order:FirstOrder",
 }
 

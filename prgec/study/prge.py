@@ -6,11 +6,12 @@ MeZO over LoRA-FA is the case q = 1.
 from __future__ import annotations
 
 import functools
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from prgec.data.batches import Batch
-from prgec.driver.estimators import find_estimator
+from prgec.driver.estimators import Estimator, find_estimator
 from prgec.driver.trainer import Trainer
 from prgec.engines.torch_program import TorchProgram
 from prgec.options import CompileOptions
@@ -24,20 +25,19 @@ class Prge:
         seed: Seed of the noise; the frozen A are those of `a_seed`, as in a program that was compiled once.
         eps: Perturbation scale.
         estimator: Row of the estimator table.
-        compile_options: Fields of `CompileOptions`.
+        options: Constants of the estimator, such as `floor` and `cap` of `std`, and fields of `CompileOptions`.
     """
 
-    def __init__(
-        self, model: str, *, seed: int, eps: float = 1e-2, estimator: str = "plain", **compile_options: Any
-    ) -> None:
+    def __init__(self, model: str, *, seed: int, eps: float = 1e-2, estimator: str = "plain", **options: Any) -> None:
+        chosen = _with_constants(find_estimator(estimator), options)
         # Without legality passes: they exist for delegates, and cost time here.
-        options = {"backend": "portable", "seq_len": 64, **compile_options}
+        options = {"backend": "portable", "seq_len": 64, **options}
         for name in ("targets", "layers"):
             if isinstance(options.get(name), str):
                 options[name] = tuple(options[name].split(","))
         self.program = _program(tuple(sorted({**options, "model": model}.items())))
         self.program.write_state({name: 0.0 * array for name, array in self.program.read_state().items()})
-        self._trainer = Trainer(self.program, find_estimator(estimator), eps=eps, seed=seed)
+        self._trainer = Trainer(self.program, chosen, eps=eps, seed=seed)
         self.batch_size = self.program.manifest.batch_size
         self.rows_per_step = self.program.manifest.num_rows
 
@@ -48,6 +48,14 @@ class Prge:
     def finish(self) -> None:
         """Apply the pending update."""
         self._trainer.flush()
+
+
+def _with_constants(estimator: Estimator, options: dict[str, Any]) -> Estimator:
+    """Take out of the options those that are constants of the estimator, and give it them."""
+    assert is_dataclass(estimator) and not isinstance(estimator, type)
+    names = {each.name for each in fields(estimator) if each.init} & set(options)
+    changed: Estimator = replace(estimator, **{name: options.pop(name) for name in names})
+    return changed
 
 
 @functools.lru_cache(maxsize=4)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from statistics import fmean, pstdev
+from statistics import fmean, geometric_mean, pstdev
 from typing import Any
 
 from prgec.study.results import Point, Result, of_method
-from prgec.study.spec import Study
+from prgec.study.spec import Study, StudyTask
 
 # Scores are counts over a few hundred examples: smaller differences are rounding.
 TIE = 1e-9
@@ -40,8 +40,10 @@ def report(study: Study, results: Sequence[Result], command: str) -> str:
     ]
     if study.compare:
         parts += ["## Seed by seed", comparison_table(study, results)]
-    if study.target:
-        parts += [f"## The price of {study.target:.0%} on dev", price_table(study, results)]
+    if any(task.target for task in study.tasks):
+        parts += ["## The price of an accuracy on dev", price_table(study, results)]
+        if study.compare:
+            parts += [speed_table(study, results)]
     parts += ["## Chosen options, time and memory", options_table(study, results)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -80,18 +82,39 @@ def _comparison(study: Study, results: Sequence[Result], pair: tuple[str, str], 
 
 
 def price_table(study: Study, results: Sequence[Result]) -> str:
-    """Return rows of forward passes, wall-clock and CPU seconds until dev first reached the target, by task."""
+    """Return rows of forward passes, wall-clock and CPU seconds until dev first reached the target of each task."""
+    tasks = _with_target(study)
     rows = []
     for method in study.methods:
         cells = []
-        for task in study.tasks:
+        for task in tasks:
             runs = of_method(results, method.name, task.name)
-            reached = [point for point in (first_at(each.curve, study.target) for each in runs) if point is not None]
+            reached = [point for point in (first_at(each.curve, task.target) for each in runs) if point is not None]
             cells.append(_price(reached, len(runs)))
         rows.append([method.name, *cells])
     note = ("Mean over the seeds that got there: thousands of forward rows, wall-clock s, CPU s; in brackets how many "
             "did. Dev is scored at intervals, so a price is an upper bound.")  # fmt: skip
-    return f"{note}\n\n{_markdown(['method', *(task.name for task in study.tasks)], rows)}"
+    return f"{note}\n\n{_markdown(['method', *_target_heads(study)], rows)}"
+
+
+def speed_table(study: Study, results: Sequence[Result]) -> str:
+    """Return, for each pair, the share of the second method's forward rows that the first needs for the target."""
+    rows = []
+    for pair in study.compare:
+        cells, shares = [], []
+        for task in _with_target(study):
+            first, second = (of_method(results, name, task.name) for name in pair)
+            pairs = _pairs(first, second, lambda run, target=task.target: _rows_to(run, target))
+            if not pairs:
+                cells.append("-")
+                continue
+            mine, other = (fmean(column) for column in zip(*pairs, strict=True))
+            shares.append(mine / other)
+            cells.append(f"{shares[-1]:.2f} ({mine / 1000:.1f}k / {other / 1000:.1f}k)")
+        rows.append([f"{pair[0]} / {pair[1]}", *cells, f"{geometric_mean(shares):.2f}" if shares else "-"])
+    note = ("One method's forward rows as a share of another's, over equal seeds; a run that never got there counts "
+            "with all the rows it spent.")  # fmt: skip
+    return f"{note}\n\n{_markdown(['pair', *_target_heads(study), 'geometric mean'], rows)}"
 
 
 def options_table(study: Study, results: Sequence[Result]) -> str:
@@ -121,6 +144,19 @@ def options_table(study: Study, results: Sequence[Result]) -> str:
 def first_at(curve: Iterable[Point], target: float) -> Point | None:
     """Return the first point that scores at least `target`."""
     return next((point for point in curve if point.accuracy >= target), None)
+
+
+def _with_target(study: Study) -> list[StudyTask]:
+    return [task for task in study.tasks if task.target]
+
+
+def _target_heads(study: Study) -> list[str]:
+    return [f"{task.name}, {task.target:.0%}" for task in _with_target(study)]
+
+
+def _rows_to(run: Result, target: float) -> float:
+    found = first_at(run.curve, target)
+    return float(found.forward_rows if found else run.curve[-1].forward_rows)
 
 
 def _zero_shot(results: Sequence[Result], task: str) -> str:

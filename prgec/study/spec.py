@@ -35,6 +35,7 @@ class StudyTask:
         dev: File that chooses hyper-parameters and draws curves.
         test: File that is reported.
         task: Row of the task table, or `auto`.
+        target: Accuracy whose price is reported; 0 for none.
     """
 
     name: str
@@ -42,6 +43,7 @@ class StudyTask:
     dev: Path
     test: Path
     task: str = AUTO_TASK
+    target: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,6 @@ class Study:
         tasks: Data sets.
         methods: Ways to train.
         compare: Pairs of methods whose runs are compared seed by seed, winner first.
-        target: Accuracy whose price is reported; 0 for none.
     """
 
     title: str
@@ -87,7 +88,6 @@ class Study:
     eval_every: int = 3200
     threads: int = 1
     compare: tuple[tuple[str, str], ...] = ()
-    target: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -166,12 +166,13 @@ def _model_sha256(model: str) -> list[str]:
 
 def _study(raw: dict[str, Any], path: Path) -> Study:
     defaults = raw.pop("defaults", {})
-    tasks = tuple(_task(name, entry, path.parent) for name, entry in raw.pop("tasks").items())
+    target = raw.pop("target", 0.0)
+    tasks = tuple(_task(name, {"target": target, **entry}, path.parent) for name, entry in raw.pop("tasks").items())
     methods = tuple(StudyMethod(name, expand({**defaults, **entry})) for name, entry in raw.pop("methods").items())
-    known = {"title", "model", "forward_rows", "seeds", "tune_seeds", "eval_every", "threads", "compare", "target"}
+    known = {"title", "model", "forward_rows", "seeds", "tune_seeds", "eval_every", "threads", "compare"}
     if unknown := sorted(set(raw) - known):
         raise UsageError(f"the study has {unknown[0]!r}, which nothing reads", where=path,
-                         hint=f"known: {', '.join(sorted(known))}, defaults, tasks, methods")  # fmt: skip
+                         hint=f"known: {', '.join(sorted(known))}, target, defaults, tasks, methods")  # fmt: skip
     for name in ("title", "model", "forward_rows", "seeds"):
         _ = raw[name]  # a KeyError names what is missing
     model = path.parent / raw["model"]
@@ -187,7 +188,7 @@ def _study(raw: dict[str, Any], path: Path) -> Study:
 def _task(name: str, entry: Options, folder: Path) -> StudyTask:
     files = {split: folder / (entry[split] if split in entry else f"{entry['folder']}/{split}.jsonl")
              for split in SPLITS}  # fmt: skip
-    return StudyTask(name, **files, task=entry.get("task", AUTO_TASK))
+    return StudyTask(name, **files, task=entry.get("task", AUTO_TASK), target=float(entry["target"]))
 
 
 def _check(study: Study) -> None:
@@ -195,6 +196,9 @@ def _check(study: Study) -> None:
     for name, value in counts.items():
         if not isinstance(value, int) or value < 1:
             raise UsageError(f"{name} is {value!r}; expected a positive integer", where=study.path)
+    for task in study.tasks:
+        if not 0.0 <= task.target <= 1.0:
+            raise UsageError(f"the target of task {task.name!r} is {task.target}; expected 0 to 1", where=study.path)
     _check_names([name for pair in study.compare for name in pair], [each.name for each in study.methods], study.path)
     if not (study.seeds and study.tasks and study.methods):
         raise UsageError("a study needs seeds, tasks and methods", where=study.path)

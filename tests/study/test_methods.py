@@ -14,6 +14,7 @@ from prgec.data.encode import Row
 from prgec.errors import NumericsError, UsageError
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import load_model
+from prgec.study.conmezo import ConMezo, warm_beta
 from prgec.study.eager import EagerProgram
 from prgec.study.first_order import FirstOrder
 from prgec.study.method import build_method
@@ -141,6 +142,51 @@ def test_mezo_moves_along_its_noise(checkpoint: str, space: str) -> None:
     )
 
 
+def test_conmezo_moves_on_a_cone_around_its_mean(checkpoint: str) -> None:
+    """Three steps against the formulas over one flat vector."""
+    options = {"theta": 1.2, "beta": 0.8, "warmup": 0, "eps": 1e-2, "batch_size": 2, "rank": 4, "alpha": 8.0}
+    method = build_method(checkpoint, {"kind": "conmezo", **options, "lr": 0.01}, 2, Path("study.toml"))
+    assert isinstance(method, ConMezo)
+    batch, trained = _batch(method.program), method.program.trained
+    other = ConMezo(checkpoint, seed=2, **options)
+    parts, shapes = [each.numel() for each in trained], [each.shape for each in trained]
+
+    def normal(seed: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.cat([torch.randn(shape, generator=generator).flatten() for shape in shapes])
+
+    @torch.no_grad()
+    def loss(weights: torch.Tensor) -> float:
+        for parameter, value in zip(other.program.trained, weights.split(parts), strict=True):
+            parameter.copy_(value.view_as(parameter))
+        return float(other.program.losses(batch).mean())
+
+    mean, weights = normal(2 * 1_000_003), torch.zeros(sum(parts))
+    for step in range(1, 4):
+        z = np.cos(1.2) * np.sqrt(len(mean)) * mean / mean.norm() + np.sin(1.2) * normal(2 * 1_000_003 + step)
+        g = (loss(weights + 1e-2 * z) - loss(weights - 1e-2 * z)) / 2e-2
+        weights, mean = weights - 0.01 * g * z, 0.8 * mean + 0.2 * g * z
+        method.step(batch, lr=0.01)
+    found = torch.cat([each.detach().flatten() for each in trained])
+    assert float(weights.abs().max()) > 1e-3
+    torch.testing.assert_close(found, weights.to(found.dtype), rtol=1e-3, atol=5e-5)
+
+
+def test_conmezo_with_a_right_angle_is_mezo(checkpoint: str) -> None:
+    options: dict[str, Any] = {"space": "lora-fa", "eps": 1e-2, "batch_size": 2, "rank": 4}
+    plain, cone = Mezo(checkpoint, seed=2, **options), ConMezo(checkpoint, seed=2, theta=np.pi / 2, **options)
+    plain._next_seed += 1  # the cone's first draw is its mean
+    for _ in range(2):
+        losses = [each.step(_batch(each.program), 0.05) for each in (plain, cone)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_beta_warms_up() -> None:
+    assert [warm_beta(0.99, steps, 60) for steps in (0, 6, 60, 500)] == [0.1, 0.1, 0.99, 0.99]
+    # Steps 200 to 2000 of the authors' schedule, at 1100: p = 0.5^1.8.
+    assert warm_beta(0.99, 1100, 2000) == pytest.approx(0.99 - 0.89 / (1 + 8 * 0.5**1.8) ** 3)
+
+
 @pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adam", 0.01)])
 def test_first_order_goes_down(checkpoint: str, optimizer: str, lr: float) -> None:
     method = FirstOrder(checkpoint, seed=0, space="lora-fa", optimizer=optimizer, batch_size=2, rank=4)
@@ -179,6 +225,17 @@ def test_runs_of_prge_start_alike(checkpoint: str) -> None:
     assert any(array.any() for array in method.program.read_state().values())
 
 
+def test_constants_of_the_estimator_are_options(checkpoint: str) -> None:
+    options = {"q": 2, "batch_size": 2, "num_labels": 2, "seq_len": 16, "rank": 4, "estimator": "std"}
+    states = []
+    for constants in ({}, {"cap": 1e-3}):
+        method = Prge(checkpoint, seed=5, **options, **constants)
+        method.step(_batch(method.program), 0.1)
+        method.finish()
+        states.append(max(float(np.abs(array).max()) for array in method.program.read_state().values()))
+    assert states[0] > 100 * states[1] > 0
+
+
 def test_divergence_and_wrong_options(checkpoint: str) -> None:
     method = Mezo(checkpoint, seed=0, space="lora-fa", batch_size=2, rank=4)
     with torch.no_grad():
@@ -190,6 +247,7 @@ def test_divergence_and_wrong_options(checkpoint: str) -> None:
         ({"kind": "magic"}, "unknown kind 'magic'"),
         ({"kind": "mezo", "space": "hats"}, "unknown space 'hats'"),
         ({"kind": "fo", "optimizer": "lion"}, "unknown optimizer 'lion'"),
+        ({"kind": "conmezo", "theta": 2.0}, "theta is 2.0 and beta 0.99"),
         ({"kind": "fo", "banana": 1}, "kind fo cannot be made"),
         ({"kind": "prge", "banana": 1}, "kind prge cannot be made"),
     ):

@@ -12,7 +12,7 @@ import pytest
 from prgec.cli.main import main
 from prgec.errors import DataError
 from prgec.study import runner
-from prgec.study.report import accuracy_table, comparison_table, first_at, options_table, price_table
+from prgec.study.report import accuracy_table, comparison_table, first_at, options_table, price_table, speed_table
 from prgec.study.results import Point, Result, append_result, read_results
 from prgec.study.runner import run_study
 from prgec.study.spec import Run, Study, read_study
@@ -140,6 +140,8 @@ def test_tables(path: Path) -> None:
     assert "| dev, mean of the curve | 2 of 3 (+16.7) | 2 won, 1 tied, 0 lost | +16.7 |" in compared
     assert "| searched | 0.0k, 2.0 s, 1.0 s (2 of 3) |" in price_table(study, results)
     assert "| fixed | never (0 of 3) |" in price_table(study, results)
+    # Two searched runs get there at the end of 48 rows, one never does; fixed never does in 96.
+    assert "| searched / fixed | 0.50 (0.0k / 0.1k) | 0.50 |" in speed_table(study, results)
     assert "| searched | 0.2 | 6 | 1.0 | 2.0 | 0 |" in options_table(study, results)
     assert first_at(results[0].curve, 0.95) is None
 

@@ -48,6 +48,18 @@ def test_files_are_relative_to_the_study(tmp_path: Path) -> None:
     assert (task.train, task.test) == (tmp_path / "data" / "train.jsonl", tmp_path / "data" / "test.jsonl")
 
 
+def test_a_task_may_have_a_target_of_its_own(tmp_path: Path) -> None:
+    text = TEXT.replace("[defaults]", "target = 0.7\n[defaults]").replace(
+        "[methods.a]",
+        """[tasks.two]
+folder = "data"
+target = 0.9
+[methods.a]""",
+    )
+    assert [task.target for task in read_study(_write(tmp_path, text)).tasks] == [0.7, 0.9]
+    assert read_study(_write(tmp_path)).tasks[0].target == 0.0
+
+
 def test_a_key_changes_with_data_and_options_alone(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for split in ("train", "dev", "test"):
@@ -55,7 +67,8 @@ def test_a_key_changes_with_data_and_options_alone(tmp_path: Path) -> None:
     study = read_study(_write(tmp_path))
     keys = {Run("a", study.tasks[0], options, seed).key(study) for options in study.methods[0].grid for seed in (0, 1)}
     assert len(keys) == 8
-    again = read_study(_write(tmp_path, TEXT.replace('"t"', '"other"')))
+    text = TEXT.replace('"t"', '"other"').replace('folder = "data"', 'folder = "data"\ntarget = 0.5')
+    again = read_study(_write(tmp_path, text))
     assert Run("x", again.tasks[0], study.methods[0].grid[0], 0).key(again) in keys
 
 
@@ -68,6 +81,7 @@ def test_a_key_changes_with_data_and_options_alone(tmp_path: Path) -> None:
         ("seeds = [0, 1]", "seeds = [0]\nsede = 1", "'sede', which nothing reads"),
         ("seeds = [0, 1]", 'seeds = [0]\ncompare = [["a", "c"]]', "compare names 'c'"),
         ("seeds = [0, 1]", "seeds = 1", "value of the wrong kind"),
+        ('folder = "data"', 'folder = "data"\ntarget = 75', "target of task 'one' is 75.0; expected 0 to 1"),
     ],
 )
 def test_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
