@@ -105,5 +105,5 @@ def warm_beta(beta: float, steps: int, warmup: int) -> float:
     flat = _FLAT_SHARE * warmup
     if steps <= flat:
         return _FIRST_BETA
-    progress = ((steps - flat) / (warmup - flat)) ** _EASE
-    return beta - (beta - _FIRST_BETA) / (1.0 + _STEEPNESS * progress) ** _POWER
+    progress = math.pow((steps - flat) / (warmup - flat), _EASE)
+    return beta - (beta - _FIRST_BETA) / math.pow(1.0 + _STEEPNESS * progress, _POWER)

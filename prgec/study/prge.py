@@ -6,7 +6,7 @@ MeZO over LoRA-FA is the case q = 1.
 from __future__ import annotations
 
 import functools
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,8 @@ class Prge:
         self._trainer.flush()
 
 
-def _with_constants(estimator: Estimator, options: dict[str, Any]) -> Estimator:
-    """Take out of the options those that are constants of the estimator, and give it them."""
-    assert is_dataclass(estimator) and not isinstance(estimator, type)
+def _with_constants(estimator: Any, options: dict[str, Any]) -> Estimator:
+    """Take out of the options those that are constants of the estimator, a dataclass, and give it them."""
     names = {each.name for each in fields(estimator) if each.init} & set(options)
     changed: Estimator = replace(estimator, **{name: options.pop(name) for name in names})
     return changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean, geometric_mean, pstdev
@@ -104,7 +105,7 @@ def speed_table(study: Study, results: Sequence[Result]) -> str:
         cells, shares = [], []
         for task in _with_target(study):
             first, second = (of_method(results, name, task.name) for name in pair)
-            pairs = _pairs(first, second, lambda run, target=task.target: _rows_to(run, target))
+            pairs = _pairs(first, second, functools.partial(_rows_to, target=task.target))
             if not pairs:
                 cells.append("-")
                 continue
