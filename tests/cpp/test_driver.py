@@ -92,7 +92,7 @@ def test_equals_the_python_driver(make: Callable[..., Drivers], name: str, tmp_p
     "changes",
     [
         {"schedule": "cosine", "estimator": "std", "warmup": 7},
-        {"schedule": "constant", "eval_rows": None, "eval_every": 0},
+        {"schedule": "constant", "estimator": "norm", "eval_rows": None, "eval_every": 0},
     ],
 )
 def test_equals_it_under_every_policy(make: Callable[..., Drivers], changes: dict[str, Any], tmp_path: Path) -> None:

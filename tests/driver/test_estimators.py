@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prgec.driver.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Clip, Meazo, Plain, Std, find_estimator
+from prgec.driver.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Clip, Meazo, Norm, Plain, Std, find_estimator
 from prgec.errors import UsageError
 
 PLUS, MINUS = np.array([1.10, 0.90, 1.00, 1.30]), np.array([1.00, 1.00, 1.00, 1.00])
@@ -20,6 +20,25 @@ def test_std_divides_by_the_spread_over_queries() -> None:
     spread = np.sqrt(((g - g.mean()) ** 2).sum() / 3)
     expected = g / (spread + 0.01)
     np.testing.assert_allclose(Std(floor=0.01, cap=9.0).coefficients(PLUS, MINUS, 1e-2), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("q", [1, 2, 4])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+def test_norm_moves_every_weight_by_lr_in_root_mean_square(q: int, scale: float) -> None:
+    """Over many weights, whose noise is nearly orthogonal between queries."""
+    noise = np.random.default_rng(0).standard_normal((q, 200_000))
+    g = Norm(floor=0.0).coefficients(1.0 + scale * (PLUS - MINUS)[:q], MINUS[:q], 1e-2)
+    step = 3e-3 / q * g @ noise
+    assert np.sqrt((step**2).mean()) == pytest.approx(3e-3, rel=0.02)
+    plain = Plain().coefficients(PLUS[:q], MINUS[:q], 1e-2)
+    np.testing.assert_allclose(g / np.linalg.norm(g), plain / np.linalg.norm(plain), rtol=1e-9)
+
+
+def test_norm_takes_small_steps_where_the_loss_is_flat() -> None:
+    noise = 1e-7 * np.array([1.0, -2.0, 0.5, 1.5])
+    assert 0 < np.abs(Norm().coefficients(1.0 + noise, np.ones(4), 1e-2)).max() < 1e-2
+    assert not Norm().coefficients(np.ones(4), np.ones(4), 1e-2).any()
+    assert Norm().remark(1) is None
 
 
 @pytest.mark.parametrize("scale", [1.0, 100.0])
@@ -72,7 +91,7 @@ def test_estimators_with_memory_are_not_shared() -> None:
 
 
 def test_table() -> None:
-    assert {"plain", "std"} <= set(ESTIMATORS)
+    assert {"plain", "norm", "std"} <= set(ESTIMATORS)
     assert type(find_estimator(DEFAULT_ESTIMATOR)) is ESTIMATORS[DEFAULT_ESTIMATOR]
-    with pytest.raises(UsageError, match="unknown estimator 'adam'.*known: plain, std"):
+    with pytest.raises(UsageError, match="unknown estimator 'adam'.*known: plain, norm, std"):
         find_estimator("adam")

@@ -8,8 +8,9 @@ namespace prge {
 namespace {
 
 constexpr double kPi = 3.141592653589793;
-// Of the estimator `std`: keeps a flat start from taking full steps, and queries that agree from taking a huge one.
+// Of the estimators `norm` and `std`: keeps a flat start from taking full steps.
 constexpr double kFloor = 1e-2;
+// Of `std`: keeps queries that agree from taking a huge step.
 constexpr double kCap = 4.0;
 
 // `progress` is the share of the schedule already done, in [0, 1).
@@ -20,7 +21,22 @@ double factor(const std::string& schedule, double progress) {
   return schedule == "cosine" ? 0.5 * (1.0 + std::cos(kPi * progress)) : 1.0;
 }
 
-void normalise(double* g, int64_t q) {
+void to_equal_length(double* g, int64_t q) {
+  double squares = g[0] * g[0];
+  for (int64_t i = 1; i < q; ++i) {
+    squares = squares + g[i] * g[i];
+  }
+  const double count = static_cast<double>(q);
+  const double scale = std::sqrt(count) / (std::sqrt(squares / count) + kFloor);
+  for (int64_t i = 0; i < q; ++i) {
+    g[i] = g[i] * scale;
+  }
+}
+
+void divide_by_deviation(double* g, int64_t q) {
+  if (q == 1) {
+    return;
+  }
   const double mean = ordered_mean(g, static_cast<size_t>(q));
   double squares = 0.0;
   for (int64_t i = 0; i < q; ++i) {
@@ -47,21 +63,20 @@ double learning_rate(const std::string& schedule, double lr, uint64_t warmup, ui
 }
 
 bool is_estimator(const std::string& name) {
-  return name == "plain" || name == "std";
+  return name == "plain" || name == "norm" || name == "std";
 }
 
 void estimate(const std::string& name, const double* losses, int64_t q, double eps, double* g) {
   for (int64_t i = 0; i < q; ++i) {
     g[i] = (losses[2 * i] - losses[2 * i + 1]) / (2.0 * eps);
   }
-  if (name != "std") {
-    return;
-  }
-  if (q > 1) {
-    normalise(g, q);
-  }
-  for (int64_t i = 0; i < q; ++i) {
-    g[i] = std::min(std::max(g[i], -kCap), kCap);
+  if (name == "norm") {
+    to_equal_length(g, q);
+  } else if (name == "std") {
+    divide_by_deviation(g, q);
+    for (int64_t i = 0; i < q; ++i) {
+      g[i] = std::min(std::max(g[i], -kCap), kCap);
+    }
   }
 }
 

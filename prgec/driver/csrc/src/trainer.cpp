@@ -34,7 +34,8 @@ Error check_settings(const Settings& settings) {
         Error::InvalidArgument, "unknown schedule %s. Hint: known: constant, linear, cosine", settings.schedule.c_str());
   }
   if (!is_estimator(settings.estimator)) {
-    return fail(Error::InvalidArgument, "unknown estimator %s. Hint: known: plain, std", settings.estimator.c_str());
+    return fail(
+        Error::InvalidArgument, "unknown estimator %s. Hint: known: plain, norm, std", settings.estimator.c_str());
   }
   return check_limits(settings);
 }
