@@ -25,6 +25,7 @@ class Backend(Protocol):
         has_kernels: Whether its runtime can call the prge kernels.
         has_data_file: Whether weights go to a file beside the .pte.
         schemes: Values of `--quantize`, besides `none`, that it has.
+        embedding_bits: Values of `--quantize-embedding`, besides 0, that it has.
         dtypes: What frozen layers may multiply in, the default first.
         legality: Legality passes the target needs; it leaves out the others.
     """
@@ -34,6 +35,7 @@ class Backend(Protocol):
     has_kernels: ClassVar[bool]
     has_data_file: ClassVar[bool]
     schemes: ClassVar[frozenset[str]]
+    embedding_bits: ClassVar[frozenset[int]]
     dtypes: ClassVar[tuple[str, ...]]
     legality: ClassVar[frozenset[str]]
 

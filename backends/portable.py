@@ -22,6 +22,7 @@ class PortableBackend:
     has_kernels: ClassVar[bool] = True
     has_data_file: ClassVar[bool] = False
     schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
+    embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})
     dtypes: ClassVar[tuple[str, ...]] = ("f32",)
     legality: ClassVar[frozenset[str]] = frozenset()
     soc: ClassVar[str] = ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prgec.errors import UsageError
 
-QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "int8", "int4")
+QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "w8a16", "w4a16", "int8", "int4")
 # Schemes that quantise weights only, and the bits of one.
 WEIGHT_ONLY_BITS = {"int8": 8, "int4": 4}
 DTYPES = ("auto", "f32", "bf16", "f16")
@@ -38,8 +38,8 @@ class CompileOptions:
         alpha: LoRA alpha; the branch is scaled by alpha / rank.
         a_seed: Seed of the frozen A matrices.
         state: `seeded` or `dual`.
-        quantize: Scheme of the frozen linear layers: `none`; `8da8w` or `8da4w` (activations too); `int8` or `int4`
-            (weights only).
+        quantize: Scheme of the frozen linear layers: `none`; `8da8w` or `8da4w` (activations too); `w8a16` or
+            `w4a16` (weights only, for HTPs); `int8` or `int4` (weights only, for GPUs).
         dtype: What frozen linear layers multiply in: `f32`, `bf16`, `f16`, or `auto`: what suits the backend.
         group_size: Inputs that share a scale in 4-bit weights and in the embedding.
         quantize_embedding: Bits of the embedding table: 0 (f32), 8 or 4.

@@ -32,7 +32,7 @@ def _check_formats(options: CompileOptions, backend: Backend) -> None:
     if options.quantize != "none" and options.quantize not in backend.schemes:
         known = ", ".join(("none", *sorted(backend.schemes)))
         raise UsageError(f"--backend {backend.name} has no --quantize {options.quantize}", hint=f"it has: {known}")
-    if options.quantize_embedding and not backend.schemes:
+    if options.quantize_embedding and options.quantize_embedding not in backend.embedding_bits:
         raise UsageError(f"--backend {backend.name} has no --quantize-embedding", hint="leave it out")
     if options.dtype not in ("auto", *backend.dtypes):
         raise UsageError(f"--backend {backend.name} does not compute in {options.dtype}",

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from prgec.passes.quantize_base import Scheme, rounded
+
 VOCAB_SIZE = 320
 _WORDS = "the film was great terrible awful lovely movie plot acting boring bright dull a an it is in of and It".split()
 _BOS, _EOS = 1, 2
@@ -130,3 +132,16 @@ def _bpe_json() -> str:
     tokenizer.train_from_iterator(_sentences(), trainer)
     text: str = tokenizer.to_str()
     return text
+
+
+def rounded_checkpoint(checkpoint: Path, folder: Path, scheme: Scheme) -> Path:
+    """Write a copy of a checkpoint whose linear layers hold what the weights become in a scheme by output."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Linear):
+            qdata, scale, _ = rounded(module.weight, scheme)
+            module.weight = torch.nn.Parameter(qdata * scale[:, None])
+    model.save_pretrained(folder)
+    return folder

@@ -30,6 +30,7 @@ class CudaBackend:
     has_kernels: ClassVar[bool] = False
     has_data_file: ClassVar[bool] = True
     schemes: ClassVar[frozenset[str]] = frozenset({"int8", "int4"})
+    embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})
     dtypes: ClassVar[tuple[str, ...]] = ("bf16", "f16", "f32")
     legality: ClassVar[frozenset[str]] = frozenset({"return-state", "narrow-weights"})
     soc: ClassVar[str] = ""

@@ -34,8 +34,9 @@ class QnnBackend:
     dynamic_seq_len: ClassVar[bool] = False
     has_kernels: ClassVar[bool] = True
     has_data_file: ClassVar[bool] = False
-    # torchao's reach the graph as ops the HTP does not know, and its own need calibration of every activation.
-    schemes: ClassVar[frozenset[str]] = frozenset()
+    # torchao's reach the graph as ops the HTP does not know. It multiplies fp16 with narrow weights as they are.
+    schemes: ClassVar[frozenset[str]] = frozenset({"w8a16", "w4a16"})
+    embedding_bits: ClassVar[frozenset[int]] = frozenset()
     # The HTP multiplies in fp16 either way: f16 weights only halve every copy the compiler makes of them.
     dtypes: ClassVar[tuple[str, ...]] = ("f16", "f32")
     # The HTP's own LayerNorm is wrong where a residual passes it: seen on the simulator of 2.51.

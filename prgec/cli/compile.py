@@ -67,8 +67,8 @@ _MOST_OPS = 8
 @click.option("--state", type=click.Choice(STATE_MODES), default=_DEFAULTS.state, show_default=True,
               help="One master copy of B, or the paper's 2q copies.")  # fmt: skip
 @click.option("--quantize", type=click.Choice(QUANTIZE_SCHEMES), default=_DEFAULTS.quantize, show_default=True,
-              help="Frozen layers: int8 activations with int8 (8da8w) or grouped int4 (8da4w) weights; int8 and int4 "
-              "weights alone on GPUs.")  # fmt: skip
+              help="Frozen layers: int8 activations with int8 (8da8w) or grouped int4 (8da4w) weights; narrow weights "
+              "alone on HTPs (w8a16, w4a16) and GPUs (int8, int4).")  # fmt: skip
 @click.option("--dtype", type=click.Choice(DTYPES), default=_DEFAULTS.dtype, show_default=True,
               help="What frozen layers multiply in; auto is f32, and 16 bits for GPUs and HTPs.")  # fmt: skip
 @click.option("--group-size", type=int, default=_DEFAULTS.group_size, show_default=True,

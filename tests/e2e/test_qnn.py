@@ -22,9 +22,10 @@ from prgec.demo import data_file
 from prgec.driver.program import Program
 from prgec.errors import BackendError, UsageError
 from prgec.options import CompileOptions
+from prgec.passes.quantize_base import SCHEMES
 from tests.architectures import architecture, random_rows
 from tests.lockstep import follow, oracle_for, random_steps
-from tests.models import TinyLlama
+from tests.models import TinyLlama, rounded_checkpoint
 
 EPS, LR, SEED = 1e-2, 5e-3, 7
 # The HTP computes in fp16: what follows the f32 oracle to 1e-5 on a CPU follows it to 1e-2 here, the worst row to 2e-2.
@@ -77,6 +78,19 @@ def test_training_follows_the_f32_oracle(compiled: CompileResult, wide: Path) ->
     assert found.mean_abs_loss_diff <= MEAN_LOSS_DIFF
     assert found.max_rel_loss_diff <= MAX_REL_LOSS_DIFF
     assert found.max_rel_state_diff < 0.05
+
+
+@pytest.mark.parametrize("scheme", [pytest.param("w8a16", marks=pytest.mark.slow), "w4a16"])
+def test_narrow_weights_train_as_the_rounded_model_does(scheme: str, wide: Path, tmp_path: Path) -> None:
+    """What they change is the model, not g: the oracle trains the untouched model with rounded weights."""
+    path = compile_model(_options(wide, tmp_path / "narrow.pte", quantize=scheme)).path
+    program = Program.open(path)
+    assert program.manifest.quantize == scheme
+    oracle = oracle_for(program, rounded_checkpoint(wide, tmp_path / "rounded", SCHEMES[scheme]), eps=EPS, seed=SEED)
+    found = follow(program, oracle, random_steps(4, program.manifest, lr=LR, pool=6))
+    assert found.max_rel_loss_diff <= MAX_REL_LOSS_DIFF
+    assert found.g_sign_agreement == 1.0
+    assert found.max_rel_state_diff < 0.05 < found.max_abs_state
 
 
 def test_more_methods_dual_state_and_narrow_norms(tmp_path: Path) -> None:
@@ -133,7 +147,7 @@ def test_an_op_the_htp_lacks_is_named_with_its_place() -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"quantize": "8da4w"}, "--backend qnn has no --quantize 8da4w. Hint: it has: none"),
+    ({"quantize": "8da4w"}, "--backend qnn has no --quantize 8da4w. Hint: it has: none, w4a16, w8a16"),
     ({"quantize_embedding": 4}, "--backend qnn has no --quantize-embedding. Hint: leave it out"),
     ({"backend": "xnnpack", "soc": "SM8650"}, "--soc is for --backend qnn; xnnpack has no chips"),
     ({"soc": "SM1"}, "--soc names no known chip: 'SM1'"),

@@ -6,7 +6,7 @@ from torch import nn
 
 from prgec.errors import PassError
 from prgec.passes.program import GraphProgram
-from prgec.passes.quantize_base import QuantizeBase
+from prgec.passes.quantize_base import SCHEMES, QuantizeBase, rounded
 from tests.passes.builder import GraphBuilder, row_inputs
 from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run
@@ -57,6 +57,34 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
     )
 
 
+def test_hit_weights_only() -> None:
+    """Inputs stay as they are; a scale an output, so any width will do."""
+    expect(
+        transcript(example(), QuantizeBase(scheme="w4a16", group=3)),
+        """\
+graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
+  %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[4, T, 3] = aten.linear(%0, @q_proj.weight, @q_proj.bias)
+  %2: f32[4, T, 1] = aten.linear(%0, @q_proj.lora_A)
+  %3: f32[4, T, 3] = aten.matmul(%2, @q_proj.lora_B)
+  %4: f32[4, T, 2] = aten.linear(%0, @v_proj.weight)
+  %5: f32[4, T, 3] = aten.add(%1, %3)
+  return %5, %4
+--- quantize-base: 2 hits
+graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
+  %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[3, 4] = quantized_decomposed.dequantize_per_channel(@q_proj.weight_qdata, @q_proj.weight_scale, @q_proj.weight_zero_point, 0, -7, 7, i8)
+  %2: f32[4, T, 3] = aten.linear(%0, %1, @q_proj.bias)
+  %3: f32[4, T, 1] = aten.linear(%0, @q_proj.lora_A)
+  %4: f32[4, T, 3] = aten.matmul(%3, @q_proj.lora_B)
+  %5: f32[2, 4] = quantized_decomposed.dequantize_per_channel(@v_proj.weight_qdata, @v_proj.weight_scale, @v_proj.weight_zero_point, 0, -7, 7, i8)
+  %6: f32[4, T, 2] = aten.linear(%0, %5)
+  %7: f32[4, T, 3] = aten.add(%2, %4)
+  return %7, %6
+""",
+    )  # noqa: E501 - a golden line is as long as it is
+
+
 def test_miss() -> None:
     """No whole number of groups, half precision, and a constant that some pass made (means are linears too)."""
     b = GraphBuilder()
@@ -97,7 +125,7 @@ def test_idempotence() -> None:
 @pytest.mark.parametrize(
     ("each", "reason"),
     [
-        (QuantizeBase(scheme="fp4"), "scheme is 'fp4'; expected none, 8da8w, 8da4w"),
+        (QuantizeBase(scheme="fp4"), "scheme is 'fp4'; expected none, 8da8w, 8da4w, w8a16, w4a16"),
         (QuantizeBase(scheme="8da4w", group=0), "group is 0; expected at least 1"),
     ],
 )
@@ -134,3 +162,34 @@ def test_parity_with_torchao(scheme: str, group: int) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     error = float((ours - exact).norm() / exact.norm())
     assert (0.02 < error < 0.15) if is_grouped else (0.002 < error < 0.02)
+
+
+def _by_qualcomm(weight: torch.Tensor, bits: int) -> torch.Tensor:
+    """The weight as Qualcomm's own observer rounds it; at four bits, the one that searches for the scale."""
+    from executorch.backends.qualcomm.quantizer.observers.per_channel_param_observer import (
+        PerChannelParamObserver,
+        PerChannelParamObserverWithLossEvaluation,
+    )
+
+    highest = 2 ** (bits - 1) - 1
+    observer = PerChannelParamObserver if bits == 8 else PerChannelParamObserverWithLossEvaluation
+    limits = {"quant_min": -highest, "quant_max": highest, "qscheme": torch.per_channel_symmetric}
+    observed = observer(ch_axis=0, dtype=torch.int8, **limits)
+    observed(weight)
+    scale, zero = observed.calculate_qparams()
+    return torch.fake_quantize_per_channel_affine(weight, scale, zero.to(torch.int32), 0, -highest, highest)
+
+
+@pytest.mark.parametrize(("bits", "at_most"), [(8, 1.0001), (4, 1.01)])
+def test_weights_alone_round_as_well_as_qualcomms_observer(bits: int, at_most: float) -> None:
+    """Heavy tails, and a row of zeros."""
+    torch.manual_seed(0)
+    weight = torch.distributions.StudentT(3.0).sample(torch.Size((64, 256)))
+    weight[5] = 0
+    qdata, scale, zero = rounded(weight, SCHEMES[f"w{bits}a16"])
+    assert qdata.dtype == torch.int8 and int(qdata.abs().max()) == 2 ** (bits - 1) - 1
+    assert not zero.any() and scale.isfinite().all() and (scale > 0).all()
+    error = (qdata * scale[:, None] - weight).square().sum(dim=1)
+    theirs = (_by_qualcomm(weight, bits) - weight).square().sum(dim=1)
+    assert error[5] == 0
+    assert (error <= theirs * 1.1).all() and float(error.sum()) <= at_most * float(theirs.sum())
