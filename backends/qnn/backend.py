@@ -63,12 +63,15 @@ class QnnBackend:
         return _MEMORY_BASE_BYTES + _MEMORY_BYTES_A_WEIGHT * num_weights
 
     def check(self) -> None:
-        """Load Qualcomm's libraries, which is the surest test that they are here.
+        """Load Qualcomm's libraries, which is the surest test that they are here, and ExecuTorch's exporter for them.
 
         Raises:
             BackendError: If they are not, or cannot be used.
         """
+        from prgec.backends.qnn.loading import import_exporter
+
         self.load_runtime()
+        import_exporter()
 
     def load_runtime(self) -> None:
         """The libraries that compile are also the simulator.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import logging
 import os
 import re
 import tempfile
@@ -105,6 +106,17 @@ def checked_version(build: str, libraries: QnnLibraries) -> tuple[int, int]:
         raise BackendError(f"{what}: {tested}{f'; {_LATER_BREAKS}' if is_new else ''}",
                            where=f"{libraries.origin}, {libraries.folder}", hint=INSTALL_HINT)  # fmt: skip
     return version
+
+
+def import_exporter() -> None:
+    """Import Qualcomm's passes, and take back what they do to the logging of the whole process: all of INFO, shown."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    try:
+        importlib.import_module("executorch.backends.qualcomm._passes")
+    finally:
+        root.setLevel(level)
+        root.handlers[:] = handlers
 
 
 @contextlib.contextmanager

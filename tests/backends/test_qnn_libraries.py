@@ -163,3 +163,17 @@ def test_exceptions_of_extensions_loaded_later_are_caught(tmp_path: Path) -> Non
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "damaged.pte")], capture_output=True, text=True)
     assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr}"
     assert done.stdout.startswith("the program is damaged")
+
+
+def test_the_exporter_leaves_the_logging_of_the_process_alone() -> None:
+    script = (
+        "import logging\n"
+        "from prgec.backends import load_backend\n"
+        "root = logging.getLogger()\n"
+        "before = root.level, list(root.handlers)\n"
+        "load_backend('qnn').check()\n"
+        "from prgec.backends.qnn import session\n"
+        "assert (root.level, root.handlers) == before, (root.level, root.handlers)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

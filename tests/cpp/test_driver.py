@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -236,8 +237,10 @@ def test_memory_does_not_grow(make: Callable[..., Drivers], tmp_path: Path) -> N
     while process.poll() is None:
         fields = (Path("/proc") / str(process.pid) / "status").read_text().splitlines()
         anonymous = [int(line.split()[1]) for line in fields if line.startswith("RssAnon")]
-        if anonymous and journal.exists() and journal.stat().st_size > 160 + 20 * 92:
-            sizes.append(anonymous[0])
+        # The driver renames its journal at the end, at any moment.
+        with contextlib.suppress(FileNotFoundError):
+            if anonymous and journal.stat().st_size > 160 + 20 * 92:
+                sizes.append(anonymous[0])
     assert process.returncode == 0
     assert len(sizes) > 10
     # kB; the thread pool's stacks are touched at odd times.
