@@ -81,8 +81,8 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %6: f32[4, T, 2] = aten.linear(%0, %5)
   %7: f32[4, T, 3] = aten.add(%2, %4)
   return %7, %6
-""",
-    )  # noqa: E501 - a golden line is as long as it is
+""",  # noqa: E501 - a golden line is as long as it is
+    )
 
 
 def test_miss() -> None:
