@@ -1,9 +1,10 @@
 """Measure what quantising the frozen weights does to g, on the bundled demo model.
 
     python tools/quantization.py [--steps 200]
+    python tools/quantization.py --backend qnn --steps 40      # the HTP simulator takes seconds a step
 
-The same steps (rows, noise, zero state) run on a program with f32 weights and on quantised ones; printed is how the
-projected gradients of each agree with those of f32, as a Markdown table.
+The same steps (rows, noise, zero state) run on a program with f32 weights and on others; printed is how the projected
+gradients of each agree with those of f32 on XNNPACK, as a Markdown table.
 """
 
 from __future__ import annotations
@@ -18,29 +19,39 @@ import numpy.typing as npt
 
 from prgec.cli.quiet import quiet_libraries
 
-SCHEMES: dict[str, dict[str, Any]] = {
-    "none": {},
-    "8da8w": {"quantize": "8da8w", "quantize_embedding": 8},
-    "8da4w": {"quantize": "8da4w", "quantize_embedding": 4},
+SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
+    "xnnpack": {
+        "8da8w": {"quantize": "8da8w", "quantize_embedding": 8},
+        "8da4w": {"quantize": "8da4w", "quantize_embedding": 4},
+    },
+    "qnn": {"f16": {}, "w8a16": {"quantize": "w8a16"}, "w4a16": {"quantize": "w4a16"}},
 }
 EPS = 1e-2
+SEQ_LEN = 64
 
 
 def main() -> None:
-    """Compile the three programs, run the steps, print the table."""
+    """Compile the programs, run the steps, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200, help="steps to compare")
-    steps = parser.parse_args().steps
+    parser.add_argument("--backend", choices=SCHEMES, default="xnnpack", help="what runs the others")
+    parser.add_argument("--batch-size", type=int, default=4, help="B, examples a step")
+    chosen = parser.parse_args()
     quiet_libraries()
-    with tempfile.TemporaryDirectory() as folder:
-        g = {scheme: projected_gradients(scheme, Path(folder), steps) for scheme in SCHEMES}
-    print("| weights | sign agreement | of the larger half | correlation | spread |")
-    print("|---|---:|---:|---:|---:|")
-    for scheme in list(SCHEMES)[1:]:
-        print(row(scheme, g[scheme], g["none"]))
+    base = {"seq_len": SEQ_LEN, "batch_size": chosen.batch_size}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        reference = projected_gradients(folder / "f32.pte", chosen.steps, base)
+        print("| weights | sign agreement | of the larger half | correlation | spread |")
+        print("|---|---:|---:|---:|---:|")
+        for scheme, changes in SCHEMES[chosen.backend].items():
+            g = projected_gradients(folder / f"{scheme}.pte", chosen.steps, base | changes, chosen.backend)
+            print(row(scheme, g, reference), flush=True)
 
 
-def projected_gradients(scheme: str, folder: Path, steps: int) -> npt.NDArray[np.float64]:
+def projected_gradients(
+    output: Path, steps: int, compile_options: dict[str, Any], backend: str = "xnnpack"
+) -> npt.NDArray[np.float64]:
     """Return g of every step and query at zero state: f64[steps * q]."""
     from prgec.compiler import compile_model
     from prgec.data.batches import step_indices, training_batch
@@ -50,7 +61,7 @@ def projected_gradients(scheme: str, folder: Path, steps: int) -> npt.NDArray[np
     from prgec.driver.program import Program
     from prgec.options import CompileOptions
 
-    options = CompileOptions(model="demo", output=folder / f"{scheme}.pte", seq_len=64, **SCHEMES[scheme])
+    options = CompileOptions(model="demo", output=output, backend=backend, **compile_options)
     program = Program.open(compile_model(options).path)
     m = program.manifest
     pairs = [(each, str(each.completion)) for each in load_dataset(data_file("train")).examples]

@@ -25,6 +25,8 @@ from prgec.runtime_ops.native import qnn_adapter
 
 # ExecuTorch 1.5 is built against the first; the adapter was tried up to the second.
 OLDEST, NEWEST = (2, 37), (2, 51)
+_EXPORTER = "executorch.backends.qualcomm"
+_TALKATIVE = (f"{_EXPORTER}._passes", f"{_EXPORTER}.partition.qnn_partitioner", f"{_EXPORTER}.qnn_preprocess")
 _LATER_BREAKS = "later ones may lay out their structures differently"
 
 
@@ -109,11 +111,13 @@ def checked_version(build: str, libraries: QnnLibraries) -> tuple[int, int]:
 
 
 def import_exporter() -> None:
-    """Import Qualcomm's passes, and take back what they do to the logging of the whole process: all of INFO, shown."""
+    """Import ExecuTorch's exporter, and take back what it does to logging: everything of INFO, shown to everybody."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     try:
-        importlib.import_module("executorch.backends.qualcomm._passes")
+        for module in _TALKATIVE:
+            importlib.import_module(module)
+            logging.getLogger(module).setLevel(logging.NOTSET)
     finally:
         root.setLevel(level)
         root.handlers[:] = handlers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,7 +80,7 @@ def session(specs: list[Any]) -> Iterator[None]:
     with_mkldnn = torch.backends.mkldnn.enabled
     with captured_native_stderr() as log:
         try:
-            with sdk_root(), _weights_shared(), QnnManagerContext({FORWARD_METHOD: specs}):
+            with sdk_root(), _root_handled(), _weights_shared(), QnnManagerContext({FORWARD_METHOD: specs}):
                 yield
         except Exception as error:  # neither the exporter nor the libraries have a base class of their own
             failure = error
@@ -93,6 +94,17 @@ def session(specs: list[Any]) -> Iterator[None]:
     if said and not (isinstance(failure, PrgecError) and failure.hint):
         raise BackendError(f"{failure}: {said[-1][:200]}") from failure
     raise failure
+
+
+@contextlib.contextmanager
+def _root_handled() -> Iterator[None]:
+    """Give the root logger a handler: `logging.warning` without one makes one, of a stderr that is closed soon."""
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
 
 
 @contextlib.contextmanager
