@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "fail.h"
-#include "files.h"
+#include "program_file.h"
 
 namespace prge {
 
@@ -23,34 +23,6 @@ using executorch::runtime::EValue;
 
 // A dynamic sequence axis is exported with this lower bound.
 constexpr int32_t kMinTokens = 2;
-constexpr int64_t kChunk = 1024;
-constexpr size_t kSampleBytes = size_t{1} << 20;
-
-// The runtime maps the file: a missing tail would be a bus error in the middle of training.
-Error check_envelope(const std::string& path) {
-  auto file = MappedFile::open(path);
-  if (!file.ok()) {
-    return file.error();
-  }
-  const uint8_t* data = (*file)->data();
-  const size_t size = (*file)->size();
-  if (size < 40 || std::memcmp(data + 4, "ET", 2) != 0) {
-    return fail(Error::InvalidProgram, "not an ExecuTorch program (%s)", path.c_str());
-  }
-  if (std::memcmp(data + 8, "eh", 2) != 0) {
-    return Error::Ok;
-  }
-  uint32_t header_bytes;
-  uint64_t program_bytes, segments_at, segment_bytes = 0;
-  std::memcpy(&header_bytes, data + 12, 4);
-  std::memcpy(&program_bytes, data + 16, 8);
-  std::memcpy(&segments_at, data + 24, 8);
-  if (header_bytes >= 32) { // shorter headers predate the field
-    std::memcpy(&segment_bytes, data + 32, 8);
-  }
-  const bool is_whole = program_bytes <= size && segments_at <= size && segment_bytes <= size - segments_at;
-  return is_whole ? Error::Ok : fail(Error::InvalidProgram, "the program is cut short (%s)", path.c_str());
-}
 
 TensorPtr ints(std::vector<int64_t>& data, int64_t rows, int64_t columns) {
   return from_blob(
@@ -77,16 +49,6 @@ class Program::Methods : public Module {
   }
 };
 
-void SiteState::master(int64_t first, int64_t count, float* to) const {
-  for (int64_t i = first; i < first + count; ++i) {
-    double sum = data[i];
-    for (int64_t copy = 1; copy < copies; ++copy) {
-      sum = sum + data[copy * numel() + i];
-    }
-    to[i - first] = static_cast<float>(sum / static_cast<double>(copies));
-  }
-}
-
 Program::Program() = default;
 Program::~Program() = default;
 
@@ -97,7 +59,9 @@ Result<std::unique_ptr<Program>> Program::open(const std::string& path) {
   PRGE_TRY(program->load({}));
   PRGE_TRY(program->read_constants());
   if (!program->manifest_.data_sha256.empty()) {
-    PRGE_TRY(program->find_data());
+    const auto data_path = find_data(path, program->manifest_.data_sha256);
+    PRGE_TRY(data_path.error());
+    PRGE_TRY(program->load(*data_path));
   }
   PRGE_TRY(program->load_methods());
   PRGE_TRY(program->find_state());
@@ -120,31 +84,6 @@ Error Program::load(const std::string& data_path) {
   return error == Error::Ok
       ? Error::Ok
       : fail(Error::InvalidProgram, "the program is damaged (%s): %s", path_.c_str(), to_string(error));
-}
-
-// Weights in a file of the same name: SHA-256 over its size, first and last MiB says whether it is the right one.
-Error Program::find_data() {
-  const std::string path = path_.substr(0, path_.rfind('.')) + ".ptd";
-  auto file = MappedFile::open(path);
-  if (!file.ok()) {
-    return fail(
-        Error::InvalidProgram, "the program's weights are missing: expected %s (%s). Hint: copy both files",
-        path.c_str(), path_.c_str());
-  }
-  const size_t size = (*file)->size();
-  const size_t sample = std::min(size, kSampleBytes);
-  const std::string digits = std::to_string(size);
-  const Digest digest = Sha256()
-                            .update(digits.data(), digits.size())
-                            .update((*file)->data(), sample)
-                            .update((*file)->data() + size - sample, sample)
-                            .finish();
-  if (digest.hex() != manifest_.data_sha256) {
-    return fail(
-        Error::InvalidProgram, "%s belongs to another program (%s). Hint: copy both files of one compilation",
-        path.c_str(), path_.c_str());
-  }
-  return load(path);
 }
 
 Error Program::read_constants() {
@@ -346,22 +285,6 @@ Error Program::apply(const float* g, double lr, int64_t seed, uint64_t step) {
   return outputs.ok()
       ? Error::Ok
       : fail(Error::InvalidProgram, "the program failed to run (%s): %s", path_.c_str(), to_string(outputs.error()));
-}
-
-Digest Program::masters_sha256() const {
-  Sha256 sha256;
-  float chunk[kChunk];
-  for (const SiteState& site : sites_) {
-    const std::string head =
-        site.name + " [" + std::to_string(site.rank) + ", " + std::to_string(site.out) + "]\n";
-    sha256.update(head.data(), head.size());
-    for (int64_t at = 0; at < site.numel(); at += kChunk) {
-      const int64_t count = std::min(kChunk, site.numel() - at);
-      site.master(at, count, chunk);
-      sha256.update(chunk, static_cast<size_t>(count) * sizeof(float));
-    }
-  }
-  return sha256.finish();
 }
 
 } // namespace prge

@@ -60,7 +60,6 @@ class Program {
   class Methods;
   Program();
   Error load(const std::string& data_path);
-  Error find_data();
   Error read_constants();
   Error load_methods();
   Error find_state();

@@ -1,0 +1,16 @@
+// The files a program consists of: the .pte, and weights beside it where the backend keeps them there.
+#pragma once
+
+#include <string>
+
+#include "prge/error.h"
+
+namespace prge {
+
+// That the file is an ExecuTorch program and whole.
+Error check_envelope(const std::string& path);
+
+// Path of the weights of the program at `path`: the file of the same name, if it is the one with this fingerprint.
+Result<std::string> find_data(const std::string& path, const std::string& sha256);
+
+} // namespace prge
