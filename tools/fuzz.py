@@ -16,8 +16,6 @@ import hashlib
 import random
 import resource
 import signal
-import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,32 +28,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools.fuzz_inputs import mutate  # noqa: E402
+from tools.fuzz_readers import NATIVE_KINDS, NativeReader, Reader, build_reader, make_readers  # noqa: E402
 
-CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 KEPT = ROOT / "build" / "fuzz"
-# As tests/fuzz/read_inputs.cpp numbers them.
-NATIVE_KINDS = {"journal": 0, "rows": 1, "adapter": 2, "manifest": 3}
 MAX_SECONDS = 10
 _MAX_BYTES = 16 << 30
-_JSONL = b"""{"sentence": "a film of rare warmth", "label": 1}
-{"sentence": "dull", "label": 0}
-{"sentence": "the plot is a plot", "label": 0}
-"""
-
-
-@dataclass
-class Reader:
-    """A reader of files that strangers may have made.
-
-    Attributes:
-        kind: What it reads.
-        read: Reads a file, or refuses it with a `PrgecError`.
-        seeds: Good files, and bad ones of the corpus.
-    """
-
-    kind: str
-    read: Callable[[Path], object]
-    seeds: list[bytes]
 
 
 @dataclass
@@ -67,80 +44,6 @@ class Tally:
     tried: int = 0
     accepted: int = 0
     crashes: list[str] = field(default_factory=list)
-
-
-class NativeReader:
-    """The C++ readers, in a process of their own that is started again when an input ends it; a context manager."""
-
-    def __init__(self, executable: Path, program: Path) -> None:
-        self._command = [str(executable), str(program)]
-
-    def __enter__(self) -> NativeReader:
-        self._start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def read(self, kind: str, data: bytes) -> bool | None:
-        """Return whether an input was accepted, None if it ended the process."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(struct.pack("<II", NATIVE_KINDS[kind], len(data)) + data)
-        self._process.stdin.flush()
-        answer = self._process.stdout.read(1)
-        if answer:
-            return answer == b"\1"
-        self._process.wait()
-        self._start()
-        return None
-
-    def _start(self) -> None:
-        # Address sanitisers reserve more addresses than the limit for Python allows.
-        self._process = subprocess.Popen(
-            ["prlimit", "--as=unlimited", *self._command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-
-
-def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
-    """Return a reader for every kind of file, with good files to start from.
-
-    Args:
-        program: A .pte with seeded state.
-        tokenizer: Its packed tokenizer.
-        work: Scratch folder.
-    """
-    from prgec.contract import Manifest
-    from prgec.data.dataset import load_dataset
-    from prgec.data.rows_file import read_rows
-    from prgec.driver.adapter import load_adapter, save_adapter
-    from prgec.driver.journal import read_journal
-    from prgec.driver.program import Program
-    from prgec.driver.pte_file import check_pte_file
-    from prgec.inspection import inspect_program
-    from prgec.tokenizer import Tokenizer
-    from tools.faults import write_rows
-
-    opened = Program.open(program)
-    manifest = opened.manifest
-    save_adapter(work / "adapter", opened)
-    write_rows(work / "rows", program, 3)
-    good = {
-        "journal": _journal(work / "journal"), "rows": (work / "rows").read_bytes(), "jsonl": _JSONL,
-        "adapter": (work / "adapter").read_bytes(), "manifest": manifest.to_json().encode(), "tokenizer": tokenizer,
-        "envelope": program.read_bytes()[:64], "program": program.read_bytes(),
-    }  # fmt: skip
-    read: dict[str, Callable[[Path], object]] = {
-        "journal": read_journal,
-        "rows": lambda path: read_rows(path, manifest, opened.tokenizer.sha256).rows[:],
-        "jsonl": load_dataset,
-        "adapter": lambda path: load_adapter(path, opened),
-        "manifest": lambda path: Manifest.from_json(path.read_bytes().decode("utf-8", "replace")).to_json(),
-        "tokenizer": lambda path: Tokenizer.unpack(path.read_bytes()),
-        "envelope": check_pte_file,
-        "program": inspect_program,
-    }
-    return [Reader(kind, read[kind], [good[kind], *_kept(kind)]) for kind in read]
 
 
 def fuzz(
@@ -207,24 +110,6 @@ def _too_slow(number: int, frame: FrameType | None) -> None:
     raise TimeoutError(f"longer than {MAX_SECONDS} s")
 
 
-def _kept(kind: str) -> list[bytes]:
-    return [path.read_bytes() for path in sorted((CORPUS / kind).glob("*"))]
-
-
-def _journal(path: Path) -> bytes:
-    import numpy as np
-
-    from prgec.driver.journal import EvaluationRecord, Header, JournalWriter, Record, StateRecord, StepRecord
-
-    header = Header(2, 3, -5, 9, 3e-3, 1e-2, "linear", "std", 7, 0xDEADBEEF, "ab" * 32, "cd" * 32)
-    ones = np.ones((2, 2))
-    records: list[Record] = [StepRecord(i, 0.1, 0.01, ones, ones[0].astype(np.float32)) for i in (1, 2)]
-    with JournalWriter(path, header) as writer:
-        for record in (*records, EvaluationRecord(2, 2.5, None, 4), StateRecord(2, "ef" * 32)):
-            writer.append(record)
-    return path.read_bytes()
-
-
 def guide(reader: Reader, work: Path, arguments: list[str]) -> None:
     """Hand one reader to atheris, which never returns."""
     import atheris
@@ -257,19 +142,6 @@ def _instrumented(*, is_wanted: bool) -> contextlib.AbstractContextManager[objec
     return context
 
 
-def build_reader(work: Path) -> Path:
-    """Build the C++ readers with sanitisers."""
-    from prgec.driver.emit import emit_driver
-
-    emit_driver(work / "driver")
-    build = KEPT / "native"
-    flags = ["-DCMAKE_CXX_FLAGS_RELEASE=-O1", f"-DPRGE_DRIVER={work / 'driver'}"]
-    for command in (["cmake", "-S", ROOT / "tests" / "fuzz", "-B", build, "-G", "Ninja", *flags],
-                    ["cmake", "--build", build, "--target", "read_inputs"]):  # fmt: skip
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return build / "read_inputs"
-
-
 def table(tallies: list[Tally]) -> str:
     """Return the table people read."""
     lines = [f"{'language':10}{'file':12}{'inputs':>10}{'accepted':>10}{'crashes':>9}"]
@@ -287,7 +159,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the mutations [0]")
     parser.add_argument("--atheris", metavar="KIND", help="one kind of file, guided by coverage")
     options = parser.parse_args()
-    from tools.faults import make_inputs
+    from tools.tiny_inputs import make_inputs
 
     with _instrumented(is_wanted=options.atheris is not None):
         from prgec.tokenizer import pack_tokenizer
@@ -302,7 +174,7 @@ def main() -> int:
             chosen = next(reader for reader in readers if reader.kind == options.atheris)
             guide(chosen, work, [f"-max_total_time={options.seconds:.0f}"])
         tallies: list[Tally] = []
-        with NativeReader(options.reader or build_reader(work), program) as native:
+        with NativeReader(options.reader or build_reader(work, KEPT / "native"), program) as native:
             for reader in readers:
                 end = time.monotonic() + options.seconds / len(readers)
                 tallies += fuzz(reader, random.Random(options.seed), work, native, lambda _: time.monotonic() > end)  # noqa: B023

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from prgec.driver.journal import read_journal
+from tools.fault_cases import Bench, Tally, run_cases
 from tools.fault_drivers import CppDriver, Driver, PythonDriver
-from tools.faults import Bench, Tally, run_cases, table, workplace, write_rows
+from tools.faults import table, workplace
+from tools.tiny_inputs import write_rows
 
 
 @pytest.fixture(scope="module", params=["C++", "Python"])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.fuzz import NATIVE_KINDS, Reader, fuzz, make_readers
+from tools.fuzz import fuzz
 from tools.fuzz_inputs import mutate
+from tools.fuzz_readers import NATIVE_KINDS, Reader, make_readers
 
 KINDS = ("journal", "rows", "jsonl", "adapter", "manifest", "tokenizer", "envelope", "program")
 

@@ -1,0 +1,137 @@
+"""Every reader of files that strangers may have made, in Python and in C++, with good files to start from."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CORPUS = ROOT / "tests" / "fuzz" / "corpus"
+# As tests/fuzz/read_inputs.cpp numbers them.
+NATIVE_KINDS = {"journal": 0, "rows": 1, "adapter": 2, "manifest": 3}
+_JSONL = b"""{"sentence": "a film of rare warmth", "label": 1}
+{"sentence": "dull", "label": 0}
+{"sentence": "the plot is a plot", "label": 0}
+"""
+
+
+@dataclass
+class Reader:
+    """A reader of files that strangers may have made.
+
+    Attributes:
+        kind: What it reads.
+        read: Reads a file, or refuses it with a `PrgecError`.
+        seeds: Good files, and bad ones of the corpus.
+    """
+
+    kind: str
+    read: Callable[[Path], object]
+    seeds: list[bytes]
+
+
+class NativeReader:
+    """The C++ readers, in a process of their own that is started again when an input ends it; a context manager."""
+
+    def __init__(self, executable: Path, program: Path) -> None:
+        self._command = [str(executable), str(program)]
+
+    def __enter__(self) -> NativeReader:
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def read(self, kind: str, data: bytes) -> bool | None:
+        """Return whether an input was accepted, None if it ended the process."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(struct.pack("<II", NATIVE_KINDS[kind], len(data)) + data)
+        self._process.stdin.flush()
+        answer = self._process.stdout.read(1)
+        if answer:
+            return answer == b"\1"
+        self._process.wait()
+        self._start()
+        return None
+
+    def _start(self) -> None:
+        # Address sanitisers reserve more addresses than the limit for Python allows.
+        self._process = subprocess.Popen(
+            ["prlimit", "--as=unlimited", *self._command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+
+def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
+    """Return a reader for every kind of file, with good files to start from.
+
+    Args:
+        program: A .pte with seeded state.
+        tokenizer: Its packed tokenizer.
+        work: Scratch folder.
+    """
+    from prgec.contract import Manifest
+    from prgec.data.dataset import load_dataset
+    from prgec.data.rows_file import read_rows
+    from prgec.driver.adapter import load_adapter, save_adapter
+    from prgec.driver.journal import read_journal
+    from prgec.driver.program import Program
+    from prgec.driver.pte_file import check_pte_file
+    from prgec.inspection import inspect_program
+    from prgec.tokenizer import Tokenizer
+    from tools.tiny_inputs import write_rows
+
+    opened = Program.open(program)
+    manifest = opened.manifest
+    save_adapter(work / "adapter", opened)
+    write_rows(work / "rows", program, 3)
+    good = {
+        "journal": _journal(work / "journal"), "rows": (work / "rows").read_bytes(), "jsonl": _JSONL,
+        "adapter": (work / "adapter").read_bytes(), "manifest": manifest.to_json().encode(), "tokenizer": tokenizer,
+        "envelope": program.read_bytes()[:64], "program": program.read_bytes(),
+    }  # fmt: skip
+    read: dict[str, Callable[[Path], object]] = {
+        "journal": read_journal,
+        "rows": lambda path: read_rows(path, manifest, opened.tokenizer.sha256).rows[:],
+        "jsonl": load_dataset,
+        "adapter": lambda path: load_adapter(path, opened),
+        "manifest": lambda path: Manifest.from_json(path.read_bytes().decode("utf-8", "replace")).to_json(),
+        "tokenizer": lambda path: Tokenizer.unpack(path.read_bytes()),
+        "envelope": check_pte_file,
+        "program": inspect_program,
+    }
+    return [Reader(kind, read[kind], [good[kind], *_kept(kind)]) for kind in read]
+
+
+def _kept(kind: str) -> list[bytes]:
+    return [path.read_bytes() for path in sorted((CORPUS / kind).glob("*"))]
+
+
+def _journal(path: Path) -> bytes:
+    import numpy as np
+
+    from prgec.driver.journal import EvaluationRecord, Header, JournalWriter, Record, StateRecord, StepRecord
+
+    header = Header(2, 3, -5, 9, 3e-3, 1e-2, "linear", "std", 7, 0xDEADBEEF, "ab" * 32, "cd" * 32)
+    ones = np.ones((2, 2))
+    records: list[Record] = [StepRecord(i, 0.1, 0.01, ones, ones[0].astype(np.float32)) for i in (1, 2)]
+    with JournalWriter(path, header) as writer:
+        for record in (*records, EvaluationRecord(2, 2.5, None, 4), StateRecord(2, "ef" * 32)):
+            writer.append(record)
+    return path.read_bytes()
+
+
+def build_reader(work: Path, build: Path) -> Path:
+    """Build the C++ readers with sanitisers in the folder `build`."""
+    from prgec.driver.emit import emit_driver
+
+    emit_driver(work / "driver")
+    flags = ["-DCMAKE_CXX_FLAGS_RELEASE=-O1", f"-DPRGE_DRIVER={work / 'driver'}"]
+    for command in (["cmake", "-S", ROOT / "tests" / "fuzz", "-B", build, "-G", "Ninja", *flags],
+                    ["cmake", "--build", build, "--target", "read_inputs"]):  # fmt: skip
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return build / "read_inputs"

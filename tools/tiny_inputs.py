@@ -1,0 +1,36 @@
+"""A tiny program with its rows, for the tools that break runs and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+
+def make_inputs(work: Path) -> tuple[Path, Path, Path]:
+    """Compile a tiny program; return it with rows to train on and to evaluate."""
+    from prgec.cli.quiet import quiet_libraries
+
+    quiet_libraries()
+    from prgec.compiler import compile_model
+    from prgec.options import CompileOptions
+    from tests.models import TinyLlama
+
+    checkpoint = TinyLlama().write(work / "checkpoint")
+    program = work / "tiny.pte"
+    compile_model(CompileOptions(model=str(checkpoint), output=program, q=2, batch_size=1, seq_len=8, num_labels=1,
+                                 rank=4, alpha=8.0, targets=("q_proj",), backend="portable"))  # fmt: skip
+    return program, write_rows(work / "rows.bin", program, 5), write_rows(work / "eval.bin", program, 3)
+
+
+def write_rows(path: Path, program: Path, examples: int) -> Path:
+    """Write random rows with two answers each."""
+    from prgec.data.encode import Row
+    from prgec.data.rows_file import RowSet, pack_rows
+    from prgec.driver.runtime import read_constants
+
+    manifest, tokenizer = read_constants(program)
+    ids = np.random.default_rng(examples).integers(0, manifest.vocab_size, (2 * examples, manifest.seq_len)).tolist()
+    rows = [Row(tuple(row[:-1]), (len(row) - 2,), (row[-1],)) for row in ids]
+    path.write_bytes(pack_rows(RowSet(rows, 2, (0,) * examples), manifest, tokenizer.sha256, "random"))
+    return path
