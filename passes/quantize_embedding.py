@@ -3,7 +3,7 @@
 Before:
     %0: f32[N, T, D] = aten.embedding(@embed.weight, tokens)
 After:
-    %0: f32[N, T, D] = quantized_decomposed.embedding_4bit(@embed.weight_packed, @embed.weight_scale, -, -8, 7, tokens)
+    %0: f32[N, T, D] = quantized_decomposed.embedding_4bit(@embed.weight_rows, @embed.weight_rows_scale, -, -8, 7, ...)
 
 Requires: ExecuTorch's quantised kernels. Ensures: nothing.
 Numerics: CHANGES (the quantisation error of the table).
@@ -86,8 +86,9 @@ class QuantizeEmbedding(Pass):
         op = ops.embedding_byte.default if self.bits == 8 else ops.embedding_4bit.default
         stored = values if self.bits == 8 else packed_nibbles(values)
         with rewriter.before(node):
-            data = rewriter.constant(f"{table.target}_packed", stored)
-            scales = rewriter.constant(f"{table.target}_scale", scale)
+            # Not <table>_scale: that is the head's own, where the table is tied to it.
+            data = rewriter.constant(f"{table.target}_rows", stored)
+            scales = rewriter.constant(f"{table.target}_rows_scale", scale)
             lookup = rewriter.call(op, data, scales, None, scheme.minimum, scheme.maximum, tokens)
         rewriter.replace(node, lookup)
 

@@ -77,7 +77,13 @@ class Rewriter:
         raise InternalError("the traced function returns nothing")
 
     def constant(self, name: str, value: torch.Tensor) -> Node:
-        """Add a read-only tensor under the fully qualified `name`."""
+        """Add a read-only tensor under the fully qualified `name`.
+
+        Raises:
+            InternalError: If the name stands for another value already, which somebody may read.
+        """
+        if _has_attribute(self.program.module, name) and not self._holds(name, value):
+            raise InternalError(f"{self.rule} stores a second tensor as {name}")
         return self._tensor(name, value)
 
     def state(self, name: str, value: torch.Tensor) -> Node:
@@ -179,6 +185,11 @@ class Rewriter:
         owner = _submodule(self.program.module, owner_name)
         owner.register_buffer(leaf, value)
         return self.read(name)
+
+    def _holds(self, name: str, value: torch.Tensor) -> bool:
+        there = _submodule(self.program.module, name.rpartition(".")[0])
+        held = getattr(there, name.rpartition(".")[2])
+        return held.dtype == value.dtype and torch.equal(held, value)
 
     def _fake_result(self, op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with self.program.fake_mode, torch.no_grad():

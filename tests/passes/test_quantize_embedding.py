@@ -5,6 +5,7 @@ import torch
 
 from prgec.errors import PassError
 from prgec.passes.program import GraphProgram
+from prgec.passes.quantize_base import QuantizeBase
 from prgec.passes.quantize_embedding import QuantizeEmbedding
 from tests.passes.builder import GraphBuilder, row_inputs
 from tests.passes.golden import expect, run_pass, transcript
@@ -28,9 +29,9 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   return %0
 --- quantize-embedding: 1 hits
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
-  %0: f32[4, T, 8] = quantized_decomposed.embedding_4bit(@embed.weight_packed, @embed.weight_scale, None, -8, 7, tokens)
+  %0: f32[4, T, 8] = quantized_decomposed.embedding_4bit(@embed.weight_rows, @embed.weight_rows_scale, None, -8, 7, tokens)
   return %0
-""",
+""",  # noqa: E501 - a golden line is as long as it is
     )
 
 
@@ -43,7 +44,7 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   return %0
 --- quantize-embedding: 1 hits
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
-  %0: f32[4, T, 8] = quantized_decomposed.embedding_byte(@embed.weight_packed, @embed.weight_scale, None, -128, 127, tokens)
+  %0: f32[4, T, 8] = quantized_decomposed.embedding_byte(@embed.weight_rows, @embed.weight_rows_scale, None, -128, 127, tokens)
   return %0
 """,  # noqa: E501 - a golden line is as long as it is
     )
@@ -101,3 +102,25 @@ def test_parity_within_half_a_step_of_every_group(bits: int, steps: int) -> None
     step = 2 * groups.abs().amax(-1, keepdim=True) / steps
     error = (run(program, rows)[0].unflatten(-1, (-1, 2)) - groups).abs()
     assert bool((error <= 0.5001 * step).all()) and float(error.max()) > 0
+
+
+def test_parity_of_a_table_tied_to_a_head_of_other_bits() -> None:
+    """The head's values and scales are stored under the table's name as well: neither may take the other's."""
+
+    def tied() -> GraphProgram:
+        b = GraphBuilder(dynamic=True)
+        rows = b.hidden(8)
+        return b.done(rows, b.call(aten.linear.default, b.weight("x", 2, 8), b.read("embed.weight")))
+
+    rows = row_inputs(tied())
+    passes = {"table": QuantizeEmbedding(bits=8, group=2), "head": QuantizeBase(scheme="8da4w", group=2)}
+    alone = {}
+    for name, each in passes.items():
+        program = tied()
+        assert run_pass(program, each).hits == 1
+        alone[name] = run(program, rows)
+    both = tied()
+    for each in (passes["head"], passes["table"]):
+        run_pass(both, each)
+    table, head = run(both, rows)
+    assert torch.equal(table, alone["table"][0]) and torch.equal(head, alone["head"][1])

