@@ -15,7 +15,7 @@ const char kUsage[] =
     "  --warmup N           steps over which lr rises first [0]\n"
     "  --eps X              perturbation scale [0.01]\n"
     "  --seed N             key of noise and data order [0]\n"
-    "  --estimator NAME     plain, norm or std [plain]\n"
+    "  --estimator NAME     norm, plain or std [norm]\n"
     "  --eval-every N       also evaluate every N steps\n"
     "  --snapshot-every N   keep the state every N steps, 0 for never [100]\n"
     "  --init-adapter FILE  start from this adapter\n"

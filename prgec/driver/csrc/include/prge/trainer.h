@@ -36,7 +36,7 @@ struct Settings {
   int64_t seed = 0; // of the random directions and the order of examples
   std::string schedule = "linear"; // or "constant", "cosine": how lr falls over the run
   uint64_t warmup = 0; // steps over which lr rises before the schedule begins
-  std::string estimator = "plain"; // or "std": scale-free, forgives a learning rate that is too high
+  std::string estimator = "norm"; // steps of equal length; or "plain", the paper's; or "std"
   double max_g = 0; // largest |g| a step may apply, 0 for any
   std::string over_limit = "clip"; // or "skip": what becomes of a step with a larger one
   std::string not_finite = "stop"; // or "skip": what becomes of a step whose loss or g is not finite
