@@ -73,7 +73,7 @@ class Std:
         return "estimator std needs q > 1 to normalise: with q = 1 it only caps the gradient" if q == 1 else None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Norm:
     """Projected gradients scaled so that every step has the same length: each weight moves by lr in root mean square.
 
@@ -85,14 +85,20 @@ class Norm:
 
     Attributes:
         floor: Added to r. Without it a flat start, where all g are rounding noise, takes steps of full length.
+        decay: Share of a running mean of r^2 that survives a step; 0, as drivers have it, knows this step alone.
     """
 
     floor: float = 1e-2
+    decay: float = 0.0
+    _moment: float = field(default=0.0, init=False)
+    _steps: int = field(default=0, init=False)
 
     def coefficients(self, loss_plus_q: Float64Array, loss_minus_q: Float64Array, eps: float) -> Float64Array:
-        """Return the scaled projected gradients: f64[q]."""
+        """Return the scaled projected gradients, f64[q], and remember this step."""
         g_q = Plain().coefficients(loss_plus_q, loss_minus_q, eps)
-        scale = np.sqrt(float(g_q.size)) / (np.sqrt(ordered_mean(g_q * g_q)) + self.floor)
+        self._steps += 1
+        self._moment = self.decay * self._moment + (1.0 - self.decay) * float(ordered_mean(g_q * g_q))
+        scale = np.sqrt(float(g_q.size)) / (np.sqrt(self._moment / (1.0 - self.decay**self._steps)) + self.floor)
         scaled_q: Float64Array = g_q * scale
         return scaled_q
 

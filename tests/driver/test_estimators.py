@@ -41,6 +41,15 @@ def test_norm_takes_small_steps_where_the_loss_is_flat() -> None:
     assert Norm().remark(1) is None
 
 
+def test_norm_with_a_running_mean() -> None:
+    estimator, moment = Norm(floor=0.0, decay=0.9), 0.0
+    for step, scale in enumerate((1.0, 3.0, 0.5), 1):
+        g = scale * np.array([5.0, -5.0, 0.0, 15.0])
+        moment = 0.9 * moment + 0.1 * (g**2).mean()
+        found = estimator.coefficients(1.0 + scale * (PLUS - MINUS), MINUS, 1e-2)
+        np.testing.assert_allclose(found, 2.0 * g / np.sqrt(moment / (1 - 0.9**step)), rtol=1e-12)
+
+
 @pytest.mark.parametrize("scale", [1.0, 100.0])
 def test_std_does_not_depend_on_the_scale_of_the_loss(scale: float) -> None:
     reference = Std(floor=0.0).coefficients(PLUS, MINUS, 1e-2)
