@@ -75,30 +75,32 @@ class Std:
 
 @dataclass
 class Norm:
-    """Projected gradients scaled so that every step has the same length: each weight moves by lr in root mean square.
+    """Projected gradients scaled so that steps have one length: each weight moves by lr a step in root mean square.
 
-    With r the root mean square of the g_i: sqrt(q) g_i / (r + floor). The update lr/q sum_i g_i z_i of D weights then
-    has length lr sqrt(D), whatever q and the scale of the loss. g_i is odd in z_i, so its mean over draws of z_i is
-    zero and r estimates the norm of the gradient: this is normalised gradient descent (Hazan, Levy and Shalev-Shwartz,
-    arXiv 1507.02030) by random directions, a combination of ours. Unlike `std` it subtracts no mean, needs no cap, for
-    |g_i| <= q, and means something for q = 1, where it keeps the sign of g.
+    sqrt(q) g_i / (r + floor), with r^2 a running mean of the squares of all g_i, corrected for its start at zero. The
+    update lr/q sum_i g_i z_i of D weights then has length lr sqrt(D), whatever q and the scale of the loss, and less
+    where the gradient is smaller than of late. g_i is odd in z_i, so its mean over draws of z_i is zero and r estimates
+    the norm of the gradient: Adam's scale kept as one number, as in `Meazo`, from every g_i instead of their mean.
+    With decay = 0 it is normalised gradient descent (Hazan, Levy and Shalev-Shwartz, arXiv 1507.02030) by random
+    directions. The combination is ours. It needs no cap, for |g_i| < q / sqrt(1 - decay).
 
     Attributes:
+        decay: Share of the mean that survives a step.
         floor: Added to r. Without it a flat start, where all g are rounding noise, takes steps of full length.
-        decay: Share of a running mean of r^2 that survives a step; 0, as drivers have it, knows this step alone.
     """
 
+    decay: float = 0.99
     floor: float = 1e-2
-    decay: float = 0.0
     _moment: float = field(default=0.0, init=False)
-    _steps: int = field(default=0, init=False)
+    # decay to the power of the steps; multiplied, because `pow` differs between C libraries.
+    _rest: float = field(default=1.0, init=False)
 
     def coefficients(self, loss_plus_q: Float64Array, loss_minus_q: Float64Array, eps: float) -> Float64Array:
         """Return the scaled projected gradients, f64[q], and remember this step."""
         g_q = Plain().coefficients(loss_plus_q, loss_minus_q, eps)
-        self._steps += 1
+        self._rest *= self.decay
         self._moment = self.decay * self._moment + (1.0 - self.decay) * float(ordered_mean(g_q * g_q))
-        scale = np.sqrt(float(g_q.size)) / (np.sqrt(self._moment / (1.0 - self.decay**self._steps)) + self.floor)
+        scale = np.sqrt(float(g_q.size)) / (np.sqrt(self._moment / (1.0 - self._rest)) + self.floor)
         scaled_q: Float64Array = g_q * scale
         return scaled_q
 

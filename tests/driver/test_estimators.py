@@ -27,7 +27,7 @@ def test_std_divides_by_the_spread_over_queries() -> None:
 def test_norm_moves_every_weight_by_lr_in_root_mean_square(q: int, scale: float) -> None:
     """Over many weights, whose noise is nearly orthogonal between queries."""
     noise = np.random.default_rng(0).standard_normal((q, 200_000))
-    g = Norm(floor=0.0).coefficients(1.0 + scale * (PLUS - MINUS)[:q], MINUS[:q], 1e-2)
+    g = Norm(decay=0.9, floor=0.0).coefficients(1.0 + scale * (PLUS - MINUS)[:q], MINUS[:q], 1e-2)
     step = 3e-3 / q * g @ noise
     assert np.sqrt((step**2).mean()) == pytest.approx(3e-3, rel=0.02)
     plain = Plain().coefficients(PLUS[:q], MINUS[:q], 1e-2)
@@ -42,7 +42,7 @@ def test_norm_takes_small_steps_where_the_loss_is_flat() -> None:
 
 
 def test_norm_with_a_running_mean() -> None:
-    estimator, moment = Norm(floor=0.0, decay=0.9), 0.0
+    estimator, moment = Norm(decay=0.9, floor=0.0), 0.0
     for step, scale in enumerate((1.0, 3.0, 0.5), 1):
         g = scale * np.array([5.0, -5.0, 0.0, 15.0])
         moment = 0.9 * moment + 0.1 * (g**2).mean()

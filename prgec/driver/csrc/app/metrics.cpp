@@ -22,9 +22,9 @@ std::string text(double value) {
 }
 
 // What was done to a step: its coefficients are not those its losses give.
-std::string intervention(const Record& record, const std::string& estimator) {
+std::string intervention(const Record& record, Estimator& estimator) {
   std::vector<double> measured(record.g.size());
-  estimate(estimator, record.losses.data(), static_cast<int64_t>(measured.size()), record.eps, measured.data());
+  estimator.coefficients(record.losses.data(), static_cast<int64_t>(measured.size()), record.eps, measured.data());
   bool is_same = true, is_zero = true;
   for (size_t i = 0; i < measured.size(); ++i) {
     is_same = is_same && static_cast<float>(measured[i]) == record.g[i];
@@ -33,7 +33,7 @@ std::string intervention(const Record& record, const std::string& estimator) {
   return is_same ? "" : is_zero ? ", \"limited\": \"skipped\"" : ", \"limited\": \"clipped\"";
 }
 
-std::string line_of(const Record& record, const std::string& estimator) {
+std::string line_of(const Record& record, Estimator& estimator) {
   const std::string head = "{\"step\": " + std::to_string(record.step);
   if (record.kind == RecordKind::Evaluation) {
     return head + ", \"eval_loss\": " + text(record.loss) + ", \"eval_accuracy\": " + text(record.accuracy) + "}\n";
@@ -54,9 +54,10 @@ Error write_metrics(const std::string& journal, const std::string& path) {
   PRGE_TRY(reader.error());
   AtomicFile file(path);
   PRGE_TRY(file.open());
+  Estimator estimator((*reader)->header().estimator);
   for (Record record; (*reader)->next(record);) {
     if (record.kind != RecordKind::State) {
-      const std::string line = line_of(record, (*reader)->header().estimator);
+      const std::string line = line_of(record, estimator);
       PRGE_TRY(file.write(line.data(), line.size()));
     }
   }

@@ -10,6 +10,8 @@ namespace {
 constexpr double kPi = 3.141592653589793;
 // Of the estimators `norm` and `std`: keeps a flat start from taking full steps.
 constexpr double kFloor = 1e-2;
+// Of `norm`: share of the running mean that survives a step.
+constexpr double kDecay = 0.99;
 // Of `std`: keeps queries that agree from taking a huge step.
 constexpr double kCap = 4.0;
 
@@ -19,18 +21,6 @@ double factor(const std::string& schedule, double progress) {
     return 1.0 - progress;
   }
   return schedule == "cosine" ? 0.5 * (1.0 + std::cos(kPi * progress)) : 1.0;
-}
-
-void to_equal_length(double* g, int64_t q) {
-  double squares = g[0] * g[0];
-  for (int64_t i = 1; i < q; ++i) {
-    squares = squares + g[i] * g[i];
-  }
-  const double count = static_cast<double>(q);
-  const double scale = std::sqrt(count) / (std::sqrt(squares / count) + kFloor);
-  for (int64_t i = 0; i < q; ++i) {
-    g[i] = g[i] * scale;
-  }
 }
 
 void divide_by_deviation(double* g, int64_t q) {
@@ -66,17 +56,35 @@ bool is_estimator(const std::string& name) {
   return name == "plain" || name == "norm" || name == "std";
 }
 
-void estimate(const std::string& name, const double* losses, int64_t q, double eps, double* g) {
+void Estimator::coefficients(const double* losses, int64_t q, double eps, double* g) {
+  if (!std::all_of(losses, losses + 2 * q, [](double loss) { return std::isfinite(loss); })) {
+    std::fill(g, g + q, std::nan(""));
+    return;
+  }
   for (int64_t i = 0; i < q; ++i) {
     g[i] = (losses[2 * i] - losses[2 * i + 1]) / (2.0 * eps);
   }
-  if (name == "norm") {
+  if (name_ == "norm") {
     to_equal_length(g, q);
-  } else if (name == "std") {
+  } else if (name_ == "std") {
     divide_by_deviation(g, q);
     for (int64_t i = 0; i < q; ++i) {
       g[i] = std::min(std::max(g[i], -kCap), kCap);
     }
+  }
+}
+
+void Estimator::to_equal_length(double* g, int64_t q) {
+  double squares = g[0] * g[0];
+  for (int64_t i = 1; i < q; ++i) {
+    squares = squares + g[i] * g[i];
+  }
+  const double count = static_cast<double>(q);
+  rest_ = rest_ * kDecay;
+  moment_ = kDecay * moment_ + (1.0 - kDecay) * (squares / count);
+  const double scale = std::sqrt(count) / (std::sqrt(moment_ / (1.0 - rest_)) + kFloor);
+  for (int64_t i = 0; i < q; ++i) {
+    g[i] = g[i] * scale;
   }
 }
 

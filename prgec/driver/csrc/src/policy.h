@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace prge {
 
@@ -13,8 +14,22 @@ bool is_schedule(const std::string& name);
 double learning_rate(const std::string& schedule, double lr, uint64_t warmup, uint64_t steps, uint64_t step);
 
 bool is_estimator(const std::string& name);
-// Writes g[q] from losses[q][2], + before -.
-void estimate(const std::string& name, const double* losses, int64_t q, double eps, double* g);
+
+// Turns losses into g. It may remember earlier steps: it hears of every step of a run once and in order.
+class Estimator {
+ public:
+  explicit Estimator(std::string name) : name_(std::move(name)) {}
+
+  // Writes g[q] from losses[q][2], + before -. Losses that are not finite give NaN and are not remembered.
+  void coefficients(const double* losses, int64_t q, double eps, double* g);
+
+ private:
+  void to_equal_length(double* g, int64_t q);
+
+  std::string name_;
+  double moment_ = 0.0; // running mean of the squares of g
+  double rest_ = 1.0; // kDecay to the power of the steps
+};
 
 // From left to right.
 double ordered_mean(const double* values, size_t size);

@@ -132,6 +132,7 @@ Result<uint64_t> Trainer::Impl::take_up(const std::string& path, JournalReader& 
     if (record.kind == RecordKind::Step) {
       ++steps_done;
       divergence.hear(ordered_mean(record.losses.data(), record.losses.size()));
+      estimator.coefficients(record.losses.data(), manifest.q, record.eps, g.data());
     }
     if (record.kind == RecordKind::Evaluation) {
       evaluated_at = record.step;

@@ -108,7 +108,7 @@ Error Trainer::Impl::measure(StepResult& result) {
     record.losses[pair] = sum / static_cast<double>(batch);
   }
   result.loss = ordered_mean(record.losses.data(), 2 * q);
-  estimate(settings.estimator, record.losses.data(), manifest.q, settings.eps, g.data());
+  estimator.coefficients(record.losses.data(), manifest.q, settings.eps, g.data());
   for (size_t i = 0; i < q; ++i) {
     record.g[i] = static_cast<float>(g[i]);
   }

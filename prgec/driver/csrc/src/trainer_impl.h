@@ -9,6 +9,7 @@
 #include "divergence.h"
 #include "files.h"
 #include "journal.h"
+#include "policy.h"
 #include "prge/trainer.h"
 #include "program.h"
 
@@ -22,6 +23,7 @@ class Trainer::Impl {
       : program(std::move(opened)),
         manifest(program->manifest()),
         settings(chosen),
+        estimator(chosen.estimator),
         divergence(chosen.diverged, chosen.window) {
     const auto q = static_cast<size_t>(manifest.q);
     pending.resize(q);
@@ -61,6 +63,7 @@ class Trainer::Impl {
   std::unique_ptr<Program> program;
   const Manifest& manifest;
   Settings settings;
+  Estimator estimator;
   Divergence divergence;
   std::vector<std::vector<float>> initial; // masters before the first step, where a run may go back
   Shape shape;
