@@ -43,11 +43,12 @@ class Backend(Protocol):
     def soc(self) -> str:
         """Chip it compiles for; empty where that makes no difference."""
 
-    def memory_bytes(self, num_weights: int) -> int:
+    def memory_bytes(self, num_weights: int, scheme: str) -> int:
         """Memory a lowering takes at its peak, process and all, as far as it is known; else 0.
 
         Args:
             num_weights: Parameters of the model.
+            scheme: How frozen layers are quantised, as `--quantize` spells it.
         """
 
     def check(self) -> None:

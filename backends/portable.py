@@ -27,7 +27,7 @@ class PortableBackend:
     legality: ClassVar[frozenset[str]] = frozenset()
     soc: ClassVar[str] = ""
 
-    def memory_bytes(self, num_weights: int) -> int:
+    def memory_bytes(self, num_weights: int, scheme: str) -> int:
         """Not measured."""
         del num_weights
         return 0

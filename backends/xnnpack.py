@@ -45,7 +45,7 @@ class XnnpackBackend:
 
     soc: ClassVar[str] = ""
 
-    def memory_bytes(self, num_weights: int) -> int:
+    def memory_bytes(self, num_weights: int, scheme: str) -> int:
         """Not measured."""
         del num_weights
         return 0

@@ -149,7 +149,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     with clock.stage("load"):
         backend.check()
         source = load_source(options)
-        check_memory(backend, source.checkpoint.name, source.model)
+        check_memory(backend, source.checkpoint.name, source.model, options.quantize)
         options = fit_options(options, Tokenizer.unpack(source.tokenizer), source.max_positions)
     with clock.stage("export"):
         dynamic = backend.dynamic_seq_len and not options.static

@@ -95,8 +95,8 @@ def _backend(name: str) -> BackendHealth:
     try:
         backend.check()
     except PrgecError as error:
-        return BackendHealth(name, False, str(error), backend.memory_bytes(REFERENCE_WEIGHTS))
-    return BackendHealth(name, True, "", backend.memory_bytes(REFERENCE_WEIGHTS))
+        return BackendHealth(name, False, str(error), backend.memory_bytes(REFERENCE_WEIGHTS, "none"))
+    return BackendHealth(name, True, "", backend.memory_bytes(REFERENCE_WEIGHTS, "none"))
 
 
 def _kernels() -> tuple[str, bool]:

@@ -35,7 +35,7 @@ class CudaBackend:
     legality: ClassVar[frozenset[str]] = frozenset({"return-state", "narrow-weights"})
     soc: ClassVar[str] = ""
 
-    def memory_bytes(self, num_weights: int) -> int:
+    def memory_bytes(self, num_weights: int, scheme: str) -> int:
         """Not measured."""
         del num_weights
         return 0

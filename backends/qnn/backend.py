@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # docs/reports/qnn-tinyllama.md
 _MEMORY_BASE_BYTES = 1_000_000_000
-_MEMORY_BYTES_A_WEIGHT = 18
+_MEMORY_BYTES_A_WEIGHT = {"none": 18, "w8a16": 14, "w4a16": 12}
 
 
 class QnnBackend:
@@ -58,9 +58,9 @@ class QnnBackend:
 
         return {"qairt": load_libraries().version_text}
 
-    def memory_bytes(self, num_weights: int) -> int:
-        """Measured on truncated Llamas of TinyLlama's width."""
-        return _MEMORY_BASE_BYTES + _MEMORY_BYTES_A_WEIGHT * num_weights
+    def memory_bytes(self, num_weights: int, scheme: str) -> int:
+        """Measured on Llamas of TinyLlama's width."""
+        return _MEMORY_BASE_BYTES + _MEMORY_BYTES_A_WEIGHT[scheme] * num_weights
 
     def check(self) -> None:
         """Load Qualcomm's libraries, which is the surest test that they are here, and ExecuTorch's exporter for them.

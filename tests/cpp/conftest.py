@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sysconfig
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ from prgec.compiler import compile_model
 from prgec.data.encode import Row
 from prgec.data.rows_file import RowSet, pack_rows
 from prgec.driver.emit import emit_driver
+from prgec.driver.options import RunOptions
+from prgec.driver.run import run
 from prgec.driver.runtime import read_constants
 from prgec.options import CompileOptions
 from tests.device import DeviceBackend
@@ -31,6 +35,8 @@ PROGRAMS = {
 }
 # State behind the losses, noise in the graph, and weights in a file beside it, as on a GPU.
 DEVICE = "device"
+# Of a run, unless a test says otherwise.
+STEPS = 100
 # Compiling the others is what makes their test slow.
 QUICK = ("portable", "dual", "device", "prefix")
 
@@ -71,6 +77,32 @@ def run_driver(executable: Path, *arguments: object) -> subprocess.CompletedProc
     return subprocess.run([executable, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
+@dataclass(frozen=True)
+class Drivers:
+    """The same run under either driver."""
+
+    executable: Path
+    options: RunOptions
+
+    def cpp(self, **changes: Any) -> subprocess.CompletedProcess[str]:
+        return run_driver(self.executable, *self.arguments(**changes))
+
+    def arguments(self, **changes: Any) -> list[object]:
+        options = replace(self.options, **changes)
+        flags: list[object] = [options.program, "--rows", options.rows, "--out", options.out]
+        for name in ("eval_rows", "steps", "lr", "eps", "seed", "estimator", "eval_every", "snapshot_every", "warmup",
+                     "max_g", "over_limit", "not_finite", "diverged", "window"):  # fmt: skip
+            value = getattr(options, name)
+            if value is not None:
+                flags += [f"--{name.replace('_', '-')}", value]
+        flags += ["--lr-schedule", options.schedule]
+        flags += ["--init-adapter", options.adapter] if options.adapter else []
+        return flags + ["--resume"] * options.resume + ["--force"] * options.force
+
+    def python(self, **changes: Any) -> None:
+        run(replace(self.options, **changes))
+
+
 @pytest.fixture(scope="session")
 def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # The kernels' loops cost most of the build at -O3, and time is not what these tests measure.
@@ -97,3 +129,16 @@ def program(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Calla
         return path
 
     return compiled
+
+
+@pytest.fixture
+def make(executable: Path, program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Drivers]:
+    def drivers(name: str = "portable", **changes: Any) -> Drivers:
+        path = program(name)
+        rows = write_rows(tmp_path / "rows.bin", path, examples=7, candidates=2, seed=1)
+        eval_rows = write_rows(tmp_path / "eval.bin", path, examples=9, candidates=3, seed=2)
+        options = RunOptions(program=path, rows=rows, eval_rows=eval_rows, steps=STEPS, lr=0.02, eval_every=40,
+                             snapshot_every=30, seed=-3, out=tmp_path / "cpp")  # fmt: skip
+        return Drivers(executable, replace(options, **changes))
+
+    return drivers

@@ -7,9 +7,7 @@ import json
 import signal
 import subprocess
 import time
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,53 +15,11 @@ import pytest
 
 from prgec.driver.folder_lock import FolderLock
 from prgec.driver.journal import read_journal
-from prgec.driver.options import RunOptions
 from prgec.driver.run import run
 from prgec.driver.run_result import Listener
 from prgec.driver.trainer import StepResult
 from prgec.errors import NumericsError, UsageError
-from tests.cpp.conftest import PROGRAMS, QUICK, run_driver, write_rows
-
-STEPS = 100
-
-
-@dataclass(frozen=True)
-class Drivers:
-    """The same run under either driver."""
-
-    executable: Path
-    options: RunOptions
-
-    def cpp(self, **changes: Any) -> subprocess.CompletedProcess[str]:
-        return run_driver(self.executable, *self.arguments(**changes))
-
-    def arguments(self, **changes: Any) -> list[object]:
-        options = replace(self.options, **changes)
-        flags: list[object] = [options.program, "--rows", options.rows, "--out", options.out]
-        for name in ("eval_rows", "steps", "lr", "eps", "seed", "estimator", "eval_every", "snapshot_every", "warmup",
-                     "max_g", "over_limit", "not_finite", "diverged", "window"):  # fmt: skip
-            value = getattr(options, name)
-            if value is not None:
-                flags += [f"--{name.replace('_', '-')}", value]
-        flags += ["--lr-schedule", options.schedule]
-        flags += ["--init-adapter", options.adapter] if options.adapter else []
-        return flags + ["--resume"] * options.resume + ["--force"] * options.force
-
-    def python(self, **changes: Any) -> None:
-        run(replace(self.options, **changes))
-
-
-@pytest.fixture
-def make(executable: Path, program: Callable[[str], Path], tmp_path: Path) -> Callable[..., Drivers]:
-    def drivers(name: str = "portable", **changes: Any) -> Drivers:
-        path = program(name)
-        rows = write_rows(tmp_path / "rows.bin", path, examples=7, candidates=2, seed=1)
-        eval_rows = write_rows(tmp_path / "eval.bin", path, examples=9, candidates=3, seed=2)
-        options = RunOptions(program=path, rows=rows, eval_rows=eval_rows, steps=STEPS, lr=0.02, eval_every=40,
-                             snapshot_every=30, seed=-3, out=tmp_path / "cpp")  # fmt: skip
-        return Drivers(executable, replace(options, **changes))
-
-    return drivers
+from tests.cpp.conftest import PROGRAMS, QUICK, STEPS, Drivers, run_driver
 
 
 def _metrics(folder: Path) -> list[dict[str, Any]]:
@@ -245,55 +201,6 @@ def test_memory_does_not_grow(make: Callable[..., Drivers], tmp_path: Path) -> N
     assert len(sizes) > 10
     # kB; the thread pool's stacks are touched at odd times.
     assert max(sizes[len(sizes) // 2 :]) - sizes[0] <= max(64, 0.01 * sizes[0])
-
-
-BAD = {
-    "no rows": ({"rows": Path("none.bin")}, 1, "cannot open the file (none.bin): No such file"),
-    "eps": ({"eps": 0.0}, 2, "eps is 0; expected a finite number above 0"),
-    "schedule": ({"schedule": "step"}, 2, "unknown schedule step"),
-    "estimator": ({"estimator": "adam"}, 2, "unknown estimator adam"),
-    "steps": ({"steps": -1}, 2, "wrong usage: --steps"),
-    "diverging": ({"lr": 1e38}, 8, "is not finite; training stopped, state kept"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line(make: Callable[..., Drivers], name: str) -> None:
-    changes, code, message = BAD[name]
-    result = make(eval_rows=None, eval_every=0).cpp(**changes)
-    assert result.returncode == code
-    assert message in result.stderr.splitlines()[-1]
-    assert result.stderr.splitlines()[-1].startswith("error: ")
-
-
-@pytest.mark.parametrize("what", ["program", "rows", "adapter", "eval_rows"])
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
-def test_damaged_files_are_refused(make: Callable[..., Drivers], what: str, damage: str, tmp_path: Path) -> None:
-    drivers = make(steps=1)
-    if what == "adapter":
-        assert drivers.cpp().returncode == 0
-        drivers = replace(drivers, options=replace(drivers.options, adapter=tmp_path / "cpp" / "adapter.safetensors"))
-    data = getattr(drivers.options, what).read_bytes()
-    # In a .pte and an adapter nothing checks the weights themselves: there the head is damaged.
-    place = {"program": 5, "adapter": 12}.get(what, len(data) // 2)
-    changed = {"cut": data[: len(data) // 2], "empty": b"",
-               "flip": data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]}[damage]  # fmt: skip
-    bad = tmp_path / "bad"
-    bad.write_bytes(changed)
-    result = drivers.cpp(**{what: bad}, out=tmp_path / "other")
-    assert result.returncode in (4, 5)
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
-
-
-def test_rows_of_another_tokenizer_are_refused(make: Callable[..., Drivers], tmp_path: Path) -> None:
-    drivers = make()
-    assert drivers.options.rows is not None
-    data = drivers.options.rows.read_bytes()
-    head = data[16:48] + bytes(32) + data[80:]
-    (tmp_path / "bad").write_bytes(data[:12] + zlib.crc32(head).to_bytes(4, "little") + head)
-    result = drivers.cpp(rows=tmp_path / "bad")
-    assert result.returncode == 4
-    assert "the rows were made with another tokenizer" in result.stderr
 
 
 @pytest.mark.parametrize(("flag", "value"), [("seed", 5), ("lr", 0.5), ("steps", 7), ("estimator", "std")])
