@@ -47,7 +47,7 @@ class XnnpackBackend:
 
     def memory_bytes(self, num_weights: int, scheme: str) -> int:
         """Not measured."""
-        del num_weights
+        del num_weights, scheme
         return 0
 
     def check(self) -> None:

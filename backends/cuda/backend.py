@@ -37,7 +37,7 @@ class CudaBackend:
 
     def memory_bytes(self, num_weights: int, scheme: str) -> int:
         """Not measured."""
-        del num_weights
+        del num_weights, scheme
         return 0
 
     def load_runtime(self) -> None:
