@@ -126,7 +126,7 @@ def architecture(name: str) -> Architecture:
 
 @dataclass(frozen=True)
 class Measured:
-    """What compiling one architecture for XNNPACK gave, and how the program compares with transformers.
+    """What compiling one architecture gave, and how the program compares with transformers.
 
     Attributes:
         architecture: Its name.
@@ -149,13 +149,14 @@ class Measured:
     max_abs_state: float
 
 
-def measure(each: Architecture, folder: Path, *, steps: int = 4) -> Measured:
-    """Compile one architecture for XNNPACK with a dynamic T, evaluate it at several T, then train it.
+def measure(each: Architecture, folder: Path, *, steps: int = 4, backend: str = "xnnpack") -> Measured:
+    """Compile one architecture, with a dynamic T where the backend has it, evaluate it at several T, then train it.
 
     Args:
         each: What to compile.
         folder: For the checkpoint and the program.
         steps: Training steps.
+        backend: What to compile it for.
     """
     from prgec.compiler import compile_model
     from prgec.driver.program import Program
@@ -164,11 +165,12 @@ def measure(each: Architecture, folder: Path, *, steps: int = 4) -> Measured:
 
     checkpoint = each.write(folder / each.model_type)
     done = compile_model(CompileOptions(
-        model=str(checkpoint), output=folder / f"{each.model_type}.pte", q=2, batch_size=1, seq_len=SEQ_LEN,
-        num_labels=2, rank=4, alpha=8.0,
+        model=str(checkpoint), output=folder / f"{each.model_type}.pte", backend=backend, q=2, batch_size=1,
+        seq_len=SEQ_LEN, num_labels=2, rank=4, alpha=8.0,
     ))  # fmt: skip
     program = Program.open(done.path)
-    evaluated = max(_loss_difference(program, each.build(), length) for length in LENGTHS)
+    lengths = LENGTHS if program.manifest.dynamic_seq_len else (SEQ_LEN,)
+    evaluated = max(_loss_difference(program, each.build(), length) for length in lengths)
     oracle = oracle_for(program, checkpoint, eps=1e-2, seed=5)
     trained = follow(program, oracle, random_steps(steps, program.manifest, lr=5e-3, pool=4))
     return Measured(
