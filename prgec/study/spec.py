@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prgec.data.tasks import AUTO_TASK
+from prgec.data.tasks import AUTO_TASK, TOML_SUFFIX
 from prgec.errors import DataError, UsageError
 from prgec.frontend.checkpoint import find_checkpoint
 
@@ -34,7 +34,7 @@ class StudyTask:
         train: File to train on.
         dev: File that chooses hyper-parameters and draws curves.
         test: File that is reported.
-        task: Row of the task table, or `auto`.
+        task: Row of the task table, a TOML file that describes one, or `auto`.
         target: Accuracy whose price is reported; 0 for none.
     """
 
@@ -114,8 +114,9 @@ class Run:
             CheckpointError: If the model cannot be found.
         """
         files = [_file_sha256(getattr(self.task, split)) for split in SPLITS]
-        parts = [_model_sha256(study.model), study.forward_rows, study.eval_every, files, self.task.task,
-                 dict(self.options), self.seed]  # fmt: skip
+        task = _file_sha256(Path(self.task.task)) if self.task.task.endswith(TOML_SUFFIX) else self.task.task
+        parts = [_model_sha256(study.model), study.forward_rows, study.eval_every, files, task, dict(self.options),
+                 self.seed]  # fmt: skip
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -188,7 +189,9 @@ def _study(raw: dict[str, Any], path: Path) -> Study:
 def _task(name: str, entry: Options, folder: Path) -> StudyTask:
     files = {split: folder / (entry[split] if split in entry else f"{entry['folder']}/{split}.jsonl")
              for split in SPLITS}  # fmt: skip
-    return StudyTask(name, **files, task=entry.get("task", AUTO_TASK), target=float(entry["target"]))
+    task = entry.get("task", AUTO_TASK)
+    task = str(folder / task) if task.endswith(TOML_SUFFIX) else task
+    return StudyTask(name, **files, task=task, target=float(entry["target"]))
 
 
 def _check(study: Study) -> None:

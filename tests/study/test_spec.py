@@ -48,6 +48,20 @@ def test_files_are_relative_to_the_study(tmp_path: Path) -> None:
     assert (task.train, task.test) == (tmp_path / "data" / "train.jsonl", tmp_path / "data" / "test.jsonl")
 
 
+def test_a_task_of_its_own_is_relative_too_and_counts_by_its_text(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("train.jsonl", "dev.jsonl", "test.jsonl"):
+        (tmp_path / "data" / name).write_text(name)
+    keys = []
+    for name, template in (("a.toml", "1"), ("b.toml", "2"), ("c.toml", "1")):
+        (tmp_path / name).write_text(template)
+        text = TEXT.replace('folder = "data"', f'folder = "data"\ntask = "{name}"')
+        study = read_study(_write(tmp_path, text))
+        assert study.tasks[0].task == str(tmp_path / name)
+        keys.append(Run("a", study.tasks[0], study.methods[0].grid[0], 0).key(study))
+    assert keys[0] == keys[2] != keys[1]
+
+
 def test_a_task_may_have_a_target_of_its_own(tmp_path: Path) -> None:
     text = TEXT.replace("[defaults]", "target = 0.7\n[defaults]").replace(
         "[methods.a]",
