@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # docs/reports/qnn-tinyllama.md
 _MEMORY_BASE_BYTES = 1_000_000_000
-_MEMORY_BYTES_A_WEIGHT = {"none": 18, "w8a16": 14, "w4a16": 12}
+_MEMORY_BYTES_A_WEIGHT = {"none": 18, "w8a16": 15, "w4a16": 13}
 
 
 class QnnBackend:
