@@ -40,7 +40,7 @@ from prgec.driver.runtime import State
 from prgec.errors import UsageError
 from prgec.frontend.model import export_loss
 from prgec.given_a import a_constants, give_a, hash_of, options_for
-from prgec.manifest import manifest_of
+from prgec.manifest import manifest_of, scheme_of
 from prgec.options import CompileOptions
 from prgec.passes import pass_table
 from prgec.passes.extract_apply import extract_apply
@@ -149,7 +149,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     with clock.stage("load"):
         backend.check()
         source = load_source(options)
-        check_memory(backend, source.checkpoint.name, source.model, options.quantize)
+        check_memory(backend, source.checkpoint.name, source.model, scheme_of(passes))
         options = fit_options(options, Tokenizer.unpack(source.tokenizer), source.max_positions)
     with clock.stage("export"):
         dynamic = backend.dynamic_seq_len and not options.static

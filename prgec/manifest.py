@@ -41,7 +41,7 @@ def manifest_of(
         alpha=_option(passes, "inject-lora-fa", "alpha"),
         a_seed=_option(passes, "inject-lora-fa", "seed"),
         state=_option(passes, "insert-self-update", "state"),
-        quantize=_quantisation(passes),
+        quantize=scheme_of(passes),
         quantize_embedding=_optional(passes, "quantize-embedding", "bits", 0),
         state_access="outputs" if any(each.name == "return-state" for each in passes) else "buffers",
         generate=options.generate,
@@ -66,8 +66,8 @@ def _option(passes: Sequence[Pass], name: str, option: str) -> Any:
     return getattr(found[0], option)
 
 
-def _quantisation(passes: Sequence[Pass]) -> str:
-    """Name of the scheme of the frozen layers, as `--quantize` spells it."""
+def scheme_of(passes: Sequence[Pass]) -> str:
+    """Return the name of the scheme of the frozen layers, as `--quantize` spells it."""
     bits = _optional(passes, "narrow-weights", "bits", 16)
     weight_only = next((name for name, width in WEIGHT_ONLY_BITS.items() if width == bits), None)
     return weight_only or str(_optional(passes, "quantize-base", "scheme", "none"))

@@ -60,7 +60,9 @@ class QnnBackend:
 
     def memory_bytes(self, num_weights: int, scheme: str) -> int:
         """Measured on Llamas of TinyLlama's width."""
-        return _MEMORY_BASE_BYTES + _MEMORY_BYTES_A_WEIGHT[scheme] * num_weights
+        # A pipeline of the user's may have a scheme that is none of ours.
+        bytes_a_weight = _MEMORY_BYTES_A_WEIGHT.get(scheme, _MEMORY_BYTES_A_WEIGHT["none"])
+        return _MEMORY_BASE_BYTES + bytes_a_weight * num_weights
 
     def check(self) -> None:
         """Load Qualcomm's libraries, which is the surest test that they are here, and ExecuTorch's exporter for them.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from prgec.backends import load_backend
 from prgec.backends.qnn import loading
 from prgec.backends.qnn.libraries import SDK_VARIABLE, find_libraries
 from prgec.backends.qnn.loading import checked_version, load_libraries, sdk_root
@@ -185,3 +186,10 @@ def test_the_exporter_leaves_the_logging_of_the_process_alone(tmp_path: Path) ->
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Logging error" not in done.stderr and "INFO" not in done.stderr, done.stderr[-3000:]
+
+
+def test_memory_of_a_scheme_that_was_not_measured_is_that_of_none() -> None:
+    """A pipeline given by hand may name any."""
+    backend = load_backend("qnn")
+    assert backend.memory_bytes(10**9, "w4a16") < backend.memory_bytes(10**9, "none")
+    assert backend.memory_bytes(10**9, "8da4w") == backend.memory_bytes(10**9, "none")
