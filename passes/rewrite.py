@@ -6,6 +6,7 @@ it stands for, and the name of the rule that made it.
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -187,8 +188,7 @@ class Rewriter:
         return self.read(name)
 
     def _holds(self, name: str, value: torch.Tensor) -> bool:
-        there = _submodule(self.program.module, name.rpartition(".")[0])
-        held = getattr(there, name.rpartition(".")[2])
+        held = operator.attrgetter(name)(self.program.module)
         return held.dtype == value.dtype and torch.equal(held, value)
 
     def _fake_result(self, op: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -10,13 +10,14 @@ m starts as a random direction. It is one more copy of what is trained, which Me
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Tensor
 
 from prgec.data.batches import Batch
-from prgec.errors import NumericsError, UsageError
+from prgec.errors import UsageError
 from prgec.study.mezo import Mezo
 
 # Of the warm-up: where beta starts, how far into it that lasts, and the shape of the rise.
@@ -56,13 +57,7 @@ class ConMezo(Mezo):
     def step(self, rows: Batch, lr: float) -> float:
         """Run two forwards of B rows, then move the weights and the centre of the cone."""
         direction = self._direction()
-        self._add(direction, self._eps)
-        plus = float(self.program.losses(rows).mean())
-        self._add(direction, -2 * self._eps)
-        minus = float(self.program.losses(rows).mean())
-        self._add(direction, self._eps)
-        if not (math.isfinite(plus) and math.isfinite(minus)):
-            raise NumericsError("the loss is not finite", hint="lower lr or eps")
+        plus, minus = self._two_sided(rows, functools.partial(self._add, direction))
         g = (plus - minus) / (2 * self._eps)
         self._add(direction, -lr * g)
         beta = warm_beta(self._beta, self._steps, self._warmup)

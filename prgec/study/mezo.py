@@ -6,7 +6,9 @@ Algorithm 2 (n-SPSA). Over any space of `spaces.py`; with all weights it is the 
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -51,21 +53,30 @@ class Mezo:
         self._next_seed += self._q
         g, losses = [], []
         for seed in seeds:
-            self._move(seed, self._eps)
-            plus = float(self.program.losses(rows).mean())
-            self._move(seed, -2 * self._eps)
-            minus = float(self.program.losses(rows).mean())
-            self._move(seed, self._eps)
+            plus, minus = self._two_sided(rows, functools.partial(self._move, seed))
             g.append((plus - minus) / (2 * self._eps))
             losses += [plus, minus]
-        if not all(map(math.isfinite, losses)):
-            raise NumericsError("the loss is not finite", hint="lower lr or eps")
         for seed, each in zip(seeds, g, strict=True):
             self._move(seed, -lr / self._q * each)
         return sum(losses) / len(losses)
 
     def finish(self) -> None:
         """Nothing is pending."""
+
+    def _two_sided(self, rows: Batch, move: Callable[[float], None]) -> tuple[float, float]:
+        """Return the losses at +eps and -eps along what `move` adds a multiple of; the weights end where they were.
+
+        Raises:
+            NumericsError: If one is not finite.
+        """
+        move(self._eps)
+        plus = float(self.program.losses(rows).mean())
+        move(-2 * self._eps)
+        minus = float(self.program.losses(rows).mean())
+        move(self._eps)
+        if not (math.isfinite(plus) and math.isfinite(minus)):
+            raise NumericsError("the loss is not finite", hint="lower lr or eps")
+        return plus, minus
 
     def _move(self, seed: int, scale: float) -> None:
         """Add scale * z(seed) to the weights, one tensor at a time."""

@@ -23,17 +23,22 @@ double factor(const std::string& schedule, double progress) {
   return schedule == "cosine" ? 0.5 * (1.0 + std::cos(kPi * progress)) : 1.0;
 }
 
+// Sum from left to right.
+double squares_about(double centre, const double* g, int64_t q) {
+  double squares = 0.0;
+  for (int64_t i = 0; i < q; ++i) {
+    const double deviation = g[i] - centre;
+    squares = squares + deviation * deviation;
+  }
+  return squares;
+}
+
 void divide_by_deviation(double* g, int64_t q) {
   if (q == 1) {
     return;
   }
   const double mean = ordered_mean(g, static_cast<size_t>(q));
-  double squares = 0.0;
-  for (int64_t i = 0; i < q; ++i) {
-    const double deviation = g[i] - mean;
-    squares = squares + deviation * deviation;
-  }
-  const double divisor = std::sqrt(squares / static_cast<double>(q - 1)) + kFloor;
+  const double divisor = std::sqrt(squares_about(mean, g, q) / static_cast<double>(q - 1)) + kFloor;
   for (int64_t i = 0; i < q; ++i) {
     g[i] = g[i] / divisor;
   }
@@ -75,13 +80,9 @@ void Estimator::coefficients(const double* losses, int64_t q, double eps, double
 }
 
 void Estimator::to_equal_length(double* g, int64_t q) {
-  double squares = g[0] * g[0];
-  for (int64_t i = 1; i < q; ++i) {
-    squares = squares + g[i] * g[i];
-  }
   const double count = static_cast<double>(q);
   rest_ = rest_ * kDecay;
-  moment_ = kDecay * moment_ + (1.0 - kDecay) * (squares / count);
+  moment_ = kDecay * moment_ + (1.0 - kDecay) * (squares_about(0.0, g, q) / count);
   const double scale = std::sqrt(count) / (std::sqrt(moment_ / (1.0 - rest_)) + kFloor);
   for (int64_t i = 0; i < q; ++i) {
     g[i] = g[i] * scale;
