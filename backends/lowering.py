@@ -17,7 +17,7 @@ from executorch.exir.passes import MemoryPlanningPass
 
 from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport, report
-from prgec.contract import FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD
+from prgec.contract.names import FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD
 from prgec.errors import BackendError, PrgecError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from prgec.backends.loss_tail import LOG_SOFTMAX
-from prgec.contract import HIDDEN_INPUT, STEP_INPUTS
+from prgec.contract.names import HIDDEN_INPUT, STEP_INPUTS
 
 ROWS = frozenset({"tokens", "label_pos", HIDDEN_INPUT})
 STATE = "state"

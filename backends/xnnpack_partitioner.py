@@ -12,7 +12,7 @@ from torch.fx import Node
 from torch.fx.passes.infra.partitioner import Partition
 
 from prgec.backends.loss_tail import behind_log_softmax
-from prgec.contract import STEP_INPUTS
+from prgec.contract.names import STEP_INPUTS
 
 # With this key XNNPACK's preprocess runs one of its seventeen passes. The others are for images (bilinear sampling,
 # batch norm, channels last), for quantised padding, and for attention patterns that lower-sdpa has replaced; each

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from prgec.backends.sources import STATE, is_loss, sources_of
-from prgec.contract import STEP_INPUTS
+from prgec.contract.names import STEP_INPUTS
 
 _UPDATE = "the state update; it changes memory that a delegate would cache"
 _LOSS = "the f32 loss"

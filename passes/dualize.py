@@ -26,7 +26,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract import STATE_SUFFIX
+from prgec.contract.names import STATE_SUFFIX
 from prgec.passes.infra import Pass, PassResult, Tier, rounding
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter

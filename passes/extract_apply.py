@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from prgec.contract import APPLY_INPUTS
+from prgec.contract.names import APPLY_INPUTS
 from prgec.errors import InternalError
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter

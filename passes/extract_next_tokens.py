@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from prgec.contract import TARGETS_INPUT
+from prgec.contract.names import TARGETS_INPUT
 from prgec.errors import InternalError
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, erase_dead

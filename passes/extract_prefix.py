@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from prgec.contract import HIDDEN_INPUT
+from prgec.contract.names import HIDDEN_INPUT
 from prgec.errors import InternalError
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter

@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract import STATE_SUFFIX
+from prgec.contract.names import STATE_SUFFIX
 from prgec.passes.infra import Pass, PassResult, Refusal, Tier, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, erase_dead

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from torch.fx import Node
 
-from prgec.contract import ROW_INPUTS
+from prgec.contract.names import ROW_INPUTS
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram, is_mutation
 from prgec.passes.rewrite import Rewriter

@@ -26,7 +26,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract import FROZEN_SUFFIX, STATE_SUFFIX
+from prgec.contract.names import FROZEN_SUFFIX, STATE_SUFFIX
 from prgec.errors import UsageError
 from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier
 from prgec.passes.layer_choice import ALL_LAYERS, chosen

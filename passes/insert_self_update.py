@@ -28,7 +28,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract import DUAL_EPS_STATE, STATE_MODES, STATE_SUFFIX
+from prgec.contract.names import DUAL_EPS_STATE, STATE_MODES, STATE_SUFFIX
 from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter

@@ -29,7 +29,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract import STATE_SUFFIX
+from prgec.contract.names import STATE_SUFFIX
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram, is_mutation
 from prgec.passes.shapes import shape_of

@@ -28,7 +28,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract import STATE_SUFFIX
+from prgec.contract.names import STATE_SUFFIX
 from prgec.errors import PassError
 from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
 from prgec.passes.program import TOKENS, GraphProgram

@@ -158,9 +158,9 @@ def measure(each: Architecture, folder: Path, *, steps: int = 4, backend: str = 
         steps: Training steps.
         backend: What to compile it for.
     """
-    from prgec.compiler import compile_model
-    from prgec.driver.program import Program
-    from prgec.options import CompileOptions
+    from prgec.compile.compiler import compile_model
+    from prgec.compile.options import CompileOptions
+    from prgec.engines.executorch.open import open_pte
     from tests.lockstep import follow, oracle_for, random_steps
 
     checkpoint = each.write(folder / each.model_type)
@@ -168,7 +168,7 @@ def measure(each: Architecture, folder: Path, *, steps: int = 4, backend: str = 
         model=str(checkpoint), output=folder / f"{each.model_type}.pte", backend=backend, q=2, batch_size=1,
         seq_len=SEQ_LEN, num_labels=2, rank=4, alpha=8.0,
     ))  # fmt: skip
-    program = Program.open(done.path)
+    program = open_pte(done.path)
     lengths = LENGTHS if program.manifest.dynamic_seq_len else (SEQ_LEN,)
     evaluated = max(_loss_difference(program, each.build(), length) for length in lengths)
     oracle = oracle_for(program, checkpoint, eps=1e-2, seed=5)

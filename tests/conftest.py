@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest_plugins = ["tests.tiny_program"]
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_torch_thread() -> None:

@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from prgec.contract import Manifest
+from prgec.contract.arrays import FloatArray, IntArray, State
+from prgec.contract.manifest import Manifest
+from prgec.contract.tokenizer import Tokenizer
 from prgec.data.batches import Batch, training_batch
 from prgec.data.encode import Row
-from prgec.driver.adapter import masters
-from prgec.driver.estimators import Plain
-from prgec.driver.program import Program
-from prgec.driver.runtime import FloatArray, IntArray, State
-from prgec.driver.trainer import Trainer
-from prgec.tokenizer import Tokenizer
+from prgec.engines.executorch.program import Program
+from prgec.formats.adapter import masters
+from prgec.training.estimators import Plain
+from prgec.training.trainer import Trainer
 from tests.oracle import Example, Mezo, Settings
 
 Step = tuple[Sequence[Example], float]

@@ -35,7 +35,8 @@ def test_subpackages_import_only_as_parts_of_prgec(name: str, tmp_path: Path) ->
 
 def test_the_contract_and_the_op_package_import_without_torch(tmp_path: Path) -> None:
     code = (
-        "import sys, prgec.contract, prgec.runtime_ops; assert not {'torch', 'executorch', 'numpy'} & set(sys.modules)"
+        "import sys, prgec.contract.manifest, prgec.runtime_ops\n"
+        "assert not {'torch', 'executorch', 'numpy'} & set(sys.modules)"
     )
     run_python(code, tmp_path)
 
@@ -61,7 +62,7 @@ def test_a_wheel_holds_prgec_and_its_kernels_only(wheel: Path) -> None:
     assert "-py3-none-" in wheel.name
     assert {f"prgec/runtime_ops/libprgec_{name}.so" for name in ("ops", "qnn")} <= names
     assert {"prgec/runtime_ops/csrc/philox.h", "prgec/py.typed"} <= names
-    assert {"prgec/driver/csrc/CMakeLists.txt", "prgec/driver/csrc/include/prge/trainer.h"} <= names
+    assert {"prgec/device/csrc/CMakeLists.txt", "prgec/driver/csrc/include/prge/trainer.h"} <= names
     assert any(name.startswith("prgec/demo/checkpoint/") for name in names)
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     assert not [name for name in names if "__pycache__" in name or "/tests/" in name or "/build/" in name]

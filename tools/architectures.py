@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prgec.cli.quiet import quiet_libraries
+from prgec.machine.quiet import quiet_libraries
 
 if TYPE_CHECKING:
     from tests.architectures import Measured

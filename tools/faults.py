@@ -30,7 +30,7 @@ from tools.tiny_inputs import make_inputs  # noqa: E402
 
 def build_driver(work: Path) -> Path:
     """Build prge_train as its README says, quickly rather than fast."""
-    from prgec.driver.emit import emit_driver
+    from prgec.device.emit import emit_driver
 
     folder = work / "driver"
     emit_driver(folder)

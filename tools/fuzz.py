@@ -162,7 +162,7 @@ def main() -> int:
     from tools.tiny_inputs import make_inputs
 
     with _instrumented(is_wanted=options.atheris is not None):
-        from prgec.tokenizer import pack_tokenizer
+        from prgec.frontend.tokenizer import pack_tokenizer
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         work = Path(name)
         with _instrumented(is_wanted=options.atheris is not None):

@@ -74,18 +74,18 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
         tokenizer: Its packed tokenizer.
         work: Scratch folder.
     """
-    from prgec.contract import Manifest
+    from prgec.contract.inspection import inspect_program
+    from prgec.contract.manifest import Manifest
+    from prgec.contract.tokenizer import Tokenizer
     from prgec.data.dataset import load_dataset
     from prgec.data.rows_file import read_rows
-    from prgec.driver.adapter import load_adapter, save_adapter
-    from prgec.driver.journal import read_journal
-    from prgec.driver.program import Program
-    from prgec.driver.pte_file import check_pte_file
-    from prgec.inspection import inspect_program
-    from prgec.tokenizer import Tokenizer
+    from prgec.engines.executorch.open import open_pte
+    from prgec.engines.executorch.pte_file import check_pte_file
+    from prgec.formats.adapter import load_adapter, save_adapter
+    from prgec.formats.journal import read_journal
     from tools.tiny_inputs import write_rows
 
-    opened = Program.open(program)
+    opened = open_pte(program)
     manifest = opened.manifest
     save_adapter(work / "adapter", opened)
     write_rows(work / "rows", program, 3)
@@ -114,7 +114,7 @@ def _kept(kind: str) -> list[bytes]:
 def _journal(path: Path) -> bytes:
     import numpy as np
 
-    from prgec.driver.journal import EvaluationRecord, Header, JournalWriter, Record, StateRecord, StepRecord
+    from prgec.formats.journal import EvaluationRecord, Header, JournalWriter, Record, StateRecord, StepRecord
 
     header = Header(2, 3, -5, 9, 3e-3, 1e-2, "linear", "std", 7, 0xDEADBEEF, "ab" * 32, "cd" * 32)
     ones = np.ones((2, 2))
@@ -127,7 +127,7 @@ def _journal(path: Path) -> bytes:
 
 def build_reader(work: Path, build: Path) -> Path:
     """Build the C++ readers with sanitisers in the folder `build`."""
-    from prgec.driver.emit import emit_driver
+    from prgec.device.emit import emit_driver
 
     emit_driver(work / "driver")
     flags = ["-DCMAKE_CXX_FLAGS_RELEASE=-O1", f"-DPRGE_DRIVER={work / 'driver'}"]

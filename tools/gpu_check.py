@@ -32,19 +32,19 @@ from make_random_model import SHAPES, Shape, write_checkpoint
 
 from prgec.backends.cuda.backend import CudaBackend, exact_integers
 from prgec.bench.eager import EagerMezo
-from prgec.bench.machine import describe_machine
-from prgec.cli.quiet import quiet_libraries
-from prgec.compiler import compile_model
-from prgec.driver.program import Program
+from prgec.compile.compiler import compile_model
+from prgec.compile.options import CompileOptions
+from prgec.compile.pipelines import default_pipeline
+from prgec.engines.executorch.open import open_pte
 from prgec.errors import PrgecError
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import LossModel, export_loss, load_model
-from prgec.options import CompileOptions
+from prgec.machine.describe import describe_machine
+from prgec.machine.quiet import quiet_libraries
 from prgec.passes import pass_table
 from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.spec import parse_pipeline
-from prgec.pipelines import default_pipeline
 
 SMALL = Shape(hidden_size=256, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
               intermediate_size=512, vocab_size=2048)  # fmt: skip
@@ -174,7 +174,7 @@ def _run_pte(options: CompileOptions, module: torch.nn.Module, device: str) -> s
         "seconds": sum(result.seconds.values()),
     }
     try:
-        program = Program.open(result.path)
+        program = open_pte(result.path)
     except PrgecError as error:
         return {**size, "run": f"lowered, not run: {error}"}
     for name, buffer in module.named_buffers():

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prgec.cli.quiet import quiet_libraries
+from prgec.machine.quiet import quiet_libraries
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -165,9 +165,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(case: Case, folder: Path, steps: int | None, layers: int) -> Row:
-    from prgec.compiler import compile_model
-    from prgec.driver.program import Program
-    from prgec.options import CompileOptions
+    from prgec.compile.compiler import compile_model
+    from prgec.compile.options import CompileOptions
+    from prgec.engines.executorch.open import open_pte
     from prgec.passes.quantize_base import SCHEMES
     from tests.lockstep import follow, oracle_for, random_steps
     from tests.models import TinyLlama, rounded_checkpoint
@@ -182,7 +182,7 @@ def _run(case: Case, folder: Path, steps: int | None, layers: int) -> Row:
     ))  # fmt: skip
     if case.quantize != "none":
         checkpoint = rounded_checkpoint(checkpoint, folder / case.quantize, SCHEMES[case.quantize])
-    program = Program.open(path)
+    program = open_pte(path)
     oracle = oracle_for(program, checkpoint, eps=EPS, seed=SEED)
     found = follow(program, oracle, random_steps(steps or plan.steps, program.manifest, lr=LR, pool=POOL))
     passed = is_within(found, plan.bounds)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prgec.cli.quiet import quiet_libraries
+from prgec.machine.quiet import quiet_libraries
 
 SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "xnnpack": {
@@ -53,16 +53,16 @@ def projected_gradients(
     output: Path, steps: int, compile_options: dict[str, Any], backend: str = "xnnpack"
 ) -> npt.NDArray[np.float64]:
     """Return g of every step and query at zero state: f64[steps * q]."""
-    from prgec.compiler import compile_model
+    from prgec.compile.compiler import compile_model
+    from prgec.compile.options import CompileOptions
     from prgec.data.batches import step_indices, training_batch
     from prgec.data.dataset import load_dataset
     from prgec.data.encode import encode_rows
     from prgec.demo import data_file
-    from prgec.driver.program import Program
-    from prgec.options import CompileOptions
+    from prgec.engines.executorch.open import open_pte
 
     options = CompileOptions(model="demo", output=output, backend=backend, **compile_options)
-    program = Program.open(compile_model(options).path)
+    program = open_pte(compile_model(options).path)
     m = program.manifest
     pairs = [(each, str(each.completion)) for each in load_dataset(data_file("train")).examples]
     rows = encode_rows(pairs, program.tokenizer, m)

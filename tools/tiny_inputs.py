@@ -9,11 +9,11 @@ import numpy as np
 
 def make_inputs(work: Path) -> tuple[Path, Path, Path]:
     """Compile a tiny program; return it with rows to train on and to evaluate."""
-    from prgec.cli.quiet import quiet_libraries
+    from prgec.machine.quiet import quiet_libraries
 
     quiet_libraries()
-    from prgec.compiler import compile_model
-    from prgec.options import CompileOptions
+    from prgec.compile.compiler import compile_model
+    from prgec.compile.options import CompileOptions
     from tests.models import TinyLlama
 
     checkpoint = TinyLlama().write(work / "checkpoint")
@@ -27,7 +27,7 @@ def write_rows(path: Path, program: Path, examples: int) -> Path:
     """Write random rows with two answers each."""
     from prgec.data.encode import Row
     from prgec.data.rows_file import RowSet, pack_rows
-    from prgec.driver.runtime import read_constants
+    from prgec.engines.executorch.runtime import read_constants
 
     manifest, tokenizer = read_constants(program)
     ids = np.random.default_rng(examples).integers(0, manifest.vocab_size, (2 * examples, manifest.seq_len)).tolist()

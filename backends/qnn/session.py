@@ -24,9 +24,9 @@ from prgec.backends.base import EdgePass
 from prgec.backends.edge_clones import remove_clones
 from prgec.backends.qnn.loading import sdk_root
 from prgec.backends.qnn.socs import Soc
-from prgec.contract import FORWARD_INPUTS, FORWARD_METHOD
-from prgec.driver.native_log import captured_native_stderr
+from prgec.contract.names import FORWARD_INPUTS, FORWARD_METHOD
 from prgec.errors import BackendError, PrgecError
+from prgec.machine.native_log import captured_native_stderr
 
 _INDICES = {"tokens", "label_pos"}
 _VECTOR_F16 = 64

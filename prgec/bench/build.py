@@ -19,23 +19,23 @@ from prgec.bench.feed_copies import FeedCopies
 from prgec.bench.options import BenchOptions, Cell
 from prgec.bench.stock import stock_backend
 from prgec.bench.variants import Branch, Variant
-from prgec.compiler import compile_model
-from prgec.contract import FORWARD_METHOD
-from prgec.driver.files import write_atomic
+from prgec.compile.compiler import compile_model
+from prgec.compile.options import CompileOptions
+from prgec.compile.pipelines import default_pipeline
+from prgec.compile.write import write_program
+from prgec.contract.names import FORWARD_METHOD
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
 from prgec.frontend.model import export_loss, load_model
-from prgec.options import CompileOptions
+from prgec.machine.files import write_atomic
 from prgec.passes import pass_table
 from prgec.passes.infra import Pass
 from prgec.passes.pipeline import run_pipeline
 from prgec.passes.spec import parse_pipeline, print_pipeline
-from prgec.pipelines import default_pipeline
-from prgec.program_file import write_program
 
 # Says what a program without manifest is for; a program with this method trains nothing.
 BENCH_METHOD = "prgec_bench"
 _PACKAGE = Path(__file__).resolve().parent.parent
-_SOURCES = ("passes", "backends", "runtime_ops", "frontend", "compiler.py", "pipelines.py", "bench/build.py",
+_SOURCES = ("passes", "backends", "runtime_ops", "frontend", "compile", "contract", "bench/build.py",
             "bench/feed_copies.py", "bench/stock.py", "bench/variants.py")  # fmt: skip
 _PACKAGES = ("torch", "executorch", "torchao", "transformers")
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from prgec.bench.steps import EPS, LR
+from prgec.compile.options import CompileOptions
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import LossModel, load_model
-from prgec.options import CompileOptions
 from prgec.passes.inject_lora_fa import is_target
 from prgec.passes.layer_choice import chosen
 from prgec.runtime_ops.lora import lora_a

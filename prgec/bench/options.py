@@ -7,8 +7,8 @@ from itertools import product
 from pathlib import Path
 
 from prgec.bench.variants import Variant, find_variant
+from prgec.compile.options import QUANTIZE_SCHEMES, CompileOptions
 from prgec.errors import UsageError
-from prgec.options import QUANTIZE_SCHEMES, CompileOptions
 
 
 @dataclass(frozen=True)

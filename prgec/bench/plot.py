@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 from prgec.bench.result import BenchResult
-from prgec.driver.files import write_atomic
+from prgec.machine.files import write_atomic
 
 _GROUP_WIDTH = 0.8
 

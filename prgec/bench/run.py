@@ -12,7 +12,6 @@ from typing import Any
 
 from prgec.bench.build import Built, build
 from prgec.bench.job import Job
-from prgec.bench.machine import describe_machine
 from prgec.bench.memory import Peak, measure
 from prgec.bench.options import BenchOptions, Cell
 from prgec.bench.result import BenchResult, CellResult, Row, compare
@@ -21,7 +20,8 @@ from prgec.bench.timing import interleave, median_s
 from prgec.bench.variants import Variant
 from prgec.errors import UsageError
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
-from prgec.memory import available_memory_bytes
+from prgec.machine.describe import describe_machine
+from prgec.machine.memory import available_memory_bytes
 
 PROGRAMS = "programs"
 Progress = Callable[[str], None]

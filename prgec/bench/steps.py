@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prgec.bench.job import Job
 from prgec.bench.variants import Branch
-from prgec.driver.runtime import open_forward
+from prgec.engines.executorch.runtime import open_forward
 
 Step = Callable[[], None]
 

@@ -12,7 +12,7 @@ from prgec.backends import BACKENDS
 from prgec.bench.options import BenchOptions
 from prgec.bench.variants import VARIANTS
 from prgec.cli.render import print_json, print_lines, stderr_console
-from prgec.options import EMBEDDING_BITS, QUANTIZE_SCHEMES
+from prgec.compile.options import EMBEDDING_BITS, QUANTIZE_SCHEMES
 
 if TYPE_CHECKING:
     from prgec.bench.result import BenchResult
@@ -77,7 +77,7 @@ def bench(as_json: bool, **flags: Any) -> int:
 def _write(folder: Path, result: BenchResult) -> None:
     from prgec.bench.markdown import to_markdown
     from prgec.bench.plot import plot_bench
-    from prgec.driver.files import write_atomic
+    from prgec.machine.files import write_atomic
 
     document = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
     write_atomic(folder / JSON_NAME, document.encode())

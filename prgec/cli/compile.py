@@ -11,14 +11,14 @@ from prgec.backends import BACKENDS
 from prgec.backends.qnn.socs import DEFAULT_SOC, device_needs
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.task_option import TASK, TASK_HELP
-from prgec.contract import STATE_MODES
-from prgec.driver.emit import check_driver_folder
-from prgec.driver.emit import emit_driver as write_driver
+from prgec.compile.options import DTYPES, EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, RNG_CHOICES, CompileOptions
+from prgec.contract.names import STATE_MODES
+from prgec.device.emit import check_driver_folder
+from prgec.device.emit import emit_driver as write_driver
 from prgec.frontend.checkpoint import find_checkpoint
-from prgec.options import DTYPES, EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, RNG_CHOICES, CompileOptions
 
 if TYPE_CHECKING:
-    from prgec.compiler import CompileResult
+    from prgec.compile.compiler import CompileResult
 
 FILE = click.Path(path_type=Path)
 _DEFAULTS = CompileOptions(model="", output=Path("model.pte"))
@@ -101,7 +101,7 @@ def compile_command(targets: str, layers: str, seq_len: int | None, num_labels: 
     # A mistyped name is told before seconds of imports.
     find_checkpoint(options.model)
     with stderr_console().status("starting") as status:
-        from prgec.compiler import compile_model
+        from prgec.compile.compiler import compile_model
 
         result = compile_model(options, lambda stage: status.update(_STAGES[stage]))
     if emit_driver is not None:
@@ -152,7 +152,7 @@ def _shortened(ops: list[str]) -> str:
 
 
 def _to_json(result: CompileResult) -> dict[str, Any]:
-    from prgec.inspection import inspect_program
+    from prgec.contract.inspection import inspect_program
 
     return {
         "output": str(result.path),

@@ -11,8 +11,8 @@ from prgec.cli.main import INTERRUPTED_EXIT_CODE
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.run import FILE, STOPPING, summary_lines
-from prgec.driver.demo import DemoOptions, run_demo
-from prgec.driver.estimators import ESTIMATORS
+from prgec.runs.demo import DemoOptions, run_demo
+from prgec.training.estimators import ESTIMATORS
 
 
 @click.command()

@@ -25,12 +25,13 @@ FILE = click.Path(path_type=Path)
 def eval_command(program: Path, data: Path, task: str, adapter: Path | None, as_json: bool) -> int:
     """Measure loss and accuracy of PROGRAM on a data file."""
     from prgec.data.dataset import load_dataset
-    from prgec.driver.adapter import load_adapter
-    from prgec.driver.evaluate import encode_eval_set, evaluate
-    from prgec.driver.program import Program
+    from prgec.data.eval_set import encode_eval_set
+    from prgec.engines.executorch.open import open_pte
+    from prgec.formats.adapter import load_adapter
+    from prgec.training.evaluate import evaluate
 
     dataset = load_dataset(data, task)
-    loaded = Program.open(program)
+    loaded = open_pte(program)
     if adapter is not None:
         load_adapter(adapter, loaded)
     eval_set = encode_eval_set(dataset, loaded)

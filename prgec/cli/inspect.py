@@ -9,7 +9,7 @@ from rich.table import Table
 
 from prgec.backends.qnn.socs import device_needs
 from prgec.cli.render import print_json, stdout_console
-from prgec.inspection import Inspection, inspect_program
+from prgec.contract.inspection import Inspection, inspect_program
 
 
 @click.command("inspect")

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import click
 
 from prgec import __version__
-from prgec.cli.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
 from prgec.errors import InternalError, PrgecError
+from prgec.machine.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
 
 INTERRUPTED_EXIT_CODE = 130
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}

@@ -18,8 +18,8 @@ from prgec.data.tasks import AUTO_TASK, find_task
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
-    from prgec.driver.predict import Prediction
-    from prgec.driver.program import Program
+    from prgec.engines.executorch.program import Program
+    from prgec.training.predict import Prediction
 
 FILE = click.Path(path_type=Path)
 _SHOWN_PROMPT = 60
@@ -42,10 +42,10 @@ def predict(program: Path, data: Path | None, texts: tuple[str, ...], task: str,
             max_tokens: int | None, adapter: Path | None, as_json: bool) -> int:  # fmt: skip
     """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
     found, items = _items(data, texts, task, is_free=bool(candidates) or max_tokens is not None)
-    from prgec.driver.adapter import load_adapter
-    from prgec.driver.program import Program
+    from prgec.engines.executorch.open import open_pte
+    from prgec.formats.adapter import load_adapter
 
-    loaded = Program.open(program)
+    loaded = open_pte(program)
     if adapter is not None:
         load_adapter(adapter, loaded)
     choices = candidates or found.candidates
@@ -66,7 +66,7 @@ def predict(program: Path, data: Path | None, texts: tuple[str, ...], task: str,
 
 def _choose(program: Program, items: list[Item], choices: tuple[str, ...], display: RunDisplay,
             should_stop: Callable[[], bool]) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
-    from prgec.driver.predict import predict as choose
+    from prgec.training.predict import predict as choose
 
     examples = [item for item in items if isinstance(item, Example)]
     if len(examples) < len(items):
@@ -77,7 +77,7 @@ def _choose(program: Program, items: list[Item], choices: tuple[str, ...], displ
 
 def _write(program: Program, items: list[Item], max_tokens: int, display: RunDisplay,
            should_stop: Callable[[], bool]) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
-    from prgec.driver.generate import generate, prompt_ids
+    from prgec.training.generate import generate, prompt_ids
 
     asked = [Example(item.text, None, item.where) if isinstance(item, Document) else item for item in items]
     prompts = [prompt_ids(item, program.tokenizer) for item in asked]

@@ -7,12 +7,12 @@ from types import TracebackType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from prgec.cli.render import stderr_console
+from prgec.contract.engine import GeneratingProgram
 from prgec.data.dataset import Dataset
-from prgec.driver.evaluate import Evaluation
-from prgec.driver.lr_probe import Probe
-from prgec.driver.program import GeneratingProgram
-from prgec.driver.run_result import Listener
-from prgec.driver.trainer import StepResult
+from prgec.runs.lr_probe import Probe
+from prgec.runs.result import Listener
+from prgec.training.evaluate import Evaluation
+from prgec.training.trainer import StepResult
 
 # Weight of the newest loss in the displayed running mean.
 _SMOOTHING = 0.05

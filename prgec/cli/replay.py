@@ -21,13 +21,13 @@ FILE = click.Path(path_type=Path)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def replay(journal: Path, program: Path, output: Path, step: int | None, adapter: Path | None, as_json: bool) -> int:
     """Rebuild the adapter of any step of a run from its JOURNAL, with no data and no forward pass."""
-    from prgec.driver.adapter import load_adapter, masters_sha256, save_adapter
-    from prgec.driver.journal import read_journal
-    from prgec.driver.program import Program
-    from prgec.driver.resume import rebuild
+    from prgec.engines.executorch.open import open_pte
+    from prgec.formats.adapter import load_adapter, masters_sha256, save_adapter
+    from prgec.formats.journal import read_journal
+    from prgec.runs.resume import rebuild
 
     read = read_journal(journal)
-    loaded = Program.open(program)
+    loaded = open_pte(program)
     if adapter is not None:
         load_adapter(adapter, loaded)
     done = rebuild(loaded, read, step)

@@ -15,9 +15,9 @@ from prgec.cli.render import print_json, print_lines
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def report(run: Path, output: Path | None, as_json: bool) -> int:
     """Turn RUN, a run folder, into one self-contained HTML page."""
-    from prgec.driver.files import write_atomic
-    from prgec.driver.report import read_run, to_html
-    from prgec.driver.run_folder import REPORT_NAME
+    from prgec.formats.run_folder import REPORT_NAME
+    from prgec.machine.files import write_atomic
+    from prgec.report.page import read_run, to_html
 
     record = read_run(run)
     page = to_html(record).encode()

@@ -12,16 +12,16 @@ from prgec.cli.main import INTERRUPTED_EXIT_CODE
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK, TASK_HELP
-from prgec.driver.estimators import ESTIMATORS
-from prgec.driver.limits import NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES
-from prgec.driver.lr_probe import DEFAULT_STEPS, probe_rates
-from prgec.driver.options import RunOptions
-from prgec.driver.run import run as train
-from prgec.driver.run_folder import ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME
-from prgec.driver.run_result import RunResult
-from prgec.driver.schedules import SCHEDULES
 from prgec.engines.choose import ENGINES
 from prgec.errors import UsageError
+from prgec.formats.run_folder import ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME
+from prgec.runs.lr_probe import DEFAULT_STEPS, probe_rates
+from prgec.runs.options import RunOptions
+from prgec.runs.result import RunResult
+from prgec.runs.run import run as train
+from prgec.training.estimators import ESTIMATORS
+from prgec.training.limits import NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES
+from prgec.training.schedules import SCHEDULES
 
 FILE = click.Path(path_type=Path)
 STOPPING = "stopping after this step; press Ctrl-C again to abort without saving"

@@ -10,8 +10,8 @@ import click
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.main import INTERRUPTED_EXIT_CODE
 from prgec.cli.render import print_json, print_lines, stderr_console
-from prgec.driver.files import write_atomic
 from prgec.errors import UsageError
+from prgec.machine.files import write_atomic
 from prgec.study.spec import read_study
 
 FILE = click.Path(path_type=Path)

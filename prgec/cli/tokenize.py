@@ -22,10 +22,10 @@ FILE = click.Path(path_type=Path)
 def tokenize(program: Path, data: Path, output: Path, task: str, as_json: bool) -> int:
     """Encode DATA for PROGRAM (a .pte), so that a device can train without a tokenizer."""
     from prgec.data.dataset import load_dataset
+    from prgec.data.eval_set import encode_row_set
     from prgec.data.rows_file import pack_rows
-    from prgec.driver.evaluate import encode_row_set
-    from prgec.driver.files import write_atomic
-    from prgec.driver.runtime import read_constants
+    from prgec.engines.executorch.runtime import read_constants
+    from prgec.machine.files import write_atomic
 
     dataset = load_dataset(data, task)
     manifest, tokenizer = read_constants(program)

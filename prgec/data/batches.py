@@ -13,7 +13,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from prgec.contract import IGNORE_TARGET, Manifest, row_index
+from prgec.contract.manifest import Manifest, row_index
+from prgec.contract.names import IGNORE_TARGET
 from prgec.data.encode import Row
 from prgec.runtime_ops.philox import MASK, philox4x32
 

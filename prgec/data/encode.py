@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from prgec.contract import Manifest
+from prgec.contract.manifest import Manifest
 from prgec.data.task import Conversation, Document, Example, Item
 from prgec.errors import DataError
 

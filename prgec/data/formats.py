@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from prgec.chat import ASSISTANT
+from prgec.contract.chat import ASSISTANT
 from prgec.data.jsonl import Record, text_of
 from prgec.data.task import ACCURACY, LOSS, Conversation, Document, Example, find
 from prgec.errors import DataError

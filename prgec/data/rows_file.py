@@ -17,7 +17,7 @@ from typing import TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from prgec.contract import Manifest
+from prgec.contract.manifest import Manifest
 from prgec.data.encode import Row
 from prgec.errors import DataError
 

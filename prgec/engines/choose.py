@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
 
-from prgec.driver.program import GeneratingProgram
+from prgec.contract.engine import Engine
 from prgec.errors import UsageError
 
 EXECUTORCH, TORCH = "executorch", "torch"
 ENGINES = (EXECUTORCH, TORCH)
-
-
-class Engine(GeneratingProgram, Protocol):
-    """What a run needs of an engine besides training and evaluation."""
-
-    def keep_prefix_in(self, folder: Path) -> None:
-        """Keep results of the prefix in `folder`, and compute none that is there already."""
-
-    def state_sha256(self) -> str:
-        """Return the hash of the state's names and bytes."""
 
 
 def check_engine(engine: str, base: str | None, device: str, compiled: bool) -> None:
@@ -52,9 +41,9 @@ def open_program(
         PrgecError: If the program, the checkpoint or the device cannot be used.
     """
     if engine == TORCH:
-        from prgec.engines.torch_program import TorchProgram
+        from prgec.engines.torch.program import TorchProgram
 
         return TorchProgram.rebuild(path, base, device=device, compiled=compiled)
-    from prgec.driver.program import Program
+    from prgec.engines.executorch.open import open_pte
 
-    return Program.open(path)
+    return open_pte(path)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from prgec.contract import IGNORE_TARGET
+from prgec.contract.names import IGNORE_TARGET
 from prgec.errors import CheckpointError
 from prgec.frontend.checkpoint import Checkpoint
 from prgec.passes.program import GraphProgram, traced_seq_len

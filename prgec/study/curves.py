@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from prgec.driver.files import write_atomic
+from prgec.machine.files import write_atomic
 from prgec.study.results import Result, of_method
 from prgec.study.spec import Study
 

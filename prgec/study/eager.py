@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from prgec.contract import Manifest
+from prgec.contract.arrays import FloatArray, IntArray, State
+from prgec.contract.manifest import Manifest
+from prgec.contract.tokenizer import Tokenizer
 from prgec.data.batches import Batch
-from prgec.driver.runtime import FloatArray, IntArray, State
 from prgec.errors import UsageError
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import LossModel, load_model
+from prgec.frontend.tokenizer import pack_tokenizer
 from prgec.study.spaces import SPACES, Settings
-from prgec.tokenizer import Tokenizer, pack_tokenizer
 
 
 class EagerProgram:

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any, Protocol
 
-from prgec.driver.program import GeneratingProgram
+from prgec.contract.engine import GeneratingProgram
 from prgec.errors import UsageError
 from prgec.study.spec import Options
 

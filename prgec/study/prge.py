@@ -10,11 +10,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from prgec.compile.options import CompileOptions
 from prgec.data.batches import Batch
-from prgec.driver.estimators import Estimator, find_estimator
-from prgec.driver.trainer import Trainer
-from prgec.engines.torch_program import TorchProgram
-from prgec.options import CompileOptions
+from prgec.engines.torch.program import TorchProgram
+from prgec.training.estimators import Estimator, find_estimator
+from prgec.training.trainer import Trainer
 
 
 class Prge:

@@ -13,12 +13,13 @@ from pathlib import Path
 from prgec.data.batches import step_indices, training_batch
 from prgec.data.dataset import load_dataset
 from prgec.data.encode import Row, encode_items
-from prgec.driver.evaluate import EvalSet, Evaluation, encode_row_set, evaluate
-from prgec.driver.schedules import DEFAULT_SCHEDULE, find_schedule
+from prgec.data.eval_set import EvalSet, encode_row_set
 from prgec.errors import DataError, NumericsError
 from prgec.study.method import Method, build_method
 from prgec.study.results import Point, Result, append_result, read_results
 from prgec.study.spec import Options, Run, Study, StudyMethod, StudyTask
+from prgec.training.evaluate import Evaluation, evaluate
+from prgec.training.schedules import DEFAULT_SCHEDULE, find_schedule
 
 logger = logging.getLogger(__name__)
 

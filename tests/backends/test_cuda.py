@@ -15,17 +15,18 @@ from prgec.backends import load_backend
 from prgec.backends.cuda import preflight
 from prgec.backends.cuda.backend import CudaBackend, exact_integers
 from prgec.cli.main import main
-from prgec.contract import Manifest
-from prgec.driver.device_program import DeviceProgram
-from prgec.driver.program import Program
+from prgec.compile.options import CompileOptions
+from prgec.compile.pipelines import default_pipeline
+from prgec.contract.manifest import Manifest
+from prgec.engines.executorch.device_program import DeviceProgram
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
 from prgec.errors import BackendError
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import export_loss, load_model
-from prgec.options import CompileOptions
 from prgec.passes import pass_table
 from prgec.passes.pipeline import run_pipeline
 from prgec.passes.spec import parse_pipeline
-from prgec.pipelines import default_pipeline
 from prgec.runtime_ops import noise
 from tests.lockstep import follow, oracle_for, random_steps
 from tests.models import TinyLlama
@@ -154,11 +155,11 @@ class _Package:
 
 @pytest.fixture(scope="module")
 def twin(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Twin:
-    from prgec.compiler import compile_model
+    from prgec.compile.compiler import compile_model
 
     folder = tmp_path_factory.mktemp("twin")
     options = CompileOptions(model=str(checkpoint), output=folder / "m.pte", backend="portable", static=True, **SHAPES)
-    like = Program.open(compile_model(options).path)
+    like = open_pte(compile_model(options).path)
     # Headers and wrapper take longer to compile than to run.
     quick = {"aot_inductor.precompile_headers": False, "aot_inductor.compile_wrapper_opt_level": "O0"}
     with exact_integers(), torch.no_grad(), torch._inductor.config.patch(quick):

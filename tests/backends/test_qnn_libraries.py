@@ -151,13 +151,13 @@ def test_exceptions_of_extensions_loaded_later_are_caught(tmp_path: Path) -> Non
     script = (
         "import ctypes, pathlib, sys\n"
         "from prgec.backends.qnn.loading import load_libraries\n"
-        "from prgec.driver.program import Program\n"
+        "from prgec.engines.executorch.open import open_pte\n"
         "from prgec.errors import ProgramError\n"
         "folder = load_libraries().libraries.folder\n"
         "ctypes.CDLL(str(folder / 'libHtpPrepare.so'), mode=ctypes.RTLD_GLOBAL)\n"
         "assert 'executorch.extension.pybindings._C' not in sys.modules\n"
         "try:\n"
-        "    Program.open(pathlib.Path(sys.argv[1]))\n"
+        "    open_pte(pathlib.Path(sys.argv[1]))\n"
         "except ProgramError as error:\n"
         "    print(error)\n"
     )

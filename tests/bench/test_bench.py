@@ -12,7 +12,7 @@ import pytest
 from prgec.bench import run
 from prgec.bench.variants import VARIANTS
 from prgec.cli.main import main
-from prgec.driver.program import Program
+from prgec.engines.executorch.open import open_pte
 from prgec.errors import ProgramError
 from tests.models import TinyLlama
 
@@ -90,9 +90,9 @@ def test_programs_are_built_once(checkpoint: Path, out: Path, capsys: pytest.Cap
 
 def test_only_a_training_program_is_taken_for_one(out: Path) -> None:
     programs = _programs(out)
-    assert Program.open(programs["prgec"]).manifest.q == 1
+    assert open_pte(programs["prgec"]).manifest.q == 1
     with pytest.raises(ProgramError, match="not made by prgec compile"):
-        Program.open(programs["inference"])
+        open_pte(programs["inference"])
 
 
 def test_variants_that_do_not_fit_are_not_loaded(

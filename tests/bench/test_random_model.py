@@ -10,9 +10,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from prgec.contract.tokenizer import Tokenizer
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import load_model
-from prgec.tokenizer import Tokenizer, pack_tokenizer
+from prgec.frontend.tokenizer import pack_tokenizer
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "make_random_model.py"
 

@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from prgec.contract import IGNORE_TARGET, Manifest
+from prgec.contract.manifest import Manifest
+from prgec.contract.names import IGNORE_TARGET
 from prgec.data.batches import epoch_order, evaluation_batches, step_indices, training_batch
 from prgec.data.encode import Row
 

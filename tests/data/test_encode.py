@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from prgec.contract import Manifest
+from prgec.contract.manifest import Manifest
 from prgec.data.encode import Row, encode_items, encode_row, encode_rows
 from prgec.data.task import Document, Example
 from prgec.errors import DataError

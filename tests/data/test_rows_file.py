@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prgec.contract import Manifest
+from prgec.contract.manifest import Manifest
 from prgec.data.encode import Row
 from prgec.data.rows_file import RowSet, fingerprint, pack_rows, read_rows
 from prgec.errors import DataError

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from prgec.compiler import compile_model
-from prgec.driver.program import Program
-from prgec.options import CompileOptions
+from prgec.compile.compiler import compile_model
+from prgec.compile.options import CompileOptions
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
 from tests.models import TinyLlama
 
 # One layer with biases and grouped queries: sites with out < in, out > in and out = in.
@@ -53,4 +54,4 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> 
 def open_program(request: pytest.FixtureRequest, compile_once: Compile) -> Callable[[], Program]:
     """Open a program of either backend and state as often as asked, each time in its initial state."""
     path = compile_once(**PROGRAMS[request.param])
-    return lambda: Program.open(path)
+    return lambda: open_pte(path)

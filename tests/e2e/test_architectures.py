@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from prgec.backends import load_backend
+from prgec.compile.options import CompileOptions
+from prgec.compile.pipelines import default_pipeline
 from prgec.frontend.model import LossModel, export_loss
-from prgec.options import CompileOptions
 from prgec.passes import pass_table
 from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.spec import parse_pipeline
-from prgec.pipelines import default_pipeline
 from tests.architectures import ARCHITECTURES, LENGTHS, SEQ_LEN, Architecture, architecture, measure, random_rows
 
 ROOT = Path(__file__).resolve().parents[2]

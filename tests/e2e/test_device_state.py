@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prgec.compiler import compile_model
-from prgec.driver.data_file import data_path
-from prgec.driver.device_program import DeviceProgram
-from prgec.driver.program import Program
+from prgec.compile.compiler import compile_model
+from prgec.compile.options import CompileOptions
+from prgec.contract.inspection import inspect_program
+from prgec.contract.ptd import data_path
+from prgec.engines.executorch.device_program import DeviceProgram
+from prgec.engines.executorch.open import open_pte
 from prgec.errors import ProgramError, UsageError
-from prgec.inspection import inspect_program
-from prgec.options import CompileOptions
-from tests.device import DeviceBackend
+from tests.device_backend import DeviceBackend
 from tests.e2e.conftest import MODEL, Compile
 from tests.lockstep import follow, oracle_for, random_steps
 
@@ -45,7 +45,7 @@ def test_weights_are_beside_the_program(path: Path) -> None:
 
 def test_follows_the_oracle(path: Path, checkpoint: Path) -> None:
     """In the state it returns, too; the last update is flushed by a forward that perturbs nothing."""
-    program = Program.open(path)
+    program = open_pte(path)
     assert isinstance(program, DeviceProgram)
     oracle = oracle_for(program, checkpoint, eps=EPS, seed=SEED)
     found = follow(program, oracle, random_steps(6, program.manifest, lr=LR, pool=6))
@@ -55,7 +55,7 @@ def test_follows_the_oracle(path: Path, checkpoint: Path) -> None:
 
 
 def test_starts_from_zero_and_refuses_another_state(path: Path) -> None:
-    program = Program.open(path)
+    program = open_pte(path)
     state = program.read_state()
     assert not any(each.any() for each in state.values())
     program.write_state(state)
@@ -68,7 +68,7 @@ def test_missing_data_is_told(path: Path, tmp_path: Path) -> None:
     alone = tmp_path / "model.pte"
     alone.write_bytes(path.read_bytes())
     with pytest.raises(ProgramError, match=r"weights are missing: expected model\.ptd beside it .*Hint: .*copy both"):
-        Program.open(alone)
+        open_pte(alone)
 
 
 def test_data_of_another_program_are_told(path: Path, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_data_of_another_program_are_told(path: Path, tmp_path: Path) -> None:
     data[-100] ^= 1
     data_path(copy).write_bytes(data)
     with pytest.raises(ProgramError, match=r"model\.ptd belongs to another program"):
-        Program.open(copy)
+        open_pte(copy)
 
 
 def test_one_method_only(checkpoint: Path, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_noise_in_the_graph_trains_like_the_kernels(compile_once: Compile, check
     """`--rng decomposed` on a runtime that has the kernels as well: the same bits of noise, so the same training."""
     states = []
     for rng in ("kernel", "decomposed"):
-        program = Program.open(compile_once(backend="portable", rng=rng))
+        program = open_pte(compile_once(backend="portable", rng=rng))
         oracle = oracle_for(program, checkpoint, eps=EPS, seed=SEED)
         follow(program, oracle, random_steps(3, program.manifest, lr=LR, pool=6))
         states.append(program.read_state())

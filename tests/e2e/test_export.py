@@ -15,8 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from prgec.cli.main import main
-from prgec.driver.adapter import load_adapter, save_adapter
-from prgec.driver.program import Program
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
+from prgec.formats.adapter import load_adapter, save_adapter
 from tests.gguf_model import write_gguf_llama
 from tests.models import TinyLlama
 
@@ -34,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _compile(folder, "model.pte")
     arguments = ["run", folder / "model.pte", "--data", data, "--steps", 2, "--out", folder / "run"]
     assert main([*map(str, arguments)]) == 0
-    program = Program.open(folder / "model.pte")
+    program = open_pte(folder / "model.pte")
     _randomise(program)
     save_adapter(folder / "run" / "adapter.safetensors", program)
     return folder
@@ -74,7 +75,7 @@ def _model_log_probs(model: Any) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> np.ndarray:
-    program = Program.open(folder / "model.pte")
+    program = open_pte(folder / "model.pte")
     untrained = _log_probs(program)
     _randomise(program)
     trained = _log_probs(program)
@@ -116,7 +117,7 @@ def test_gguf_holds_what_llama_cpp_reads(folder: Path, tmp_path: Path) -> None:
     assert fields["adapter.lora.alpha"] == 6.0
     tensors = {tensor.name: tensor.data for tensor in reader.tensors}
     assert len(tensors) == 28
-    program = Program.open(folder / "model.pte")
+    program = open_pte(folder / "model.pte")
     _randomise(program)
     state = program.read_state()
     np.testing.assert_array_equal(
@@ -149,7 +150,7 @@ def test_exported_adapter_starts_a_run(folder: Path, expected: np.ndarray, tmp_p
     assert _export(folder, "peft", tmp_path / "peft") == 0
     arguments = ["predict", folder / "model.pte", "--text", "the film", "--adapter"]
     assert main([*map(str, [*arguments, tmp_path / "peft"])]) == 0
-    program = Program.open(folder / "model.pte")
+    program = open_pte(folder / "model.pte")
     load_adapter(tmp_path / "peft", program)
     np.testing.assert_array_equal(_log_probs(program), expected)
 
@@ -171,7 +172,7 @@ def test_adapter_trained_by_peft_goes_on_here(folder: Path, tmp_path: Path, caps
                  str(tmp_path / "theirs")]) == 5  # fmt: skip
     assert "compile with --lora-a" in capsys.readouterr().err
     _compile(folder, "theirs.pte", "--lora-a", str(tmp_path / "theirs"))
-    program = Program.open(folder / "theirs.pte")
+    program = open_pte(folder / "theirs.pte")
     assert (program.manifest.rank, program.manifest.alpha, len(program.manifest.sites)) == (3, 5.0, 4)
     arguments = ["run", folder / "theirs.pte", "--data", folder / "rows.jsonl", "--steps", 1, "--lr", 0,
                  "--init-adapter", tmp_path / "theirs", "--out", tmp_path / "run"]  # fmt: skip
@@ -205,9 +206,9 @@ def test_adapter_alone_needs_its_program(folder: Path, tmp_path: Path, capsys: p
 
 
 def test_gguf_refuses_what_llama_cpp_rearranges(tmp_path: Path) -> None:
-    from prgec.driver.gguf_format import write_gguf_lora
-    from prgec.driver.peft_format import PeftAdapter
     from prgec.errors import UsageError
+    from prgec.formats.gguf import write_gguf_lora
+    from prgec.formats.peft import PeftAdapter
 
     pytest.importorskip("gguf")
     with pytest.raises(UsageError, match="no gguf-lora for models of type gpt2"):

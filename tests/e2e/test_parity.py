@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prgec.driver.program import Program
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
 from prgec.errors import UsageError
 from tests.e2e.conftest import Compile
 from tests.lockstep import Comparison, Run, follow, oracle_for, random_steps
@@ -25,7 +26,7 @@ MLP = tuple(f"mlp.{name}_proj" for name in ("gate", "up", "down"))
 
 
 def _follow(path: Path, checkpoint: Path, lr: float = LR) -> Comparison:
-    program = Program.open(path)
+    program = open_pte(path)
     oracle = oracle_for(program, checkpoint, eps=EPS, seed=SEED)
     return follow(program, oracle, random_steps(10, program.manifest, lr=lr, pool=6))
 
@@ -56,7 +57,7 @@ def test_sites_are_the_linear_layers_in_order_of_use(open_program: Callable[[], 
 
 def test_one_query_one_example_and_named_targets(compile_once: Compile, checkpoint: Path) -> None:
     path = compile_once(q=1, batch_size=1, targets=("q_proj", "v_proj"), backend="portable", static=True)
-    sites = Program.open(path).manifest.sites
+    sites = open_pte(path).manifest.sites
     assert [site.name for site in sites] == [f"model.layers.0.self_attn.{name}_proj" for name in "qv"]
     _check(_follow(path, checkpoint))
 
@@ -91,7 +92,7 @@ def test_other_targets_and_shapes(
 ) -> None:
     checkpoint = TinyLlama(num_layers=2, seed=3).write(tmp_path / "two-layers", max_shard_size="20KB")
     path = compile_once(model=str(checkpoint), backend="xnnpack", **options)
-    assert len(Program.open(path).manifest.sites) == num_sites
+    assert len(open_pte(path).manifest.sites) == num_sites
     _check(_follow(path, checkpoint, lr))
 
 
@@ -100,7 +101,7 @@ def test_both_states_give_the_same_trajectory(compile_once: Compile) -> None:
     """Over 50 steps, to rounding; the noise of `dual` is recovered from its copies, never drawn again."""
     losses = {}
     for state in ("seeded", "dual"):
-        run = Run(Program.open(compile_once(backend="xnnpack", state=state)), eps=EPS, seed=SEED)
+        run = Run(open_pte(compile_once(backend="xnnpack", state=state)), eps=EPS, seed=SEED)
         steps = random_steps(50, run.program.manifest, lr=2e-3, pool=6)
         losses[state] = np.stack([run.step(examples, lr) for examples, lr in steps])
     np.testing.assert_allclose(losses["dual"], losses["seeded"], rtol=1e-4)

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from prgec.cli.main import main
+from prgec.contract.arrays import FloatArray, IntArray
+from prgec.contract.inspection import inspect_program
 from prgec.data.rows_file import RowSet
-from prgec.driver.evaluate import Evaluation, evaluate
-from prgec.driver.prefix import PrefixRunner
-from prgec.driver.program import Program
-from prgec.driver.runtime import FloatArray, IntArray
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
+from prgec.engines.prefix import PrefixRunner
 from prgec.errors import UsageError
-from prgec.inspection import inspect_program
+from prgec.training.evaluate import Evaluation, evaluate
 from tests.e2e.conftest import Compile
 from tests.lockstep import Run, follow, oracle_for, random_examples, random_steps, row_of
 from tests.models import TinyLlama
@@ -47,7 +48,7 @@ def paths(compile_once: Compile, deep_checkpoint: Path) -> dict[str, Path]:
 @pytest.fixture
 def open_mode(paths: dict[str, Path]) -> Open:
     """Open one of them in its initial state."""
-    return lambda mode: Program.open(paths[mode])
+    return lambda mode: open_pte(paths[mode])
 
 
 class Counted:
@@ -157,7 +158,7 @@ def test_one_delegate_each(paths: dict[str, Path]) -> None:
 def test_shared_on_xnnpack(compile_once: Compile, deep_checkpoint: Path, open_mode: Open, state: str) -> None:
     path = compile_once(model=str(deep_checkpoint), layers=("last:1",), prefix="shared", backend="xnnpack", state=state)
     assert len(inspect_program(path).pte.methods["forward"].delegates) == 1
-    np.testing.assert_allclose(_train(Program.open(path)), _train(open_mode("none")), rtol=1e-5)
+    np.testing.assert_allclose(_train(open_pte(path)), _train(open_mode("none")), rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -168,10 +169,10 @@ def test_quantised(compile_once: Compile, tmp_path: Path) -> None:
     for mode in ("none", "method"):
         path = compile_once(model=str(checkpoint), layers=("last:1",), prefix=mode, backend="xnnpack",
                             quantize="8da4w", group_size=32, quantize_embedding=8)  # fmt: skip
-        losses[mode] = _train(Program.open(path))
+        losses[mode] = _train(open_pte(path))
         assert all(len(each.delegates) == (name != "apply") for name, each in inspect_program(path).pte.methods.items())
     np.testing.assert_allclose(losses["method"], losses["none"], rtol=1e-5)
-    first, again = Program.open(path), Program.open(path)
+    first, again = open_pte(path), open_pte(path)
     _counted(first, tmp_path)
     kept = _train(first)
     calls = _counted(again, tmp_path)

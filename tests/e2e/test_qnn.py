@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from prgec import preflight
 from prgec.backends import load_backend
 from prgec.backends.lowering import lower
-from prgec.compiler import CompileResult, compile_model
+from prgec.compile import preflight
+from prgec.compile.compiler import CompileResult, compile_model
+from prgec.compile.options import CompileOptions
 from prgec.demo import data_file
-from prgec.driver.program import Program
+from prgec.engines.executorch.open import open_pte
 from prgec.errors import BackendError, UsageError
-from prgec.options import CompileOptions
 from prgec.passes.quantize_base import SCHEMES
 from tests.architectures import architecture, random_rows
 from tests.lockstep import follow, oracle_for, random_steps
@@ -70,7 +70,7 @@ def test_the_manifest_names_chip_and_compiler(compiled: CompileResult) -> None:
 
 
 def test_training_follows_the_f32_oracle(compiled: CompileResult, wide: Path) -> None:
-    program = Program.open(compiled.path)
+    program = open_pte(compiled.path)
     steps = random_steps(20, program.manifest, lr=LR, pool=6)
     found = follow(program, oracle_for(program, wide, eps=EPS, seed=SEED), steps)
     assert found.max_abs_state > 0.1 and found.last_loss < found.first_loss - 0.5
@@ -84,7 +84,7 @@ def test_training_follows_the_f32_oracle(compiled: CompileResult, wide: Path) ->
 def test_narrow_weights_train_as_the_rounded_model_does(scheme: str, wide: Path, tmp_path: Path) -> None:
     """What they change is the model, not g: the oracle trains the untouched model with rounded weights."""
     path = compile_model(_options(wide, tmp_path / "narrow.pte", quantize=scheme)).path
-    program = Program.open(path)
+    program = open_pte(path)
     assert program.manifest.quantize == scheme
     oracle = oracle_for(program, rounded_checkpoint(wide, tmp_path / "rounded", SCHEMES[scheme]), eps=EPS, seed=SEED)
     found = follow(program, oracle, random_steps(4, program.manifest, lr=LR, pool=6))
@@ -98,7 +98,7 @@ def test_more_methods_dual_state_and_narrow_norms(tmp_path: Path) -> None:
     checkpoint = TinyLlama(num_layers=2, has_bias=True).write(tmp_path / "narrow")
     path = compile_model(_options(checkpoint, tmp_path / "narrow.pte", layers=("last:1",), prefix="method",
                                   state="dual", generate=True)).path  # fmt: skip
-    program = Program.open(path)
+    program = open_pte(path)
     tokens, label_pos, _ = random_rows(program.manifest.batch_size, program.manifest.seq_len)
     copies = 2 * program.manifest.q
     found_tokens = program.next_tokens(tokens.repeat(copies, 1).numpy(), label_pos.repeat(copies, 1).numpy())
@@ -115,7 +115,7 @@ def test_more_methods_dual_state_and_narrow_norms(tmp_path: Path) -> None:
 def test_other_architectures(name: str, tmp_path: Path) -> None:
     checkpoint = architecture(name).write(tmp_path / "checkpoint")
     path = compile_model(_options(checkpoint, tmp_path / "other.pte", batch_size=1)).path
-    program = Program.open(path)
+    program = open_pte(path)
     found = follow(program, oracle_for(program, checkpoint, eps=EPS, seed=SEED),
                    random_steps(4, program.manifest, lr=LR, pool=4))  # fmt: skip
     assert found.max_rel_loss_diff <= MAX_REL_LOSS_DIFF

@@ -13,11 +13,13 @@ from prgec.cli.main import main
 from prgec.data.answers import token_f1
 from prgec.data.dataset import load_dataset
 from prgec.data.encode import encode_row
+from prgec.data.eval_set import encode_eval_set
 from prgec.data.task import Example
-from prgec.driver.adapter import masters
-from prgec.driver.evaluate import encode_eval_set, evaluate
-from prgec.driver.generate import generate
-from prgec.driver.program import Program
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
+from prgec.formats.adapter import masters
+from prgec.training.evaluate import evaluate
+from prgec.training.generate import generate
 from tests.models import TinyLlama
 from tests.published import SAMPLES, write_sample
 
@@ -42,7 +44,7 @@ def program_path(tmp_path_factory: pytest.TempPathFactory, samples: dict[str, Pa
 
 
 def test_lengths_are_those_of_the_data(program_path: Path, samples: dict[str, Path]) -> None:
-    program = Program.open(program_path)
+    program = open_pte(program_path)
     longest_row = longest_answer = 0
     for sample in samples.values():
         dataset = load_dataset(sample)
@@ -76,7 +78,7 @@ def test_task_runs(task: str, program_path: Path, samples: dict[str, Path], tmp_
 
 def _trained(program_path: Path) -> Program:
     """A program whose state is not zero."""
-    program = Program.open(program_path)
+    program = open_pte(program_path)
     rng = np.random.default_rng(0)
     program.write_state({name: rng.normal(0, 0.3, array.shape).astype(np.float32)
                          for name, array in program.read_state().items()})  # fmt: skip
@@ -130,7 +132,7 @@ def test_answers_are_compared_as_text(program_path: Path, samples: dict[str, Pat
 def test_predict_writes_text(program_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(program_path), "--text", "the film was", "--generate", "4", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    program = Program.open(program_path)
+    program = open_pte(program_path)
     (expected,) = generate(program, [program.tokenizer.encode("the film was")], max_tokens=4) or [""]
     assert [row["completion"] for row in document["predictions"]] == [expected]
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from prgec.cli.main import main
-from prgec.driver.program import Program
+from prgec.contract.inspection import inspect_program
+from prgec.contract.pte import read_pte
+from prgec.engines.executorch.open import open_pte
 from prgec.errors import ProgramError
-from prgec.inspection import inspect_program
-from prgec.pte import read_pte
 from tests.e2e.conftest import PROGRAMS, Compile
 
 REQUIRED = ("contract_version", "backend", "q", "batch_size", "seq_len", "sites", "delegates", "cpu_ops", "file_bytes")
@@ -53,7 +53,7 @@ def test_the_forward_is_one_delegate(xnnpack: Path, capsys: pytest.CaptureFixtur
 
 
 def test_inspect_agrees_with_the_runtime(xnnpack: Path) -> None:
-    inspection, program = inspect_program(xnnpack), Program.open(xnnpack)
+    inspection, program = inspect_program(xnnpack), open_pte(xnnpack)
     assert inspection.manifest == program.manifest
     assert inspection.state_bytes == sum(value.nbytes for value in program.read_state().values())
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from prgec.cli.main import main
-from prgec.driver.program import Program
-from prgec.engines.noise import NoiseSource
-from prgec.engines.torch_program import TorchProgram
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
+from prgec.engines.torch.noise import NoiseSource
+from prgec.engines.torch.program import TorchProgram
 from prgec.errors import ProgramError, UsageError
 from prgec.runtime_ops import noise
 from tests.e2e.conftest import Compile
@@ -47,7 +48,7 @@ def test_same_trajectory_as_the_pte(open_program: Callable[[], Program], checkpo
 
 def test_same_losses_on_a_quantised_base(compile_once: Compile, checkpoint: Path) -> None:
     """Activations are rounded to 8 bits: a sum in another order may tip a value, so losses agree less closely."""
-    pte = Program.open(compile_once(backend="xnnpack", quantize="8da4w"))
+    pte = open_pte(compile_once(backend="xnnpack", quantize="8da4w"))
     other = TorchProgram.rebuild(pte.path, str(checkpoint))
     runs = [Run(program, eps=EPS, seed=SEED) for program in (pte, other)]  # type: ignore[arg-type]
     for examples, lr in random_steps(4, pte.manifest, lr=LR, pool=6):
@@ -58,7 +59,7 @@ def test_same_losses_on_a_quantised_base(compile_once: Compile, checkpoint: Path
 def test_a_prefix_of_its_own(compile_once: Compile, tmp_path: Path) -> None:
     checkpoint = TinyLlama(num_layers=2, seed=3).write(tmp_path / "two-layers")
     path = compile_once(model=str(checkpoint), backend="portable", layers=("last:1",), prefix="method")
-    pte = Program.open(path)
+    pte = open_pte(path)
     other = TorchProgram.rebuild(path, str(checkpoint))
     _assert_same_trajectory(pte, other)
     assert other.prefix is not None
@@ -77,7 +78,7 @@ def test_compiled_by_torch_it_follows_the_oracle(compile_once: Compile, checkpoi
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_same_trajectory_on_a_gpu(compile_once: Compile, checkpoint: Path) -> None:
-    pte = Program.open(compile_once(backend="xnnpack"))
+    pte = open_pte(compile_once(backend="xnnpack"))
     _assert_same_trajectory(pte, TorchProgram.rebuild(pte.path, str(checkpoint), device="cuda"))
 
 

@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from prgec.contract import FROZEN_SUFFIX, STATE_SUFFIX
+from prgec.contract.names import FROZEN_SUFFIX, STATE_SUFFIX
 from prgec.passes.program import GraphProgram, traced_seq_len
 from prgec.passes.rewrite import Rewriter
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from prgec.contract import APPLY_INPUTS, FORWARD_INPUTS
+from prgec.contract.names import APPLY_INPUTS, FORWARD_INPUTS
 from prgec.frontend.model import LossModel
 from prgec.passes.extract_apply import extract_apply
 from prgec.passes.printer import print_program

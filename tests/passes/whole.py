@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prgec.backends import load_backend
+from prgec.compile.options import CompileOptions
+from prgec.compile.pipelines import default_pipeline
 from prgec.frontend.model import export_loss
-from prgec.options import CompileOptions
 from prgec.passes import pass_table
 from prgec.passes.pipeline import PassRecord, run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.spec import parse_pipeline
-from prgec.pipelines import default_pipeline
 from tests.models import TinyLlama
 
 OPTIONS = CompileOptions(model="tiny", output=Path("tiny.pte"), q=2, batch_size=2, seq_len=8, num_labels=2,

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from prgec.driver.estimators import find_estimator
-from prgec.driver.schedules import find_schedule
+from prgec.training.estimators import find_estimator
+from prgec.training.schedules import find_schedule
 
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 

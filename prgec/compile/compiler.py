@@ -1,0 +1,249 @@
+"""Checkpoint in, self-training .pte out: the stages of a compilation in order."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prgec.backends import load_backend
+from prgec.backends.base import Backend
+from prgec.backends.delegation import DelegationReport
+from prgec.backends.lowering import lower
+from prgec.compile.describe import manifest_of, scheme_of
+from prgec.compile.given_a import a_constants, give_a, hash_of, options_for
+from prgec.compile.lengths import fit_options
+from prgec.compile.options import CompileOptions
+from prgec.compile.pipelines import default_pipeline
+from prgec.compile.preflight import check_memory
+from prgec.compile.source import Source, load_source
+from prgec.compile.write import write_program
+from prgec.contract.arrays import State
+from prgec.contract.manifest import Manifest, Site
+from prgec.contract.names import (
+    APPLY_METHOD,
+    CONTRACT_VERSION,
+    DELEGATION_METHOD,
+    FORWARD_METHOD,
+    FROZEN_SUFFIX,
+    HIDDEN_INPUT,
+    MANIFEST_METHOD,
+    NEXT_TOKENS_METHOD,
+    NO_FINGERPRINT,
+    PREFIX_METHOD,
+    STATE_SUFFIX,
+    TOKENIZER_METHOD,
+    VERSION_METHOD,
+)
+from prgec.contract.tokenizer import Tokenizer
+from prgec.errors import UsageError
+from prgec.formats.peft import read_peft
+from prgec.frontend.model import export_loss
+from prgec.passes import pass_table
+from prgec.passes.extract_apply import extract_apply
+from prgec.passes.extract_next_tokens import extract_next_tokens
+from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
+from prgec.passes.pipeline import PassRecord, check_order, dump_to, run_pipeline
+from prgec.passes.program import GraphProgram
+from prgec.passes.saved import save_program
+from prgec.passes.spec import parse_pipeline
+
+logger = logging.getLogger(__name__)
+
+STAGES = ("load", "export", "passes", "lower", "write")
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """A finished compilation.
+
+    Attributes:
+        path: The .pte.
+        manifest: What it says of itself.
+        delegation: Delegates and CPU ops of the forward.
+        passes: What each pass did.
+        file_bytes: Size of the .pte.
+        seconds: Wall-clock time by stage.
+    """
+
+    path: Path
+    manifest: Manifest
+    delegation: DelegationReport
+    passes: tuple[PassRecord, ...]
+    file_bytes: int
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """A compilation before lowering.
+
+    Attributes:
+        methods: Graphs of the contract's methods by name; they share their state.
+        manifest: What the program will say of itself.
+        tokenizer: The packed tokenizer.
+        passes: What each pass did.
+        lora_a: A of every site, where it was given and not drawn.
+    """
+
+    methods: dict[str, GraphProgram]
+    manifest: Manifest
+    tokenizer: bytes
+    passes: tuple[PassRecord, ...]
+    lora_a: State = field(default_factory=dict)
+
+
+def compile_model(
+    options: CompileOptions, progress: Progress = lambda stage: None, *, backend: Backend | None = None
+) -> CompileResult:
+    """Compile a checkpoint.
+
+    Args:
+        options: What to compile and how.
+        progress: Called with the name of each stage (`STAGES`) as it starts.
+        backend: Lowers instead of the row of the backend table that `options` names; of the same name.
+
+    Raises:
+        PrgecError: One of its subclasses; nothing is left behind at `options.output`.
+    """
+    options.check()
+    backend = backend or _backend_of(options)
+    clock = _Clock(progress)
+    graphs = _build(options, backend, clock)
+    manifest = graphs.manifest
+    with clock.stage("lower"):
+        executable, delegation = _lower(backend, graphs.methods, manifest, graphs.tokenizer, graphs.lora_a)
+    with clock.stage("write"):
+        file_bytes = write_program(options.output, executable)
+    return CompileResult(options.output, manifest, delegation, graphs.passes, file_bytes, clock.seconds)
+
+
+def build_graphs(options: CompileOptions) -> Graphs:
+    """Run every stage in front of the lowering; the graphs run in PyTorch as they are.
+
+    Raises:
+        PrgecError: One of its subclasses.
+    """
+    options.check()
+    return _build(options, _backend_of(options), _Clock(lambda stage: None))
+
+
+def _backend_of(options: CompileOptions) -> Backend:
+    return load_backend(options.backend, **({"soc": options.soc} if options.soc else {}))
+
+
+def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
+    adapter = read_peft(options.lora_a) if options.lora_a else None
+    options = options_for(options, adapter) if adapter else options
+    passes = parse_pipeline(options.passes or default_pipeline(options, backend), pass_table())
+    check_order(passes)
+    with clock.stage("load"):
+        backend.check()
+        source = load_source(options)
+        check_memory(backend, source.checkpoint.name, source.model, scheme_of(passes))
+        options = fit_options(options, Tokenizer.unpack(source.tokenizer), source.max_positions)
+    with clock.stage("export"):
+        dynamic = backend.dynamic_seq_len and not options.static
+        program = _export(options, source, dynamic)
+    with clock.stage("passes"):
+        records = run_pipeline(program, passes, dump_to(options.dump_passes) if options.dump_passes else None)
+        given = give_a(program, sites_of(program), adapter) if adapter else {}
+        manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
+        methods = _methods(program, options, manifest.state_access == "buffers")
+        manifest = _with_prefix(manifest, methods)
+        manifest = replace(manifest, soc=backend.soc, versions={**manifest.versions, **backend.versions()},
+                           data_sha256=NO_FINGERPRINT if backend.has_data_file else "",
+                           a_sha256=hash_of(given))  # fmt: skip
+    return Graphs(methods, manifest, source.tokenizer, tuple(records), given)
+
+
+def sites_of(program: GraphProgram) -> tuple[Site, ...]:
+    """Trained layers of a program in the order of their noise index, that is, of their first use."""
+    sites: dict[str, Site] = {}
+    for node in program.graph.find_nodes(op="get_attr"):
+        if str(node.target).endswith(FROZEN_SUFFIX):
+            name = str(node.target).removesuffix(FROZEN_SUFFIX)
+            state = operator.attrgetter(name + STATE_SUFFIX)(program.module)
+            in_features, out_features = int(node.meta["val"].shape[-1]), int(state.shape[-1])
+            sites.setdefault(name, Site(name, len(sites), in_features, out_features))
+    return tuple(sites.values())
+
+
+def _export(options: CompileOptions, source: Source, dynamic: bool) -> GraphProgram:
+    assert source.model is not None
+    program = export_loss(
+        source.model,
+        num_rows=options.num_rows,
+        seq_len=options.seq_len,
+        num_labels=options.num_labels,
+        dynamic=dynamic,
+    )
+    source.model = None
+    if options.save_program is not None:
+        save_program(program, options.save_program)
+    return program
+
+
+def _methods(program: GraphProgram, options: CompileOptions, reads_buffers: bool) -> dict[str, GraphProgram]:
+    """Split the finished graph into the methods of the contract; there is one where methods cannot share buffers."""
+    if not reads_buffers:
+        if options.prefix == "method" or options.generate:
+            raise UsageError(f"--backend {options.backend} makes programs of one method; leave out --prefix method and "
+                             "--generate")  # fmt: skip
+        return {FORWARD_METHOD: program}
+    methods = {FORWARD_METHOD: program, APPLY_METHOD: extract_apply(program)}
+    if options.prefix == "method":
+        if find_shared_prefix(program) is None:
+            hint = "choose --layers last:K with K less than the number of layers"
+            raise UsageError("there is no block before the first trained layer", hint=hint)
+        methods[PREFIX_METHOD] = extract_prefix(program)
+    if options.generate:
+        methods[NEXT_TOKENS_METHOD] = extract_next_tokens(program)
+    return methods
+
+
+def _with_prefix(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifest:
+    forward = methods[FORWARD_METHOD]
+    if PREFIX_METHOD in methods:
+        hidden = forward.placeholder(HIDDEN_INPUT)
+        assert hidden is not None
+        return replace(manifest, prefix="method", hidden_size=int(hidden.meta["val"].shape[-1]))
+    return replace(manifest, prefix="shared" if find_shared_prefix(forward) is not None else "none")
+
+
+def _lower(
+    backend: Backend, programs: dict[str, GraphProgram], manifest: Manifest, tokenizer: bytes, given_a: State
+) -> tuple[Any, DelegationReport]:
+    lowered = lower(backend, {name: program.to_exported() for name, program in programs.items()})
+    constants = {
+        VERSION_METHOD: CONTRACT_VERSION,
+        MANIFEST_METHOD: manifest.to_json(),
+        DELEGATION_METHOD: lowered.delegation.to_json(),
+        TOKENIZER_METHOD: torch.frombuffer(bytearray(tokenizer), dtype=torch.uint8),
+        **a_constants(given_a),
+    }
+    return lowered.finish(constants, external_constants=backend.has_data_file), lowered.delegation
+
+
+class _Clock:
+    """Announces stages and keeps their times."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        self._progress(name)
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - started
+        logger.info("stage %s took %.1f s", name, self.seconds[name])

@@ -1,0 +1,81 @@
+"""How long rows and completions of given data are, so that a program is compiled to hold them.
+
+Letters: T tokens, K label positions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+from prgec.compile.options import CompileOptions
+from prgec.data.dataset import Dataset, load_dataset
+from prgec.data.encode import Encoded, Encoder, encode_item, encode_pair
+from prgec.data.task import Example
+from prgec.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+# T of documents, which can be cut anywhere; their K is T - 1.
+TEXT_SEQ_LEN = 128
+_MULTIPLE = 8
+
+
+def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int | None) -> CompileOptions:
+    """Return options whose T and K hold the data they name; unchanged where they name none.
+
+    Args:
+        options: T or K of 0 is chosen; any other is checked.
+        tokenizer: The checkpoint's.
+        max_positions: Most positions the model knows, None for any number.
+
+    Raises:
+        DataError: If the data are bad, or completions are longer than K or T can be.
+        UsageError: If T and K contradict each other.
+    """
+    if not options.data:
+        return options
+    encoded = [each for path in options.data for each in _encoded(load_dataset(path, options.task), tokenizer)]
+    rows = [each for each in encoded if not each.is_text]
+    num_targets = [len(each.row.targets) for each in rows]
+    most = max(num_targets, default=0)
+    longest = max((len(each.row.tokens) for each in rows), default=0)
+    if options.generate:
+        # An answer that is generated may be as long as the longest behind the longest prompt.
+        longest = max((each.row.label_pos[0] + most for each in rows), default=0)
+    if len(rows) < len(encoded):
+        longest = max(longest, TEXT_SEQ_LEN)
+    seq_len = options.seq_len or min(-(-longest // _MULTIPLE) * _MULTIPLE, max_positions or longest + _MULTIPLE)
+    num_labels = options.num_labels or (most if len(rows) == len(encoded) else seq_len - 1)
+    _check_targets(num_targets, min(num_labels, seq_len - 1), num_labels < seq_len)
+    num_long = sum(len(each.row.tokens) > seq_len for each in rows)
+    if num_long:
+        logger.warning("%d of %d rows are longer than T = %d, the longest has %d tokens: cut from the left",
+                       num_long, len(rows), seq_len, max(len(each.row.tokens) for each in rows))  # fmt: skip
+    fitted = replace(options, seq_len=seq_len, num_labels=num_labels)
+    fitted.check()
+    return fitted
+
+
+def _check_targets(num_targets: list[int], limit: int, is_k: bool) -> None:
+    over = [count for count in num_targets if count > limit]
+    if over:
+        name = f"K = {limit} label positions" if is_k else f"T = {limit + 1} tokens"
+        raise DataError(f"{len(over)} of {len(num_targets)} completions are longer than {name}; the longest has "
+                        f"{max(over)} tokens", hint="raise --label-tokens or --seq-len, or leave them out")  # fmt: skip
+
+
+def _encoded(dataset: Dataset, tokenizer: Encoder) -> Iterator[Encoded]:
+    """Encode every item with its right answer, and with every candidate it is evaluated against."""
+    candidates = dataset.candidates()
+    for item in dataset.examples:
+        if isinstance(item, Example):
+            yield from (encode_pair(item, choice, tokenizer) for choice in _choices(item, candidates))
+        else:
+            yield encode_item(item, tokenizer)
+
+
+def _choices(item: Example, candidates: tuple[str, ...]) -> tuple[str, ...]:
+    own = item.candidates or candidates
+    return own or ((item.completion,) if item.completion is not None else ())

@@ -1,0 +1,61 @@
+"""What a compilation reads: the checkpoint with its tokenizer, its model and the hash of its weights."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from prgec.compile.options import CompileOptions
+from prgec.contract.tokenizer import Tokenizer
+from prgec.errors import CheckpointError, UsageError
+from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
+from prgec.frontend.model import load_model, weights_sha256
+from prgec.frontend.tokenizer import pack_tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Source:
+    """What was read from the checkpoint; the model is dropped once it is traced."""
+
+    checkpoint: Checkpoint
+    tokenizer: bytes
+    base_sha256: str
+    vocab_size: int
+    max_positions: int | None
+    model: torch.nn.Module | None
+
+
+def load_source(options: CompileOptions) -> Source:
+    """Read and check a checkpoint.
+
+    Raises:
+        CheckpointError: If it is incomplete or its parts do not fit together.
+        UsageError: If rows may be longer than the model's positions.
+    """
+    checkpoint = find_checkpoint(options.model)
+    tokenizer = pack_tokenizer(checkpoint.path)
+    model = load_model(checkpoint)
+    config: Any = model.config
+    longest = getattr(config, "max_position_embeddings", None)
+    longest = longest if isinstance(longest, int) else None
+    if longest is not None and options.seq_len > longest:
+        raise UsageError(f"--seq-len is {options.seq_len}, but the model knows {longest} positions")
+    vocab_size = int(config.vocab_size)
+    _check_vocabulary(Tokenizer.unpack(tokenizer), vocab_size, checkpoint)
+    return Source(checkpoint, tokenizer, weights_sha256(model), vocab_size, longest, model)
+
+
+def _check_vocabulary(tokenizer: Tokenizer, vocab_size: int, checkpoint: Checkpoint) -> None:
+    """Refuse a tokenizer of another model; tokens added beyond the table (Gemma 3 has one) are only warned of."""
+    base, whole = (tokenizer.backend.get_vocab_size(with_added_tokens=added) for added in (False, True))
+    if base > vocab_size:
+        raise CheckpointError(f"the tokenizer has {base} tokens, the checkpoint's vocabulary {vocab_size}",
+                              where=checkpoint.path, hint="the tokenizer may belong to another model")  # fmt: skip
+    if whole > vocab_size:
+        logger.warning("%d added tokens lie beyond the checkpoint's vocabulary of %d: rows must not use them",
+                       whole - vocab_size, vocab_size)  # fmt: skip

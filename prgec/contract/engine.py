@@ -1,0 +1,75 @@
+"""What a driver needs of whatever runs a program, and how the state of one is named and hashed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from prgec.contract.arrays import FloatArray, IntArray, State
+from prgec.contract.manifest import Manifest
+from prgec.contract.names import DUAL_EPS_STATE
+from prgec.contract.tokenizer import Tokenizer
+
+
+class TrainableProgram(Protocol):
+    """What the trainer needs of an engine; `Program` is the one on the ExecuTorch Python runtime."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the program says of itself."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer the program carries."""
+
+    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
+                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+        """Apply the update of step - 1, then return the loss of every row under the noise of `step`: f32[N]."""
+
+    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+        """Perform only the update that `forward` of `step` performs on entry."""
+
+    def read_state(self) -> State:
+        """Return copies of the trainable buffers by name, in site order."""
+
+    def write_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the trainable buffers."""
+
+    def given_a(self) -> State:
+        """Return `<site>.lora_A`, f32[r, D], of every site; empty where they follow from the manifest's seed."""
+
+
+class GeneratingProgram(TrainableProgram, Protocol):
+    """What evaluation and generation need of an engine besides."""
+
+    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
+        """Return the most likely token behind each label position: i64[N, K]."""
+
+
+class Engine(GeneratingProgram, Protocol):
+    """What a run needs of an engine besides training and evaluation."""
+
+    def keep_prefix_in(self, folder: Path) -> None:
+        """Keep results of the prefix in `folder`, and compute none that is there already."""
+
+    def state_sha256(self) -> str:
+        """Return the hash of the state's names and bytes."""
+
+
+def state_names(manifest: Manifest) -> tuple[str, ...]:
+    """Return the names of a program's trainable buffers, in site order; `dual` also keeps the eps of its copies."""
+    names = tuple(site.state_name for site in manifest.sites)
+    return (*names, DUAL_EPS_STATE) if manifest.state == "dual" else names
+
+
+def state_sha256(state: Mapping[str, FloatArray]) -> str:
+    """Return one hash over names, shapes and little-endian bytes, in the order of the mapping."""
+    digest = hashlib.sha256()
+    for name, array in state.items():
+        digest.update(f"{name} {list(array.shape)}\n".encode())
+        digest.update(np.ascontiguousarray(array, dtype="<f4").tobytes())
+    return digest.hexdigest()

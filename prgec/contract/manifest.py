@@ -1,0 +1,196 @@
+"""What a program says of itself, checked type by type.
+
+Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from prgec.contract.names import PREFIX_MODES, STATE_ACCESS, STATE_MODES, STATE_SUFFIX
+from prgec.errors import ProgramError
+
+# Bounds no program comes near; a manifest beyond them is damaged or made to exhaust memory.
+_MAX_QUERIES, _MAX_SIZE, _MAX_WIDTH, _MAX_ELEMENTS = 1 << 16, 1 << 20, 1 << 31, 1 << 31
+
+
+@dataclass(frozen=True)
+class Site:
+    """One Linear layer that carries a LoRA-FA branch.
+
+    Attributes:
+        name: Module path in the Hugging Face model, e.g. `model.layers.0.self_attn.q_proj`.
+        index: Position in the noise counter; unique and stable within a program.
+        in_features: Width of the layer's input.
+        out_features: Width of the layer's output.
+    """
+
+    name: str
+    index: int
+    in_features: int
+    out_features: int
+
+    @property
+    def state_name(self) -> str:
+        """Fully qualified name of the trainable buffer."""
+        return self.name + STATE_SUFFIX
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a program says of itself; stored as JSON in the constant method `prgec_manifest`.
+
+    Attributes:
+        model: Checkpoint the program came from (folder name or hub id; never an absolute path).
+        architecture: Hugging Face architecture class name.
+        backend: Row of the backend table that lowered it.
+        q: Queries a step.
+        batch_size: B, examples a step.
+        seq_len: T, the compiled maximum number of tokens.
+        dynamic_seq_len: Whether any T from 2 to `seq_len` is accepted.
+        num_labels: K, label positions a row.
+        vocab_size: V.
+        rank: r of every site.
+        alpha: LoRA alpha; the branch is scaled by alpha / rank.
+        a_seed: Seed the frozen A matrices were drawn from (`prgec.runtime_ops.lora_a`).
+        state: `seeded` (one master per site) or `dual` (2q copies per site, the paper's Algorithm 2).
+        quantize: Scheme of the frozen weights, `none` for f32.
+        quantize_embedding: Bits of the embedding table, 0 for f32.
+        prefix: How the blocks before the first trained one run: `none` (with all N rows), `shared` (with B rows,
+            repeated for every replica) or `method` (the same, as a method of its own whose results can be kept).
+        hidden_size: D of the prefix's result; 0 without a prefix method.
+        state_access: How a host reads the state: as `buffers` that it may also write, or as further `outputs` of
+            `forward`, one master a site, of a program that keeps its state to itself and has no `apply`.
+        data_sha256: Fingerprint of the file of weights beside the program (`prgec.contract.ptd`); empty for none.
+        generate: Whether there is a `next_tokens` method.
+        a_sha256: Hash of the frozen A matrices where they are not drawn from `a_seed` but were given; else empty.
+        sites: Trained layers in the order of their noise index.
+        pipeline: Text of the pass pipeline that built the graph.
+        base_sha256: Hash over the names and bytes of the checkpoint's weights.
+        versions: Versions of prgec, torch, executorch, torchao and transformers at compile time, and of the backend's
+            own compiler, if it has one.
+        pad_token_id: Token used to right-pad rows.
+        soc: Chip it was compiled for; empty where that makes no difference.
+    """
+
+    model: str
+    architecture: str
+    backend: str
+    q: int
+    batch_size: int
+    seq_len: int
+    dynamic_seq_len: bool
+    num_labels: int
+    vocab_size: int
+    rank: int
+    alpha: float
+    a_seed: int
+    state: str
+    quantize: str
+    sites: tuple[Site, ...]
+    pipeline: str
+    base_sha256: str
+    versions: dict[str, str] = field(default_factory=dict)
+    pad_token_id: int = 0
+    quantize_embedding: int = 0
+    prefix: str = "none"
+    hidden_size: int = 0
+    state_access: str = "buffers"
+    data_sha256: str = ""
+    generate: bool = False
+    a_sha256: str = ""
+    soc: str = ""
+
+    @property
+    def num_distinct_rows(self) -> int:
+        """Different rows one evaluation call can hold: N, or B where replicas share a prefix."""
+        return self.num_rows if self.prefix == "none" else self.batch_size
+
+    @property
+    def num_rows(self) -> int:
+        """N = 2qB, the rows of one forward call."""
+        return 2 * self.q * self.batch_size
+
+    def to_json(self) -> str:
+        """Serialise with sorted keys, so that equal manifests are equal bytes."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Parse and check a manifest.
+
+        Raises:
+            ProgramError: If the text is not a manifest of this contract version.
+        """
+        try:
+            raw = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ProgramError("the program's manifest is not valid JSON", hint="compile the program again") from error
+        return cls._from_dict(raw)
+
+    @classmethod
+    def _from_dict(cls, raw: Any) -> Manifest:
+        known = {f.name for f in fields(cls)}
+        try:
+            sites = tuple(Site(**site) for site in raw["sites"])
+            manifest = cls(**{**{k: v for k, v in raw.items() if k in known}, "sites": sites})
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ProgramError(f"the program's manifest lacks a field: {error}", hint="compile it again") from error
+        manifest._check()
+        return manifest
+
+    def _check(self) -> None:
+        self._check_types()
+        self._check_sizes()
+        if self.state not in STATE_MODES:
+            raise ProgramError(f"the program's manifest has state {self.state!r}; expected one of {STATE_MODES}")
+        if self.prefix not in PREFIX_MODES:
+            raise ProgramError(f"the program's manifest has prefix {self.prefix!r}; expected one of {PREFIX_MODES}")
+        if self.state_access not in STATE_ACCESS:
+            raise ProgramError(f"the program's manifest has state_access {self.state_access!r}; expected one of "
+                               f"{STATE_ACCESS}")  # fmt: skip
+        if len({site.name for site in self.sites}) != len(self.sites):
+            raise ProgramError("the program's manifest names a site twice")
+
+    def _check_types(self) -> None:
+        """Refuse values of other types than the fields have: what follows computes with them."""
+        parts: tuple[Manifest | Site, ...] = (self, *self.sites)
+        for each in parts:
+            for item in fields(each):
+                value, expected = getattr(each, item.name), _TYPES.get(str(item.type))
+                if expected is not None and (type(value) not in expected):
+                    raise ProgramError(f"the program's manifest has {item.name} = {value!r}; expected {item.type}")
+        if not math.isfinite(self.alpha):
+            raise ProgramError(f"the program's manifest has alpha = {self.alpha!r}; expected a finite number")
+        if any(not isinstance(text, str) for text in self.versions.values()):
+            raise ProgramError("the program's manifest has versions that are no text")
+
+    def _check_sizes(self) -> None:
+        sizes = {"q": _MAX_QUERIES, "batch_size": _MAX_SIZE, "seq_len": _MAX_SIZE, "num_labels": _MAX_SIZE,
+                 "vocab_size": _MAX_WIDTH, "rank": _MAX_SIZE}  # fmt: skip
+        if self.prefix == "method":
+            sizes["hidden_size"] = _MAX_SIZE
+        for name, limit in sizes.items():
+            if not 1 <= getattr(self, name) <= limit:
+                raise ProgramError(f"the program's manifest has {name} = {getattr(self, name)!r}; expected a positive "
+                                   f"integer up to {limit}")  # fmt: skip
+        if self.num_rows * max(self.seq_len, self.num_labels) > _MAX_ELEMENTS:
+            raise ProgramError("the program's manifest has more rows than any program can hold")
+        for site in self.sites:
+            if not (0 <= site.index < 1 << 32 and 1 <= min(site.in_features, site.out_features)
+                    and max(site.in_features, site.out_features) * self.rank <= _MAX_ELEMENTS):  # fmt: skip
+                raise ProgramError(f"the program's manifest has a site {site.name!r} of impossible size")
+
+
+# By annotation; a JSON number without a fraction is an int.
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,), "int": (int,), "bool": (bool,), "float": (float, int), "dict[str, str]": (dict,),
+}  # fmt: skip
+
+
+def row_index(query: int, sign: int, example: int, batch_size: int) -> int:
+    """Return the row of `example` under `query` and `sign` (0: +eps, 1: -eps): `(i * 2 + s) * B + b`."""
+    return (query * 2 + sign) * batch_size + example

@@ -1,0 +1,43 @@
+"""Names and constants of the graph contract between a compiled program and whatever drives it.
+
+This is the public format. Nothing here imports torch or executorch, so that every tool can read it.
+`docs/contract.md` is the prose version.
+"""
+
+from __future__ import annotations
+
+CONTRACT_VERSION = 1
+
+FORWARD_METHOD = "forward"
+APPLY_METHOD = "apply"
+PREFIX_METHOD = "prefix"
+NEXT_TOKENS_METHOD = "next_tokens"
+VERSION_METHOD = "prgec_contract_version"
+MANIFEST_METHOD = "prgec_manifest"
+TOKENIZER_METHOD = "prgec_tokenizer"
+# Present where the frozen A matrices were given: a safetensors file with `<site>.lora_A`.
+LORA_A_METHOD = "prgec_lora_a"
+DELEGATION_METHOD = "prgec_delegation"
+
+# Inputs that have a value for each row, and those that have one for the whole step.
+ROW_INPUTS = ("tokens", "label_pos", "targets")
+STEP_INPUTS = ("g", "lr", "eps", "seed", "step")
+FORWARD_INPUTS = (*ROW_INPUTS, *STEP_INPUTS)
+# The one input of `forward` that `next_tokens` lacks.
+TARGETS_INPUT = "targets"
+# Last input of `forward` in programs that have a `prefix` method, and what that method returns.
+HIDDEN_INPUT = "hidden"
+PREFIX_INPUTS = ("tokens",)
+APPLY_INPUTS = ("g", "lr", "seed", "step")
+
+IGNORE_TARGET = -100
+STATE_SUFFIX = ".lora_B"
+FROZEN_SUFFIX = ".lora_A"
+# Dual state recovers z as (B+ - B-) / (2 eps), so the eps that made B+ and B- is part of the state.
+DUAL_EPS_STATE = "prge_dual_eps"
+
+STATE_MODES = ("seeded", "dual")
+PREFIX_MODES = ("none", "shared", "method")
+STATE_ACCESS = ("buffers", "outputs")
+# Stands in a manifest until the data file is written; as long as what replaces it.
+NO_FINGERPRINT = "0" * 64

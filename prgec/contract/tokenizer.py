@@ -1,0 +1,181 @@
+"""The tokenizer inside a program: packed at compile time with transformers, read back with `tokenizers` alone.
+
+The packed form is an uncompressed zip with fixed time stamps, so equal tokenizers are equal bytes and a C++ runner
+can read it without a decompressor. Members: `tokenizer.json` (Hugging Face fast format), `prgec_tokenizer.json`
+(special ids, BOS behaviour, chat template) and, where the checkpoint has one, sentencepiece's `tokenizer.model`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from prgec.contract.chat import render_chat, spans_said
+from prgec.errors import DataError, ProgramError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+TOKENIZER_JSON = "tokenizer.json"
+SETTINGS_JSON = "prgec_tokenizer.json"
+SENTENCEPIECE_MODEL = "tokenizer.model"
+FORMAT_VERSION = 1
+
+_RECOMPILE = "compile the program again"
+# Largest known tokenizer.json files are near 40 MB; anything far beyond is not a tokenizer.
+_MAX_MEMBER_BYTES = {TOKENIZER_JSON: 256 << 20, SETTINGS_JSON: 4 << 20, SENTENCEPIECE_MODEL: 64 << 20}
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Text to ids and back, from a packed blob; equal to the checkpoint's own tokenizer.
+
+    Attributes:
+        bos_id: Token that starts a text, None if the vocabulary has none.
+        eos_id: Token that ends a text, None if the vocabulary has none.
+        pad_id: Token to pad with; EOS, else 0, where the checkpoint names none.
+        add_bos: Whether `encode` puts BOS in front.
+        chat_template: Jinja template of the checkpoint, None if it has none.
+        special_tokens: `bos_token` and the like, as chat templates read them.
+        sha256: Hash of the packed blob, by which files of rows name their tokenizer.
+    """
+
+    backend: tokenizers.Tokenizer
+    bos_id: int | None
+    eos_id: int | None
+    pad_id: int
+    add_bos: bool
+    chat_template: str | None
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    sha256: str = ""
+
+    @classmethod
+    def unpack(cls, blob: bytes) -> Tokenizer:
+        """Read a packed tokenizer, trusting nothing in it.
+
+        Raises:
+            ProgramError: If the blob is not one that `pack_tokenizer` writes.
+        """
+        members = _unzip(blob)
+        settings = _parse_settings(members[SETTINGS_JSON])
+        backend = _parse_backend(members[TOKENIZER_JSON])
+        _check_ids(settings, backend.get_vocab_size(with_added_tokens=True))
+        return cls(backend=backend, bos_id=settings["bos_id"], eos_id=settings["eos_id"], pad_id=settings["pad_id"],
+                   add_bos=settings["add_bos"], chat_template=settings["chat_template"],
+                   special_tokens=settings["special_tokens"],
+                   sha256=hashlib.sha256(blob).hexdigest())  # fmt: skip
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text, with BOS and the like as the checkpoint adds them unless told otherwise."""
+        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[bool]]:
+        """Return the ids of a conversation under the chat template, and which of them the assistant says.
+
+        Raises:
+            DataError: If the checkpoint has no chat template, or it refuses the conversation.
+        """
+        text, spans = spans_said(self._template(), messages, self.special_tokens)
+        # The template writes special tokens itself.
+        encoding = self.backend.encode(text, add_special_tokens=False)
+        is_said = [any(start < last and first < end for first, last in spans) for start, end in encoding.offsets]
+        return encoding.ids, is_said
+
+    def encode_chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the ids of a conversation up to where the assistant is to begin.
+
+        Raises:
+            DataError: If the checkpoint has no chat template, or it refuses the conversation.
+        """
+        text = render_chat(self._template(), messages, self.special_tokens, asks=True)
+        return self.encode(text, add_special_tokens=False)
+
+    def _template(self) -> str:
+        if self.chat_template is None:
+            raise DataError("the checkpoint has no chat template, so conversations cannot be written",
+                            hint="compile a chat model, or use prompt and completion")  # fmt: skip
+        return self.chat_template
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of some ids."""
+        text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+
+def _unzip(blob: bytes) -> dict[str, bytes]:
+    """Return the members of a blob: known names, stored uncompressed, of sane size."""
+    members: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(blob)) as archive:
+            for info in archive.infolist():
+                _check_member(info, members)
+                members[info.filename] = archive.read(info)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ProgramError(f"the program's tokenizer is damaged: {error}", hint=_RECOMPILE) from error
+    for name in (TOKENIZER_JSON, SETTINGS_JSON):
+        if name not in members:
+            raise ProgramError(f"the program's tokenizer lacks {name}", hint=_RECOMPILE)
+    return members
+
+
+def _check_member(info: zipfile.ZipInfo, seen: dict[str, bytes]) -> None:
+    limit = _MAX_MEMBER_BYTES.get(info.filename)
+    if limit is None or info.filename in seen:
+        raise ProgramError(f"the program's tokenizer has an unexpected member {info.filename!r}", hint=_RECOMPILE)
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
+        raise ProgramError(f"the program's tokenizer member {info.filename} is compressed or too large")
+
+
+def _parse_settings(raw: bytes) -> dict[str, Any]:
+    try:
+        settings = json.loads(raw)
+        version = settings["format"]
+        checks = {
+            "bos_id": _is_id(settings["bos_id"], optional=True),
+            "eos_id": _is_id(settings["eos_id"], optional=True),
+            "pad_id": _is_id(settings["pad_id"], optional=False),
+            "add_bos": isinstance(settings["add_bos"], bool),
+            "chat_template": settings["chat_template"] is None or isinstance(settings["chat_template"], str),
+        }
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ProgramError(f"the program's tokenizer settings are damaged: {error}", hint=_RECOMPILE) from error
+    checks["special_tokens"] = _is_text_map(settings.setdefault("special_tokens", {}))
+    if version != FORMAT_VERSION:
+        raise ProgramError(f"the program's tokenizer has format {version!r}; this prgec reads {FORMAT_VERSION}")
+    for name, is_good in checks.items():
+        if not is_good:
+            raise ProgramError(f"the program's tokenizer has {name} = {settings[name]!r}", hint=_RECOMPILE)
+    parsed: dict[str, Any] = settings
+    return parsed
+
+
+def _is_id(value: object, *, optional: bool) -> bool:
+    return (optional and value is None) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+
+
+def _is_text_map(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+def _check_ids(settings: dict[str, Any], vocab_size: int) -> None:
+    for name in ("bos_id", "eos_id"):
+        if settings[name] is not None and settings[name] >= vocab_size:
+            raise ProgramError(f"the program's tokenizer has {name} = {settings[name]}, beyond its vocabulary")
+
+
+def _parse_backend(raw: bytes) -> tokenizers.Tokenizer:
+    import tokenizers
+
+    try:
+        backend = tokenizers.Tokenizer.from_str(raw.decode("utf-8"))
+    except Exception as error:  # the Rust library raises bare Exception
+        raise ProgramError(f"the program's {TOKENIZER_JSON} is damaged: {error}", hint=_RECOMPILE) from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend

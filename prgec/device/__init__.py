@@ -1,0 +1,1 @@
+"""The C++ driver and what emits it."""

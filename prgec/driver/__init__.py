@@ -1,1 +1,0 @@
-"""The host side: drives a compiled program, evaluates it, and writes what a run leaves behind."""

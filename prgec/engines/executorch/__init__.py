@@ -1,0 +1,1 @@
+"""Runs a .pte in the ExecuTorch Python runtime."""

@@ -1,0 +1,59 @@
+"""A program that keeps its state on a device: it tells it behind the losses, and nothing can be written into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from prgec.contract.arrays import FloatArray, State
+from prgec.contract.names import IGNORE_TARGET
+from prgec.engines.executorch.program import LoadMethod, Program
+from prgec.errors import ProgramError
+
+
+class DeviceProgram(Program):
+    """A program whose manifest says `state_access: outputs`.
+
+    It has one method. `apply` is a `forward` that perturbs nothing and whose losses nobody reads: as dear as a step.
+    """
+
+    def _bind_state(self, load_method: LoadMethod) -> None:
+        del load_method
+        rank = self.manifest.rank
+        self._masters: State = {
+            site.state_name: np.zeros((rank, site.out_features), dtype=np.float32) for site in self.manifest.sites
+        }
+
+    def _keep(self, outputs: Sequence[Any]) -> None:
+        if len(outputs) != len(self._masters):
+            raise ProgramError(f"the program returns {len(outputs)} masters; its manifest names {len(self._masters)}",
+                               where=self.path)  # fmt: skip
+        self._masters = {name: each.numpy() for name, each in zip(self._masters, outputs, strict=True)}
+
+    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+        """Perform only the update that `forward` of `step` performs on entry.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        m = self.manifest
+        tokens_NT = np.zeros((m.num_rows, m.seq_len), dtype=np.int64)
+        label_pos_NK = np.zeros((m.num_rows, m.num_labels), dtype=np.int64)
+        self.forward(tokens_NT, label_pos_NK, np.full_like(label_pos_NK, IGNORE_TARGET), g_q, lr, 0.0, seed, step)
+
+    def read_state(self) -> State:
+        """Return copies of the masters behind the last call, in site order; zeros before the first."""
+        return {name: master.copy() for name, master in self._masters.items()}
+
+    def write_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Refuse: the delegate owns its state.
+
+        Raises:
+            ProgramError: Always, unless the program is in that state already.
+        """
+        if set(state) == set(self._masters) and all(np.array_equal(state[n], m) for n, m in self._masters.items()):
+            return
+        raise ProgramError(f"a program for {self.manifest.backend} keeps its state on the device; no adapter can be "
+                           "put into it", where=self.path, hint="replay its journal with --resume")  # fmt: skip

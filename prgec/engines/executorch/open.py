@@ -1,0 +1,45 @@
+"""Opens a .pte as the kind of program its manifest says it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prgec.contract.arrays import State
+from prgec.contract.ptd import find_data
+from prgec.engines.executorch.device_program import DeviceProgram
+from prgec.engines.executorch.program import Program
+from prgec.engines.executorch.runtime import (
+    check_signature,
+    given_a,
+    load_method_of,
+    load_raw,
+    load_runtime,
+    open_constants,
+)
+
+
+def open_pte(path: Path) -> Program:
+    """Map a .pte, and the data file beside it where it has one, and load its methods; `prefix` when first needed.
+
+    Raises:
+        ProgramError: If a file is missing, damaged, not made by prgec, of another program or contract version, or the
+            program's backend does not run here.
+        BackendError: If the prge kernels, or what the backend needs, cannot be loaded.
+    """
+    raw, manifest, tokenizer = open_constants(path)
+    if manifest.data_sha256:
+        raw = load_raw(path, find_data(path, manifest.data_sha256))
+    load_runtime(manifest.backend)
+
+    def load(name: str, inputs: Sequence[str]) -> Any:
+        method = load_method_of(raw, name, path, manifest.backend)
+        check_signature(method, inputs, path)
+        return method
+
+    def read_a() -> State:
+        return given_a(raw, manifest, path)
+
+    kind = DeviceProgram if manifest.state_access == "outputs" else Program
+    return kind(path, manifest, tokenizer, load, read_a)

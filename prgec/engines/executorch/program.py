@@ -1,0 +1,194 @@
+"""A compiled program in the ExecuTorch Python runtime: open, run its two methods, read and write its state.
+
+Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions, r rank.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from prgec.contract.arrays import FloatArray, IntArray, State
+from prgec.contract.engine import state_names, state_sha256
+from prgec.contract.manifest import Manifest
+from prgec.contract.names import (
+    APPLY_INPUTS,
+    APPLY_METHOD,
+    FORWARD_INPUTS,
+    FORWARD_METHOD,
+    HIDDEN_INPUT,
+    NEXT_TOKENS_METHOD,
+    PREFIX_INPUTS,
+    PREFIX_METHOD,
+    TARGETS_INPUT,
+)
+from prgec.contract.tokenizer import Tokenizer
+from prgec.engines.executorch.runtime import (
+    NOT_OURS,
+    float_tensor,
+    int_tensors,
+    keys,
+    scalars,
+)
+from prgec.engines.prefix import PrefixRunner, keep_prefix
+from prgec.errors import ProgramError
+
+LoadMethod: TypeAlias = Callable[[str, Sequence[str]], Any]
+
+
+class Program:
+    """A .pte that follows the graph contract, loaded and ready to train.
+
+    Attributes:
+        path: File it was opened from.
+        manifest: What the program says of itself.
+        tokenizer: The tokenizer it carries.
+        prefix: Runs the blocks before the first trained one, where they are a method of their own.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        load_method: LoadMethod,
+        read_a: Callable[[], State] = dict,
+    ) -> None:
+        self.path = path
+        self._read_a = functools.cache(read_a)
+        self.manifest = manifest
+        self.tokenizer = tokenizer
+        has_prefix = manifest.prefix == "method"
+        self._forward = load_method(FORWARD_METHOD, (*FORWARD_INPUTS, HIDDEN_INPUT) if has_prefix else FORWARD_INPUTS)
+        self._bind_state(load_method)
+        # Loading packs weights into memory, for nothing where every result is kept already.
+        self._load_prefix = functools.cache(lambda: load_method(PREFIX_METHOD, PREFIX_INPUTS))
+        # Most programs are never asked to generate.
+        inputs = [name for name in FORWARD_INPUTS if name != TARGETS_INPUT] + [HIDDEN_INPUT] * has_prefix
+        self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
+        self.prefix = PrefixRunner(self.compute_prefix, manifest) if has_prefix else None
+
+    def _bind_state(self, load_method: LoadMethod) -> None:
+        self._apply = load_method(APPLY_METHOD, APPLY_INPUTS)
+        self._state = {name: self._attribute(name) for name in state_names(self.manifest)}
+
+    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
+                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+        """Apply the update of step - 1, then return the loss of every row under the noise of `step`.
+
+        Args:
+            tokens_NT: i64[N, T].
+            label_pos_NK: i64[N, K].
+            targets_NK: i64[N, K], -100 to ignore.
+            g_q: f32[q], projected gradients of step - 1; zeros leave the state as it is.
+            lr: Learning rate of step - 1.
+            eps: Perturbation scale; with 0 the rows are N different examples.
+            seed: Key of the noise.
+            step: Number of this step.
+
+        Returns:
+            f32[N], mean negative log-likelihood over each row's own targets.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        inputs = [*int_tensors(tokens_NT, label_pos_NK, targets_NK), *scalars(g_q, lr, eps), *keys(seed, step)]
+        if self.prefix is not None:
+            inputs.append(float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK)))
+        loss_N, *others = self._execute(self._forward, inputs)
+        self._keep(others)
+        result: FloatArray = loss_N.numpy()
+        return result
+
+    def _keep(self, outputs: Sequence[Any]) -> None:
+        """Take what `forward` returns behind the losses: nothing, where the state is in buffers."""
+
+    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+        """Perform only the update that `forward` of `step` performs on entry.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        self._execute(self._apply, (*scalars(g_q, lr), *keys(seed, step)))
+
+    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
+        """Return the most likely token behind each label position under the present state: i64[N, K].
+
+        Only where the manifest's `generate` says so. Rows are N different texts, as in evaluation.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        no_update = np.zeros(self.manifest.q, dtype=np.float32)
+        inputs = [*int_tensors(tokens_NT, label_pos_NK), *scalars(no_update, 0.0, 0.0), *keys(0, 1)]
+        if self.prefix is not None:
+            inputs.append(float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK)))
+        (tokens_NK,) = self._execute(self._load_next_tokens(), inputs)
+        result: IntArray = tokens_NK.numpy()
+        return result
+
+    def compute_prefix(self, tokens_BT: IntArray) -> FloatArray:
+        """Run the blocks before the first trained one: f32[B, T, D]; only where they are a method of their own.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        (hidden_BTD,) = self._execute(self._load_prefix(), int_tensors(tokens_BT))
+        result: FloatArray = hidden_BTD.numpy()
+        return result
+
+    def keep_prefix_in(self, folder: Path) -> None:
+        """Keep results of the prefix in `folder`, and compute none that is there already.
+
+        Raises:
+            UsageError: If the program has no prefix method, or the folder cannot be used.
+        """
+        keep_prefix(self.prefix, folder, self.path)
+
+    def read_state(self) -> State:
+        """Return copies of the trainable buffers by name, in site order."""
+        return {name: tensor.numpy().copy() for name, tensor in self._state.items()}
+
+    def write_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the trainable buffers; nothing is written if any name or shape is wrong.
+
+        Raises:
+            ProgramError: If names or shapes differ from the program's.
+        """
+        if set(state) != set(self._state):
+            odd = sorted(set(state) ^ set(self._state))
+            raise ProgramError(f"the state does not fit the program: {odd[0]} is in only one of them", where=self.path)
+        for name, tensor in self._state.items():
+            if state[name].shape != tuple(tensor.shape) or state[name].dtype != np.float32:
+                raise ProgramError(f"the state of {name} is {state[name].dtype}{list(state[name].shape)}; expected "
+                                   f"float32{list(tensor.shape)}", where=self.path)  # fmt: skip
+        for name, tensor in self._state.items():
+            tensor.numpy()[...] = state[name]
+
+    def given_a(self) -> State:
+        """Return `<site>.lora_A`, f32[r, D], of every site; empty where they follow from the manifest's seed.
+
+        Raises:
+            ProgramError: If the program should carry them and they are damaged.
+        """
+        return self._read_a()
+
+    def state_sha256(self) -> str:
+        """Return the hash of the state's names and bytes."""
+        return state_sha256(self.read_state())
+
+    def _attribute(self, name: str) -> Any:
+        try:
+            return self._forward.get_attribute(name)
+        except RuntimeError as error:
+            raise ProgramError(f"the program has no state named {name}", where=self.path, hint=NOT_OURS) from error
+
+    def _execute(self, method: Any, inputs: Sequence[Any]) -> Any:
+        try:
+            return method(inputs)
+        except RuntimeError as error:
+            raise ProgramError(f"the program failed to run: {error}", where=self.path) from error

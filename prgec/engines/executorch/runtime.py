@@ -1,0 +1,216 @@
+"""ExecuTorch's Python runtime as the driver uses it: mapped programs, constants, methods and the tensors they take.
+
+Letters: q queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prgec.contract.arrays import FloatArray, IntArray, State
+from prgec.contract.manifest import Manifest
+from prgec.contract.names import (
+    CONTRACT_VERSION,
+    FORWARD_METHOD,
+    LORA_A_METHOD,
+    MANIFEST_METHOD,
+    TOKENIZER_METHOD,
+    VERSION_METHOD,
+)
+from prgec.contract.tokenizer import Tokenizer
+from prgec.engines.executorch.pte_file import check_pte_file
+from prgec.engines.executorch.quiet_method import QuietMethod
+from prgec.errors import ProgramError
+from prgec.machine.native_log import captured_stderr
+
+NOT_OURS = "this .pte was not made by prgec compile"
+
+
+def read_constants(path: Path) -> tuple[Manifest, Tokenizer]:
+    """Read what a program says of itself and its tokenizer, without loading a method.
+
+    Raises:
+        ProgramError: If the file is missing, damaged, not made by prgec, or of another contract version.
+    """
+    _, manifest, tokenizer = open_constants(path)
+    return manifest, tokenizer
+
+
+def open_forward(path: Path, backend: str) -> Any:
+    """Load the forward of any ExecuTorch program, one of ours or not; it takes a sequence of tensors.
+
+    Raises:
+        ProgramError: If the file is missing or damaged, or `backend`, which it was lowered for, does not run here.
+        BackendError: If the prge kernels cannot be loaded.
+    """
+    check_pte_file(path)
+    raw = load_raw(path)
+    load_runtime(backend)
+    return load_method_of(raw, FORWARD_METHOD, path, backend)
+
+
+def read_manifest(raw: Any, path: Path) -> Manifest:
+    """Return the manifest of a loaded ExecuTorch program.
+
+    Raises:
+        ProgramError: If it has none, or one of another contract version.
+    """
+    version = constant(raw, VERSION_METHOD, path)
+    if version != CONTRACT_VERSION:
+        raise ProgramError(f"the program speaks contract version {version}; this prgec speaks {CONTRACT_VERSION}",
+                           where=path, hint="compile it again with this prgec")  # fmt: skip
+    text = constant(raw, MANIFEST_METHOD, path)
+    if not isinstance(text, str):
+        raise ProgramError("the program's manifest is not text", where=path, hint=NOT_OURS)
+    return Manifest.from_json(text)
+
+
+def open_constants(path: Path) -> tuple[Any, Manifest, Tokenizer]:
+    """Map a program and read what it says of itself and its tokenizer.
+
+    Raises:
+        ProgramError: As `read_constants`.
+    """
+    check_pte_file(path)
+    raw = load_raw(path)
+    manifest = read_manifest(raw, path)
+    return raw, manifest, Tokenizer.unpack(constant_bytes(raw, TOKENIZER_METHOD, path))
+
+
+def load_raw(path: Path, data: Path | None = None) -> Any:
+    """Map a program, and the file of weights beside it where it has one.
+
+    Raises:
+        ProgramError: If the runtime cannot read it.
+    """
+    with captured_stderr() as log:
+        # portable_lib is the documented door, but it imports the whole exporter: 3 s and 140 MB that running
+        # does not need. torch comes first because the extension links against it.
+        import torch  # noqa: F401
+        from executorch.extension.pybindings import _C as bindings
+
+        # Starts the thread pool, which reports on the CPU; left alone it would do so in the middle of the first step.
+        bindings._threadpool_get_thread_count()
+        try:
+            # A path is mapped, not read: weights stay in the page cache.
+            return bindings._load_program(str(path), program_verification=bindings.Verification.InternalConsistency,
+                                          data_path=None if data is None else str(data))  # fmt: skip
+        except RuntimeError as error:
+            failure = error
+    raise ProgramError(f"the program is damaged: {log.last_error() or failure}", where=path) from failure
+
+
+def load_runtime(backend: str) -> None:
+    """Load our kernels, and what the backend's programs need; one this prgec does not know may need nothing."""
+    from prgec.backends import BACKENDS, load_backend
+    from prgec.runtime_ops.native import load_kernels
+
+    with captured_stderr():
+        load_kernels()
+    if backend in BACKENDS:
+        load_backend(backend).load_runtime()
+
+
+def load_method_of(raw: Any, name: str, path: Path, backend: str) -> Any:
+    """Load one method of a mapped program.
+
+    Raises:
+        ProgramError: If the runtime refuses, as it does for a backend it does not have.
+    """
+    with captured_stderr() as log:
+        try:
+            return QuietMethod(raw.load_method(name))
+        except RuntimeError as error:
+            failure = error
+    raise ProgramError(f"cannot load method {name}: {log.last_error() or failure}", where=path,
+                       hint=f"it was compiled for backend {backend}") from failure  # fmt: skip
+
+
+def check_signature(method: Any, names: Sequence[str], path: Path) -> None:
+    """Check the number of inputs of a method.
+
+    Raises:
+        ProgramError: If it is not that of `names`.
+    """
+    found = method.method_meta().num_inputs()
+    if found != len(names):
+        raise ProgramError(f"a method takes {found} inputs; the contract has {len(names)}", where=path, hint=NOT_OURS)
+
+
+def constant(raw: Any, name: str, path: Path) -> Any:
+    """Return the value of a constant method.
+
+    Raises:
+        ProgramError: If there is none of the name.
+    """
+    methods = {raw.get_method_name(index) for index in range(raw.num_methods())}
+    if name not in methods:
+        raise ProgramError(f"the program has no {name}", where=path, hint=NOT_OURS)
+    try:
+        with captured_stderr():
+            (value,) = raw.load_method(name)([])
+    except (RuntimeError, ValueError) as error:
+        raise ProgramError(f"cannot read {name}: {error}", where=path, hint=NOT_OURS) from error
+    return value
+
+
+def constant_bytes(raw: Any, name: str, path: Path) -> bytes:
+    """Return the bytes of a constant method that holds a tensor of them.
+
+    Raises:
+        ProgramError: If there is none of the name.
+    """
+    value = constant(raw, name, path)
+    if isinstance(value, str) or not hasattr(value, "numpy"):
+        raise ProgramError(f"{name} is not a tensor of bytes", where=path, hint=NOT_OURS)
+    return bytes(value.numpy().astype(np.uint8).tobytes())
+
+
+def given_a(raw: Any, manifest: Manifest, path: Path) -> State:
+    """Return the A matrices a program carries because they were given; empty where they follow from a seed.
+
+    Raises:
+        ProgramError: If they are damaged.
+    """
+    if not manifest.a_sha256:
+        return {}
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        matrices: State = load(constant_bytes(raw, LORA_A_METHOD, path))
+    except SafetensorError as error:
+        raise ProgramError(f"the program's A matrices are damaged: {error}", where=path, hint=NOT_OURS) from error
+    return matrices
+
+
+def int_tensors(*arrays: IntArray) -> list[Any]:
+    """Return i64 tensors over arrays."""
+    import torch
+
+    return [torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)) for array in arrays]
+
+
+def float_tensor(array: FloatArray) -> Any:
+    """Return an f32 tensor over an array."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def scalars(g_q: FloatArray, *values: float) -> list[Any]:
+    """Return g as f32[q], and each value as f32[]."""
+    import torch
+
+    return [float_tensor(g_q), *(torch.tensor(value, dtype=torch.float32) for value in values)]
+
+
+def keys(seed: int, step: int) -> list[Any]:
+    """Return the key of the noise as two i64[]."""
+    import torch
+
+    return [torch.tensor(value, dtype=torch.int64) for value in (seed, step)]

@@ -1,0 +1,1 @@
+"""Runs the graphs a .pte was lowered from in PyTorch."""

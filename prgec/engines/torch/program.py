@@ -1,0 +1,255 @@
+"""The reference engine: the graphs that the passes produce, run by PyTorch on a CPU or a GPU.
+
+It answers the protocol of `prgec.contract.engine.Engine`, so that the same trainer drives either, step for step with
+the same noise. Losses agree with the .pte to rounding.
+
+Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from prgec.compile.compiler import Graphs, build_graphs
+from prgec.compile.options import CompileOptions
+from prgec.contract.arrays import FloatArray, IntArray, State
+from prgec.contract.engine import state_names, state_sha256
+from prgec.contract.manifest import Manifest
+from prgec.contract.names import APPLY_METHOD, FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD
+from prgec.contract.tokenizer import Tokenizer
+from prgec.engines.executorch.runtime import read_constants
+from prgec.engines.prefix import PrefixRunner, keep_prefix
+from prgec.engines.torch.noise import NoiseSource
+from prgec.errors import ProgramError, UsageError
+from prgec.passes.program import GraphProgram
+
+# Read on the host: they key the noise, and a copy from a GPU would wait for it.
+_HOST_INPUTS = frozenset({"seed", "step"})
+
+
+class TorchProgram:
+    """A compilation that runs in PyTorch.
+
+    Args:
+        graphs: What the passes produced; taken over.
+        path: What to call it in messages.
+        device: `cpu`, `cuda`, or one of several, such as `cuda:1`.
+        compiled: Whether `torch.compile` generates code for the forward, which pays off on long runs.
+
+    Attributes:
+        path: What it is called in messages.
+        manifest: What the program says of itself.
+        tokenizer: The tokenizer it carries.
+        prefix: Runs the blocks before the first trained one, where they are a method of their own.
+
+    Raises:
+        UsageError: If the device is not there.
+    """
+
+    def __init__(self, graphs: Graphs, path: Path, *, device: str = "cpu", compiled: bool = False) -> None:
+        self.path = path
+        self.manifest = graphs.manifest
+        self._given_a = graphs.lora_a
+        self.tokenizer = Tokenizer.unpack(graphs.tokenizer)
+        self._device = _device(device)
+        self._noise = NoiseSource(self._device)
+        self._inputs = {name: [str(node.target) for node in method.placeholders()]
+                        for name, method in graphs.methods.items()}  # fmt: skip
+        self._methods: dict[str, Any] = {name: self._prepared(method) for name, method in graphs.methods.items()}
+        forward = graphs.methods[FORWARD_METHOD].module
+        self._state = {name: operator.attrgetter(name)(forward) for name in state_names(self.manifest)}
+        for method in graphs.methods.values():
+            _share(method.module, self._state)
+        if compiled:
+            self._methods[FORWARD_METHOD] = torch.compile(self._methods[FORWARD_METHOD])
+        self.prefix = PrefixRunner(self.compute_prefix, self.manifest) if PREFIX_METHOD in self._methods else None
+
+    @classmethod
+    def build(cls, options: CompileOptions, *, device: str = "cpu", compiled: bool = False) -> TorchProgram:
+        """Run the passes over a checkpoint, and keep the graphs.
+
+        Args:
+            options: What to compile; `output` is not written.
+            device: Where to run.
+            compiled: Whether to use `torch.compile`.
+        """
+        return cls(build_graphs(options), Path(options.model), device=device, compiled=compiled)
+
+    @classmethod
+    def rebuild(
+        cls, path: Path, base: str | None = None, *, device: str = "cpu", compiled: bool = False
+    ) -> TorchProgram:
+        """Build the graphs of a .pte again, from the checkpoint it was compiled from.
+
+        Args:
+            path: The .pte; only what it says of itself is read.
+            base: The checkpoint; where None, what the .pte was compiled from by its own account.
+            device: Where to run.
+            compiled: Whether to use `torch.compile`.
+
+        Raises:
+            ProgramError: If the checkpoint's weights are not those of the .pte, or the graph does not come out alike.
+            CheckpointError: If the checkpoint cannot be found or read.
+        """
+        expected, _ = read_constants(path)
+        if expected.state_access != "buffers" or expected.a_sha256:
+            what = "keeps its state to itself" if expected.state_access != "buffers" else "has A matrices of its own"
+            raise UsageError(f"engine torch cannot rebuild a program that {what}", where=path,
+                             hint="run it with --engine executorch")  # fmt: skip
+        graphs = build_graphs(_options_of(expected, base or expected.model))
+        found = graphs.manifest
+        if found.base_sha256 != expected.base_sha256:
+            raise ProgramError(f"the weights of {base or expected.model} are not those the program was compiled from",
+                               where=path, hint="name its checkpoint with --base")  # fmt: skip
+        for name in ("q", "batch_size", "sites", "state", "prefix", "alpha", "rank", "a_seed"):
+            if getattr(found, name) != getattr(expected, name):
+                raise ProgramError(f"this prgec makes another graph of that checkpoint: its {name} differs", where=path,
+                                   hint="compile the program again")  # fmt: skip
+        return cls(Graphs(graphs.methods, expected, graphs.tokenizer, graphs.passes), path, device=device,
+                   compiled=compiled)  # fmt: skip
+
+    @torch.no_grad()
+    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
+                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+        """Apply the update of step - 1, then return the loss of every row under the noise of `step`: f32[N]."""
+        values: dict[str, Any] = {"tokens": tokens_NT, "label_pos": label_pos_NK, "targets": targets_NK, "g": g_q,
+                                  "lr": lr, "eps": eps, "seed": seed, "step": step}  # fmt: skip
+        if self.prefix is not None:
+            values["hidden"] = self.prefix.hidden(tokens_NT, label_pos_NK)
+        (loss_N,) = self._call(FORWARD_METHOD, values)
+        result: FloatArray = loss_N.cpu().numpy()
+        return result
+
+    @torch.no_grad()
+    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+        """Perform only the update that `forward` of `step` performs on entry."""
+        self._call(APPLY_METHOD, {"g": g_q, "lr": lr, "seed": seed, "step": step})
+
+    @torch.no_grad()
+    def compute_prefix(self, tokens_BT: IntArray) -> FloatArray:
+        """Run the blocks before the first trained one: f32[B, T, D]; only where they are a method of their own."""
+        (hidden_BTD,) = self._call(PREFIX_METHOD, {"tokens": tokens_BT})
+        result: FloatArray = hidden_BTD.cpu().numpy()
+        return result
+
+    @torch.no_grad()
+    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
+        """Return the most likely token behind each label position: i64[N, K]; only of a program that generates."""
+        no_update = np.zeros(self.manifest.q, dtype=np.float32)
+        values: dict[str, Any] = {"tokens": tokens_NT, "label_pos": label_pos_NK, "g": no_update, "lr": 0.0, "eps": 0.0,
+                                  "seed": 0, "step": 1}  # fmt: skip
+        if self.prefix is not None:
+            values["hidden"] = self.prefix.hidden(tokens_NT, label_pos_NK)
+        (ids_NK,) = self._call(NEXT_TOKENS_METHOD, values)
+        result: IntArray = ids_NK.cpu().numpy()
+        return result
+
+    def keep_prefix_in(self, folder: Path) -> None:
+        """Keep results of the prefix in `folder`, and compute none that is there already.
+
+        Raises:
+            UsageError: If the program has no prefix method, or the folder cannot be used.
+        """
+        keep_prefix(self.prefix, folder, self.path)
+
+    def read_state(self) -> State:
+        """Return copies of the trainable buffers by name, in site order."""
+        return {name: tensor.cpu().numpy().copy() for name, tensor in self._state.items()}
+
+    def given_a(self) -> State:
+        """Return the A matrices of every site where they were given; empty where they follow from the seed."""
+        return self._given_a
+
+    def write_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the trainable buffers; nothing is written if any name or shape is wrong.
+
+        Raises:
+            ProgramError: If names or shapes differ from the program's.
+        """
+        found = {name: (array.shape, str(array.dtype)) for name, array in state.items()}
+        expected = {name: (tuple(tensor.shape), "float32") for name, tensor in self._state.items()}
+        if found != expected:
+            odd = next(name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name))
+            raise ProgramError(f"the state does not fit the program: {odd} is {found.get(odd)}; "
+                               f"expected {expected.get(odd)}", where=self.path)  # fmt: skip
+        for name, tensor in self._state.items():
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(state[name])))
+
+    def state_sha256(self) -> str:
+        """Return the hash of the state's names and bytes."""
+        return state_sha256(self.read_state())
+
+    def _call(self, method: str, values: Mapping[str, Any]) -> Any:
+        module = self._methods[method]
+        names = self._inputs[method]
+        return module(*(self._tensor(name, values[name]) for name in names))
+
+    def _tensor(self, name: str, value: Any) -> Tensor:
+        device = "cpu" if name in _HOST_INPUTS else self._device
+        if isinstance(value, np.ndarray):
+            return torch.from_numpy(np.ascontiguousarray(value)).to(device)
+        dtype = torch.int64 if isinstance(value, int) else torch.float32
+        return torch.tensor(value, dtype=dtype, device=device)
+
+    def _prepared(self, program: GraphProgram) -> GraphModule:
+        """Give a graph the engine's noise, and put it where it runs."""
+        stand_ins = {
+            torch.ops.prge.randn.default: self._noise.randn,
+            torch.ops.prge.dual_update.default: self._noise.dual_update,
+        }
+        for node in program.graph.nodes:
+            if node.op != "call_function":
+                continue
+            node.target = stand_ins.get(node.target, node.target)
+            if "device" in node.kwargs:  # traced on the CPU
+                node.kwargs = {**node.kwargs, "device": self._device}
+        program.module.recompile()
+        return program.module.to(self._device)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UsageError(f"cannot use device {name!r}: {reason}", hint="--device cpu works everywhere") from error
+    return device
+
+
+def _share(module: GraphModule, state: Mapping[str, Tensor]) -> None:
+    """Make the state of a method that of all: moving modules to a device copies their buffers."""
+    for name, tensor in state.items():
+        owner_name, _, leaf = name.rpartition(".")
+        try:
+            owner = module.get_submodule(owner_name)
+        except AttributeError:  # the prefix has no state
+            continue
+        if hasattr(owner, leaf):
+            setattr(owner, leaf, tensor)
+
+
+def _options_of(manifest: Manifest, model: str) -> CompileOptions:
+    """Return options that lead to the manifest's graph; its pipeline stands for all that passes decide."""
+    return CompileOptions(
+        model=model,
+        output=Path("unused.pte"),
+        # Has no needs of its own; legality passes are in the pipeline.
+        backend="portable",
+        q=manifest.q,
+        batch_size=manifest.batch_size,
+        seq_len=manifest.seq_len,
+        num_labels=manifest.num_labels,
+        prefix="method" if manifest.prefix == "method" else "none",
+        passes=manifest.pipeline,
+        generate=manifest.generate,
+        static=not manifest.dynamic_seq_len,
+    )

@@ -1,0 +1,1 @@
+"""Files that both drivers and other tools share: adapters, journals, run folders."""

@@ -1,0 +1,1 @@
+"""This computer: its memory, its files, and what libraries print on it."""

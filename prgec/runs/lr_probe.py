@@ -1,0 +1,158 @@
+"""A short sweep over learning rates, so that a run does not start with a wrong one.
+
+Every rate trains the same program from the same state on the same steps with the same noise, at a constant rate; what
+differs is the rate alone. The probe leaves the program as it found it.
+
+Letters: B examples a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prgec.data.batches import step_indices, training_batch
+from prgec.data.encode import Row
+from prgec.data.rows_file import RowSet
+from prgec.formats.adapter import load_adapter
+from prgec.training.estimators import find_estimator
+from prgec.training.evaluate import evaluate
+from prgec.runs.options import RunOptions
+from prgec.contract.engine import GeneratingProgram
+from prgec.runs.data import RunFiles
+from prgec.runs.result import Listener
+from prgec.training.trainer import Trainer
+from prgec.engines.choose import open_program
+from prgec.errors import NumericsError
+
+# Half a decade apart, around what was given: the paper searches 5e-5 to 1e-3 on models a thousand times the demo's.
+FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+DEFAULT_STEPS = 50
+# Rows of the training data the rates are judged by, where there are no evaluation data.
+MAX_JUDGED = 128
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one learning rate did.
+
+    Attributes:
+        lr: The rate.
+        loss: Loss afterwards on the rows it is judged by; None if it diverged.
+        accuracy: Accuracy there, where the task has one.
+    """
+
+    lr: float
+    loss: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """The sweep.
+
+    Attributes:
+        steps: Training steps of each rate.
+        before: Loss before any step.
+        probes: One entry a rate, lowest first.
+    """
+
+    steps: int
+    before: float
+    probes: tuple[Probe, ...]
+
+    @property
+    def best(self) -> Probe | None:
+        """The rate with the lowest loss, if any is better than not training."""
+        finite = [probe for probe in self.probes if probe.loss is not None]
+        best = min(finite, key=lambda probe: probe.loss or 0.0, default=None)
+        return best if best is not None and best.loss is not None and best.loss < self.before else None
+
+    def advice(self) -> str:
+        """Return one line: which rate to take, and how far to trust it."""
+        best = self.best
+        if best is None:
+            return "no rate lowered the loss: probe longer, or at other rates around another --lr"
+        if best is self.probes[0] or best is self.probes[-1]:
+            return f"take --lr {best.lr:g}, and probe again around it: it lies at the end of the sweep"
+        return f"take --lr {best.lr:g}; the best after {self.steps} steps, so a long run may want the next lower one"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document `--json` prints."""
+        return {
+            "steps": self.steps,
+            "loss_before": self.before,
+            "probes": [vars(probe) for probe in self.probes],
+            "lr": self.best.lr if self.best else None,
+            "advice": self.advice(),
+        }
+
+
+def probe_rates(
+    options: RunOptions,
+    steps: int,
+    listener: Listener,
+    should_stop: Callable[[], bool],
+    on_probe: Callable[[Probe], None],
+) -> ProbeResult:
+    """Try rates around `options.lr` on the program and the data of a run; nothing is written.
+
+    Args:
+        options: The run the rates are for.
+        steps: Training steps of each rate.
+        listener: Hears of the data and of evaluation calls.
+        should_stop: True ends the sweep.
+        on_probe: Hears of each rate as it is done.
+
+    Raises:
+        PrgecError: As a run would.
+        KeyboardInterrupt: If it was stopped.
+    """
+    options.check()
+    files = RunFiles.read(options, listener)
+    program = open_program(options.program, options.engine, base=options.base, device=options.device,
+                           compiled=options.compiled)  # fmt: skip
+    if options.adapter is not None:
+        load_adapter(options.adapter, program)
+    rows, test, dev = files.encode(program)
+    judged = dev or test or RowSet(tuple(rows[:MAX_JUDGED]), 1, (0,) * min(len(rows), MAX_JUDGED))
+    start = program.read_state()
+    before = evaluate(program, judged, listener.on_eval_batch, should_stop)
+    if before is None:
+        raise KeyboardInterrupt
+    probes = []
+    for factor in FACTORS:
+        program.write_state(start)
+        probe = _probe(program, rows, judged, replace(options, lr=_rounded(options.lr * factor)), steps, should_stop)
+        probes.append(probe)
+        on_probe(probe)
+    program.write_state(start)
+    return ProbeResult(steps, before.loss, tuple(probes))
+
+
+def _probe(
+    program: GeneratingProgram, rows: Sequence[Row], judged: RowSet, options: RunOptions, steps: int,
+    should_stop: Callable[[], bool],
+) -> Probe:  # fmt: skip
+    trainer = Trainer(program, find_estimator(options.estimator), eps=options.eps, seed=options.seed)
+    manifest = program.manifest
+    try:
+        for step in range(1, steps + 1):
+            indices = step_indices(len(rows), manifest.batch_size, options.seed, step)
+            trainer.step(training_batch(rows, indices, manifest), options.lr)
+            if should_stop():
+                raise KeyboardInterrupt
+        trainer.flush()
+        result = evaluate(program, judged, should_stop=should_stop)
+    except NumericsError:
+        return Probe(options.lr, None, None)
+    if result is None:
+        raise KeyboardInterrupt
+    return Probe(options.lr, result.loss, result.accuracy)
+
+
+def _rounded(lr: float) -> float:
+    """Return a rate of two digits, as a person would write it."""
+    return float(f"{lr:.1e}") if lr > 0 and math.isfinite(lr) else lr

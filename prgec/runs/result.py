@@ -1,0 +1,84 @@
+"""What a run tells: its progress to a listener, and what it achieved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prgec.data.dataset import Dataset
+from prgec.training.evaluate import Evaluation
+from prgec.contract.engine import GeneratingProgram
+from prgec.training.trainer import StepResult
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run achieved.
+
+    Attributes:
+        run: The run folder.
+        steps: Steps done.
+        loss: Mean training loss over the last steps (at most 50).
+        before: Evaluation before training; None without evaluation data.
+        after: Evaluation after training; None without evaluation data or when interrupted.
+        seconds: Wall time of everything.
+        steps_per_second: Of training alone.
+        state_sha256: Hash of the trained state.
+        interrupted: Whether the user stopped it early.
+        best_step: Steps done when the state that was kept scored best; None without early stopping.
+    """
+
+    run: Path
+    steps: int
+    loss: float
+    before: Evaluation | None
+    after: Evaluation | None
+    seconds: float
+    steps_per_second: float
+    state_sha256: str
+    interrupted: bool
+    best_step: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document `--json` prints; `accuracy` is the one after training."""
+        before, after = self.before, self.after
+        return {
+            "run": str(self.run),
+            "steps": self.steps,
+            "loss": self.loss,
+            "accuracy": after.accuracy if after else None,
+            "accuracy_before": before.accuracy if before else None,
+            "eval_loss": after.loss if after else None,
+            "eval_loss_before": before.loss if before else None,
+            "seconds": round(self.seconds, 3),
+            "steps_per_second": round(self.steps_per_second, 3),
+            "state_sha256": self.state_sha256,
+            "interrupted": self.interrupted,
+            "f1": after.f1 if after else None,
+            "f1_before": before.f1 if before else None,
+            "exact_match": after.exact_match if after else None,
+            "best_step": self.best_step,
+        }
+
+
+class Listener:
+    """Hears of a run's progress; the base class ignores all of it."""
+
+    def on_data(self, dataset: Dataset) -> None:
+        """Hear that a data file was read, and under which task."""
+
+    def on_ready(self, program: GeneratingProgram, num_examples: int, num_eval_examples: int) -> None:
+        """Hear that the program is open and the data are encoded."""
+
+    def on_resume(self, step: int) -> None:
+        """Hear that an earlier run goes on behind `step`."""
+
+    def on_step(self, result: StepResult) -> None:
+        """Hear of one training step."""
+
+    def on_eval_batch(self, rows_done: int, num_rows: int) -> None:
+        """Hear of one forward call of an evaluation."""
+
+    def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
+        """Hear of a finished evaluation."""

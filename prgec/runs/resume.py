@@ -1,0 +1,185 @@
+"""Bring a program to the state a journal leads to: the last snapshot that fits it, then `apply` for every step behind.
+
+Only programs with `seeded` state: there the noise of a step follows from (seed, step).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from prgec.contract.manifest import Manifest
+from prgec.data.encode import Row
+from prgec.data.rows_file import fingerprint
+from prgec.formats.adapter import identity, load_adapter, masters_sha256
+from prgec.formats.journal import Header, Journal, read_journal
+from prgec.runs.options import RunOptions
+from prgec.contract.engine import TrainableProgram
+from prgec.formats.run_folder import (
+    ADAPTER_NAME,
+    JOURNAL_NAME,
+    PARTIAL_JOURNAL_NAME,
+    SNAPSHOT_NAME,
+    SUMMARY_NAME,
+    RunFolder,
+)
+from prgec.contract.arrays import State
+from prgec.training.schedules import course
+from prgec.errors import DataError, ProgramError, UsageError
+
+logger = logging.getLogger(__name__)
+
+# What a user calls the fields of a header.
+_NAMES = {
+    "q": "the program's q", "batch_size": "the program's batch size", "seed": "--seed", "steps": "--steps",
+    "lr": "--lr", "eps": "--eps", "schedule": "--lr-schedule or --warmup", "estimator": "--estimator",
+    "num_examples": "the number of examples", "rows_crc": "the data", "program_sha256": "the program",
+    "start_sha256": "the adapter to start from", "max_g": "--max-g", "policies": "--over-limit or --not-finite",
+}  # fmt: skip
+
+
+def header_of(options: RunOptions, program: TrainableProgram, rows: Sequence[Row]) -> Header:
+    """Return what a run is, with the start adapter in the program."""
+    m = program.manifest
+    return Header(m.q, m.batch_size, options.seed, options.steps, options.lr, options.eps, course(options),
+                  options.estimator, len(rows), fingerprint(rows), identity(m), masters_sha256(program),
+                  options.limits.max_g, options.limits.flags)  # fmt: skip
+
+
+def resume(program: TrainableProgram, folder: RunFolder, header: Header) -> Journal | None:
+    """Bring a program from its start state to the last step of the run in a folder.
+
+    Args:
+        program: The program, with the start adapter in it.
+        folder: The run folder.
+        header: What the run would be if it began now; the journal's must be equal.
+
+    Returns:
+        The journal to go on with; None where no run has begun in the folder.
+
+    Raises:
+        UsageError: If the run is complete, was begun with other flags or data, or cannot be replayed.
+        DataError: If the journal cannot be read.
+        ProgramError: If the replay gives another state than the run had.
+    """
+    journal = find_journal(folder)
+    if journal is None:
+        logger.warning("nothing to resume in %s: starting with step 1", folder.path)
+        return None
+    _check_same_run(journal, header)
+    _check_replayable(program.manifest, journal)
+    done = len(journal.steps)
+    # Without a summary the run was killed between its last files.
+    if done >= header.steps and journal.path.name == JOURNAL_NAME and (folder.path / SUMMARY_NAME).exists():
+        raise UsageError(f"the run is complete: all {done} steps are done", where=folder.path)
+    if journal.bad_bytes:
+        logger.warning("the last %d bytes of the journal are damaged: going on after step %d", journal.bad_bytes, done)
+    _replay(program, journal, _load_snapshot(program, journal, folder), done)
+    return journal
+
+
+def rebuild(program: TrainableProgram, journal: Journal, step: int | None) -> int:
+    """Bring a program from its start state to the state after `step` steps, None for all; return how many.
+
+    Raises:
+        UsageError: If the journal has no such step, or the program's state cannot be replayed.
+        DataError: If the journal is of another program, or its run began from another adapter.
+        ProgramError: If the result is not the state whose hash the journal has.
+    """
+    _check_replayable(program.manifest, journal)
+    if journal.header.program_sha256 != identity(program.manifest):
+        raise DataError("the journal is of a program with other weights, sites, rank, alpha or A", where=journal.path)
+    if journal.header.start_sha256 != masters_sha256(program):
+        raise DataError("the journal's run began from another adapter", where=journal.path,
+                        hint="name it with --adapter")  # fmt: skip
+    available = len(journal.steps)
+    last = available if step is None else step
+    if not 0 <= last <= available:
+        raise UsageError(f"--step is {last}; the journal has {available} steps", where=journal.path)
+    _replay(program, journal, 0, last)
+    return last
+
+
+def go_back(program: TrainableProgram, start: State, path: Path, step: int) -> bool:
+    """Bring a program to the state after an earlier step of its own run; return whether it could be done.
+
+    Args:
+        program: The program.
+        start: Its state before the first step.
+        path: The journal of the run.
+        step: The step.
+    """
+    if program.manifest.state != "seeded" or program.manifest.state_access != "buffers":
+        return False
+    program.write_state(start)
+    _replay(program, read_journal(path), 0, step)
+    return True
+
+
+def find_journal(folder: RunFolder) -> Journal | None:
+    """Read the journal of a folder: that of an unfinished run, else that of the last one; None without any.
+
+    Raises:
+        DataError: If it cannot be read at all.
+    """
+    for name in (PARTIAL_JOURNAL_NAME, JOURNAL_NAME):
+        path = folder.path / name
+        if path.is_file():
+            return read_journal(path)
+    return None
+
+
+def _check_same_run(journal: Journal, header: Header) -> None:
+    for field in fields(Header):
+        found, expected = getattr(header, field.name), getattr(journal.header, field.name)
+        if found != expected:
+            detail = "" if field.name.endswith(("sha256", "crc")) else f": {found}, not {expected}"
+            raise UsageError(f"{_NAMES[field.name]} differs from the run to resume{detail}", where=journal.path,
+                             hint="resume with the flags the run was started with")  # fmt: skip
+
+
+def _check_replayable(manifest: Manifest, journal: Journal) -> None:
+    if manifest.state != "seeded":
+        raise UsageError("a program with dual state keeps its noise in memory: its runs cannot be replayed",
+                         hint="compile it with --state seeded")  # fmt: skip
+    if manifest.q != journal.header.q:
+        raise DataError(f"the journal is of a program with q = {journal.header.q}; this one has q = {manifest.q}",
+                        where=journal.path)  # fmt: skip
+
+
+def _load_snapshot(program: TrainableProgram, journal: Journal, folder: RunFolder) -> int:
+    """Load the snapshot whose hash the journal has; return its step, 0 where there is none.
+
+    A snapshot that is damaged or of another run costs time, not the run.
+    """
+    if program.manifest.state_access != "buffers":
+        # Nothing can be put into the program: every step is replayed.
+        return 0
+    steps = {sha256: step for step, sha256 in journal.states.items()}
+    start = program.read_state()
+    for name in (SNAPSHOT_NAME, ADAPTER_NAME):
+        path = folder.path / name
+        if not steps or not path.is_file():
+            continue
+        try:
+            load_adapter(path, program)
+        except ProgramError as error:
+            logger.warning("not using a snapshot: %s", error)
+            continue
+        if (step := steps.get(masters_sha256(program))) is not None:
+            return step
+        program.write_state(start)
+    return 0
+
+
+def _replay(program: TrainableProgram, journal: Journal, first: int, last: int) -> None:
+    """Apply the updates of steps first + 1 to last, and compare the state with the last hash on the way."""
+    states = journal.states
+    checked = max((step for step in states if first < step <= last), default=None)
+    for record in journal.steps[first:last]:
+        program.apply(record.g, record.lr, journal.header.seed, record.step + 1)
+        if record.step == checked and masters_sha256(program) != states[checked]:
+            raise ProgramError(f"the replay of step {checked} gives another state than the run had",
+                               where=journal.path, hint="was the run made on another kind of processor?")  # fmt: skip

@@ -1,0 +1,37 @@
+"""What a run notes of itself for `prgec report`: answers before and after, and the memory it took."""
+
+from __future__ import annotations
+
+import resource
+from typing import Any
+
+from prgec.data.rows_file import RowSet
+from prgec.data.eval_set import EvalSet
+from prgec.training.evaluate import Evaluation
+
+MAX_SAMPLES = 12
+_KIBIBYTE = 1024
+
+
+def samples(eval_set: RowSet | None, before: Evaluation | None, after: Evaluation | None) -> list[dict[str, Any]]:
+    """Return the first examples with the answers they got before and after training; empty for open-ended tasks.
+
+    Of the first half, those whose answer changed come first: they are what a reader wants to see.
+    """
+    if not isinstance(eval_set, EvalSet) or not (before and after and before.answers and after.answers):
+        return []
+    rows = [
+        {"prompt": example.prompt, "right": _right(example.references, example.completion), "before": old, "after": new}
+        for example, old, new in zip(eval_set.examples, before.answers, after.answers, strict=True)
+    ]
+    changed = [row for row in rows if row["before"] != row["after"]][: MAX_SAMPLES // 2]
+    return [*changed, *(row for row in rows if row not in changed)][:MAX_SAMPLES]
+
+
+def peak_rss_bytes() -> int:
+    """Return the most memory the process ever had resident, mapped files included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE
+
+
+def _right(references: tuple[str, ...], completion: str | None) -> str:
+    return references[0] if references else completion or ""

@@ -1,0 +1,126 @@
+"""One training step after another: feeds each step's g into the next call, and flushes the last one.
+
+Letters: q queries, B examples a step, N = 2qB rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from prgec.contract.arrays import Float64Array, FloatArray
+from prgec.contract.engine import TrainableProgram
+from prgec.contract.sums import ordered_mean
+from prgec.data.batches import Batch
+from prgec.training.estimators import Estimator
+from prgec.training.limits import Limits, coefficients
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step measured.
+
+    Attributes:
+        step: Number of the step, counted from 1.
+        loss: Mean over all N rows.
+        losses: Mean over the B examples for each query and sign: f64[q, 2].
+        g: Coefficients the next call applies, within the limits: f32[q].
+        lr: Learning rate they will be applied with.
+    """
+
+    step: int
+    loss: float
+    losses: Float64Array
+    g: FloatArray
+    lr: float
+
+
+class Measured(Protocol):
+    """What is known of a step that was done."""
+
+    @property
+    def losses(self) -> Float64Array:
+        """Mean over the B examples for each query and sign: f64[q, 2]."""
+
+
+class Trainer:
+    """Drives a program through training steps.
+
+    The update of a step happens inside the next call, so between calls one (g, lr) is pending; `flush` applies it.
+
+    Args:
+        program: The program to train.
+        estimator: Turns losses into g.
+        eps: Perturbation scale, > 0.
+        seed: Key of the noise.
+        step: Number of steps already done.
+        limits: What becomes of steps that measure too much, or nothing.
+    """
+
+    def __init__(
+        self,
+        program: TrainableProgram,
+        estimator: Estimator,
+        *,
+        eps: float,
+        seed: int,
+        step: int = 0,
+        limits: Limits | None = None,
+    ) -> None:
+        self._program = program
+        self._estimator = estimator
+        self._eps = eps
+        self._seed = seed
+        self._limits = limits or Limits()
+        self._zeros: FloatArray = np.zeros(program.manifest.q, dtype=np.float32)
+        self._pending = self._zeros
+        self._pending_lr = 0.0
+        self.step_number = step
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the program's state includes every step done so far."""
+        return not self._pending.any()
+
+    def take_up(self, steps: Sequence[Measured]) -> None:
+        """Go on behind steps that were done before, whose updates the program's state includes.
+
+        Args:
+            steps: All steps so far; what they measured is what the estimator may remember.
+        """
+        for done in steps:
+            coefficients(done.losses, self._eps, self._estimator)
+        self.step_number = len(steps)
+
+    def step(self, batch: Batch, lr: float) -> StepResult:
+        """Run one forward call: applies the step before, measures this one.
+
+        Args:
+            batch: B examples replicated for every query and sign.
+            lr: Learning rate of this step's own update.
+
+        Raises:
+            NumericsError: If a loss or coefficient is not finite, and the limits do not say to skip it. This step's
+                update is then never applied: the state is that of the step before, complete.
+        """
+        manifest, number = self._program.manifest, self.step_number + 1
+        loss_N = self._program.forward(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, self._pending,
+                                       self._pending_lr, self._eps, self._seed, number)  # fmt: skip
+        self._pending, self._pending_lr = self._zeros, 0.0
+        self.step_number = number
+        with np.errstate(invalid="ignore"):  # what is not finite is for the limits to judge
+            losses = ordered_mean(loss_N.astype(np.float64).reshape(manifest.q, 2, manifest.batch_size))
+            loss = float(ordered_mean(losses.reshape(-1)))
+        g_q = self._limits.apply(coefficients(losses, self._eps, self._estimator), losses, number)
+        self._pending, self._pending_lr = g_q, lr
+        return StepResult(number, loss, losses, g_q, lr)
+
+    def flush(self) -> None:
+        """Apply the pending update, so that the state is the trained one; the next step passes g = 0."""
+        if self.is_flushed:
+            return
+        self._program.apply(self._pending, self._pending_lr, self._seed, self.step_number + 1)
+        self._pending, self._pending_lr = self._zeros, 0.0

@@ -1,0 +1,50 @@
+"""`prgec doctor` says what works here and why the rest does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from prgec.backends import BACKENDS
+from prgec.backends.qnn.loading import load_libraries
+from prgec.cli.main import main
+from prgec.compile import doctor
+from prgec.compile.doctor import BackendHealth, Health
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fit"] is True and found["kernels"].endswith("libprgec_ops.so")
+    backends = {each["name"]: each for each in found["backends"]}
+    assert list(backends) == list(BACKENDS)
+    assert backends["xnnpack"]["is_available"] and backends["portable"]["is_available"]
+    assert backends["qnn"]["is_available"] and backends["qnn"]["memory_bytes"] > 5e9
+    assert found["qnn"]["build"].startswith("v2.") and Path(found["qnn"]["licence"]).is_file()
+    assert {"prgec", "torch", "executorch", "onnxruntime-qnn"} <= set(found["machine"]["versions"])
+
+
+def test_what_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("QNN_SDK_ROOT", str(tmp_path))
+    load_libraries.cache_clear()
+    try:
+        assert main(["doctor"]) == 0
+    finally:
+        load_libraries.cache_clear()
+    out = capsys.readouterr().out
+    assert "qnn       no: QNN_SDK_ROOT is no Qualcomm AI Runtime SDK: no libQnnHtp.so" in out
+    assert "Qualcomm's libraries v" not in out
+
+
+def test_a_broken_default_backend_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = BackendHealth("xnnpack", False, "it is not here", 0)
+    machine = {"system": "s", "cpu": "c", "cores": 1, "memory_bytes": 1, "versions": {}}
+    monkeypatch.setattr(doctor, "examine", lambda: Health(machine, 1, "lib", True, (broken,), None))
+    assert main(["doctor"]) == 7
+    assert "xnnpack   no: it is not here" in capsys.readouterr().out

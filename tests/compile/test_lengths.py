@@ -1,0 +1,83 @@
+"""A program compiled with --data holds every row of it, with no position to spare but rounding."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prgec.compile.lengths import TEXT_SEQ_LEN, fit_options
+from prgec.compile.options import CompileOptions
+from prgec.errors import DataError
+from tests.data.test_encode import CharTokenizer
+
+
+def _options(tmp_path: Path, *records: dict[str, Any], **options: Any) -> CompileOptions:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    chosen = {"seq_len": 0, "num_labels": 0, **options}
+    return CompileOptions(model="m", output=tmp_path / "m.pte", data=(path,), **chosen)
+
+
+def _fit(options: CompileOptions, max_positions: int | None = None) -> tuple[int, int]:
+    fitted = fit_options(options, CharTokenizer(), max_positions)  # type: ignore[arg-type]
+    return fitted.seq_len, fitted.num_labels
+
+
+# Enough different completions that none is a choice for the others' prompts.
+FREE = [{"prompt": "p", "completion": chr(97 + i)} for i in range(17)]
+
+
+def _row(prompt: int, completion: int) -> dict[str, str]:
+    return {"prompt": "p" * prompt, "completion": "c" * completion}
+
+
+def test_t_and_k_are_those_of_the_longest(tmp_path: Path) -> None:
+    # BOS, 20 and 3 characters, the last of which is only predicted: 23; rounded up to a multiple of 8.
+    assert _fit(_options(tmp_path, _row(20, 3), _row(2, 7), *FREE)) == (24, 7)
+    # As a choice, the long completion is also scored behind the long prompt.
+    assert _fit(_options(tmp_path, _row(20, 3), _row(2, 7))) == (32, 7)
+
+
+def test_wrong_candidates_count_too(tmp_path: Path) -> None:
+    record = {"premise": "a", "choice1": "b", "choice2": "long answer", "question": "cause", "label": 0}
+    assert _fit(_options(tmp_path, record))[1] == len(" long answer")
+
+
+def test_generation_leaves_room_behind_the_longest_prompt(tmp_path: Path) -> None:
+    assert _fit(_options(tmp_path, _row(20, 1), _row(1, 9), *FREE)) == (24, 9)
+    assert _fit(_options(tmp_path, _row(20, 1), _row(1, 9), *FREE, generate=True)) == (32, 9)
+
+
+def test_several_files(tmp_path: Path) -> None:
+    options = _options(tmp_path, _row(4, 2))
+    longer = tmp_path / "dev.jsonl"
+    longer.write_text(json.dumps(_row(40, 1)))
+    assert _fit(replace(options, data=(*options.data, longer))) == (48, 2)
+
+
+def test_model_bounds_t(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="prgec"):
+        assert _fit(_options(tmp_path, _row(100, 3), *FREE), max_positions=64) == (64, 3)
+    assert "1 of 18 rows are longer than T = 64, the longest has 103 tokens" in caplog.text
+
+
+def test_documents_are_cut_to_any_length(tmp_path: Path) -> None:
+    assert _fit(_options(tmp_path, {"text": "x" * 5000})) == (TEXT_SEQ_LEN, TEXT_SEQ_LEN - 1)
+    assert _fit(_options(tmp_path, {"text": "x" * 5000}, seq_len=64, num_labels=16)) == (64, 16)
+
+
+def test_given_k_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="2 of 20 completions are longer than K = 2 label positions; the longest has 5"):
+        _fit(_options(tmp_path, _row(9, 5), _row(9, 3), _row(9, 2), *FREE, num_labels=2))
+    with pytest.raises(DataError, match="1 of 1 completions are longer than T = 8 tokens; the longest has 30 tokens"):
+        _fit(_options(tmp_path, _row(9, 30), seq_len=8))
+
+
+def test_without_data_nothing_changes(tmp_path: Path) -> None:
+    options = CompileOptions(model="m", output=tmp_path / "m.pte")
+    assert fit_options(options, CharTokenizer(), 16) is options  # type: ignore[arg-type]

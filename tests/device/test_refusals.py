@@ -1,0 +1,60 @@
+"""What the C++ driver refuses, in one line and with the exit code of `prgec run`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.device.conftest import Drivers
+
+BAD = {
+    "no rows": ({"rows": Path("none.bin")}, 1, "cannot open the file (none.bin): No such file"),
+    "eps": ({"eps": 0.0}, 2, "eps is 0; expected a finite number above 0"),
+    "schedule": ({"schedule": "step"}, 2, "unknown schedule step"),
+    "estimator": ({"estimator": "adam"}, 2, "unknown estimator adam"),
+    "steps": ({"steps": -1}, 2, "wrong usage: --steps"),
+    "diverging": ({"lr": 1e38}, 8, "is not finite; training stopped, state kept"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line(make: Callable[..., Drivers], name: str) -> None:
+    changes, code, message = BAD[name]
+    result = make(eval_rows=None, eval_every=0).cpp(**changes)
+    assert result.returncode == code
+    assert message in result.stderr.splitlines()[-1]
+    assert result.stderr.splitlines()[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize("what", ["program", "rows", "adapter", "eval_rows"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_damaged_files_are_refused(make: Callable[..., Drivers], what: str, damage: str, tmp_path: Path) -> None:
+    drivers = make(steps=1)
+    if what == "adapter":
+        assert drivers.cpp().returncode == 0
+        drivers = replace(drivers, options=replace(drivers.options, adapter=tmp_path / "cpp" / "adapter.safetensors"))
+    data = getattr(drivers.options, what).read_bytes()
+    # In a .pte and an adapter nothing checks the weights themselves: there the head is damaged.
+    place = {"program": 5, "adapter": 12}.get(what, len(data) // 2)
+    changed = {"cut": data[: len(data) // 2], "empty": b"",
+               "flip": data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]}[damage]  # fmt: skip
+    bad = tmp_path / "bad"
+    bad.write_bytes(changed)
+    result = drivers.cpp(**{what: bad}, out=tmp_path / "other")
+    assert result.returncode in (4, 5)
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+
+
+def test_rows_of_another_tokenizer_are_refused(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make()
+    assert drivers.options.rows is not None
+    data = drivers.options.rows.read_bytes()
+    head = data[16:48] + bytes(32) + data[80:]
+    (tmp_path / "bad").write_bytes(data[:12] + zlib.crc32(head).to_bytes(4, "little") + head)
+    result = drivers.cpp(rows=tmp_path / "bad")
+    assert result.returncode == 4
+    assert "the rows were made with another tokenizer" in result.stderr

@@ -1,0 +1,145 @@
+"""A journal gives back what was written, as documented byte by byte, up to the first record that is not whole."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prgec.errors import DataError
+from prgec.formats.journal import (
+    EvaluationRecord,
+    Header,
+    Journal,
+    JournalWriter,
+    Record,
+    StateRecord,
+    StepRecord,
+    pack_record,
+    read_journal,
+)
+
+HEADER = Header(q=2, batch_size=3, seed=-5, steps=9, lr=0.003, eps=0.01, schedule="linear", estimator="std",
+                num_examples=7, rows_crc=0xDEADBEEF, program_sha256="ab" * 32, start_sha256="cd" * 32,
+                max_g=4.5, policies=3)  # fmt: skip
+HEADER_BYTES = 176
+
+
+def _step(number: int) -> StepRecord:
+    rng = np.random.default_rng(number)
+    return StepRecord(number, 0.1 / number, 0.01, rng.standard_normal((2, 2)), rng.standard_normal(2, np.float32))
+
+
+RECORDS: tuple[Record, ...] = (
+    EvaluationRecord(0, 2.5, 0.5, 4), _step(1), _step(2), EvaluationRecord(2, 2.25, None, 4), StateRecord(2, "ef" * 32),
+    _step(3),
+)  # fmt: skip
+
+
+def _write(path: Path, records: tuple[Record, ...] = RECORDS) -> Path:
+    with JournalWriter(path, HEADER) as writer:
+        for record in records:
+            writer.append(record)
+    return path
+
+
+def _assert_equal(found: tuple[Record, ...], expected: tuple[Record, ...]) -> None:
+    assert list(map(pack_record, found)) == list(map(pack_record, expected))
+
+
+def _read(path: Path, data: bytes) -> Journal:
+    path.write_bytes(data)
+    return read_journal(path)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> bytes:
+    return _write(tmp_path / "j").read_bytes()
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    journal = read_journal(_write(tmp_path / "j"))
+    assert journal.header == HEADER
+    _assert_equal(journal.records, RECORDS)
+    assert [record.step for record in journal.steps] == [1, 2, 3]
+    assert journal.states == {2: "ef" * 32}
+    assert (journal.good_bytes, journal.bad_bytes) == ((tmp_path / "j").stat().st_size, 0)
+    evaluation = journal.records[3]
+    assert isinstance(evaluation, EvaluationRecord) and evaluation.accuracy is None
+
+
+def test_layout_is_the_documented_one(data: bytes) -> None:
+    assert data[:8] == b"PRGEJRNL"
+    assert struct.unpack_from("<II", data, 8) == (2, zlib.crc32(data[16:176]))
+    assert struct.unpack_from("<IIqQdd", data, 16) == (2, 3, -5, 9, 0.003, 0.01)
+    assert (data[56:72], data[72:88]) == (b"linear" + bytes(10), b"std" + bytes(13))
+    assert struct.unpack_from("<II", data, 88) == (7, 0xDEADBEEF)
+    assert (data[96:128], data[128:160]) == (b"\xab" * 32, b"\xcd" * 32)
+    assert struct.unpack_from("<dII", data, 160) == (4.5, 3, 0)
+    evaluation, step = data[176:216], data[216:288]
+    assert struct.unpack("<IIQddQ", evaluation) == (zlib.crc32(evaluation[4:]), 2, 0, 2.5, 0.5, 4)
+    expected = _step(1)
+    assert struct.unpack("<IIQdd4d2f", step) == (
+        zlib.crc32(step[4:]), 1, 1, 0.1, 0.01, *expected.losses.reshape(-1).tolist(), *expected.g.tolist(),
+    )  # fmt: skip
+
+
+def test_every_cut_keeps_the_whole_records(tmp_path: Path, data: bytes) -> None:
+    ends = [HEADER_BYTES]
+    for record in RECORDS:
+        ends.append(ends[-1] + len(pack_record(record)))
+    for length in range(HEADER_BYTES, len(data) + 1):
+        journal = _read(tmp_path / "cut", data[:length])
+        whole = sum(end <= length for end in ends) - 1
+        _assert_equal(journal.records, RECORDS[:whole])
+        assert (journal.good_bytes, journal.bad_bytes) == (ends[whole], length - ends[whole])
+
+
+def test_every_changed_byte_ends_the_journal_there(tmp_path: Path, data: bytes) -> None:
+    place = HEADER_BYTES
+    for number, record in enumerate(RECORDS):
+        for byte in range(len(pack_record(record))):
+            changed = bytearray(data)
+            changed[place + byte] ^= 0x04
+            _assert_equal(_read(tmp_path / "changed", bytes(changed)).records, RECORDS[:number])
+        place += len(pack_record(record))
+
+
+@pytest.mark.parametrize("place", range(HEADER_BYTES))
+def test_a_damaged_header_is_refused(tmp_path: Path, data: bytes, place: int) -> None:
+    changed = bytearray(data)
+    changed[place] ^= 0x04
+    with pytest.raises(DataError):
+        _read(tmp_path / "changed", bytes(changed))
+
+
+@pytest.mark.parametrize("length", [0, 8, HEADER_BYTES - 1])
+def test_a_short_header_is_refused(tmp_path: Path, data: bytes, length: int) -> None:
+    with pytest.raises(DataError, match="not a journal"):
+        _read(tmp_path / "cut", data[:length])
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        _step(5), _step(3), replace(_step(4), g=np.array([np.nan, 0], np.float32)), replace(_step(4), lr=np.inf),
+        StateRecord(2, "00" * 32), EvaluationRecord(4, 1.0, None, 1),
+    ],
+    ids=["gap", "again", "nan", "lr", "old state", "early evaluation"],
+)  # fmt: skip
+def test_a_record_that_makes_no_sense_ends_the_journal(tmp_path: Path, record: Record) -> None:
+    journal = read_journal(_write(tmp_path / "j", (*RECORDS, record, _step(4))))
+    _assert_equal(journal.records, RECORDS)
+
+
+def test_appending_cuts_the_damaged_tail(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "torn"
+    path.write_bytes(data[:-3])
+    journal = read_journal(path)
+    with JournalWriter(path, HEADER, journal.good_bytes) as writer:
+        writer.append(_step(3))
+    assert path.read_bytes() == data

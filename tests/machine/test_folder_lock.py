@@ -1,0 +1,47 @@
+"""A folder has one run at a time, and is gone again if the run wrote nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prgec.errors import UsageError
+from prgec.machine.folder_lock import FolderLock
+
+HOLD = "import sys, fcntl, os; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(); input()"
+
+
+def test_a_second_run_is_refused_until_the_first_ends(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None and holder.stdin is not None
+    holder.stdout.readline()
+    with pytest.raises(UsageError, match=r"another run is writing to this folder \(.*name another --out"):
+        FolderLock(tmp_path).__enter__()
+    holder.kill()
+    holder.wait()
+    with FolderLock(tmp_path):
+        pass
+
+
+def test_folders_are_made_and_removed_if_empty(tmp_path: Path) -> None:
+    with FolderLock(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()
+    assert not (tmp_path / "a").exists()
+    with FolderLock(tmp_path / "a" / "b"):
+        (tmp_path / "a" / "file").touch()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["file"]
+    with FolderLock(tmp_path / "a"):
+        pass
+    assert (tmp_path / "a").is_dir()
+
+
+def test_no_descriptor_is_left(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with FolderLock(tmp_path), pytest.raises(UsageError):
+            FolderLock(tmp_path).__enter__()
+    assert len(os.listdir("/proc/self/fd")) == before

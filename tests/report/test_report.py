@@ -1,0 +1,122 @@
+"""The report says what the run's files say, in one page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prgec.cli.main import main
+from prgec.report.chart import Line, chart
+from prgec.report.page import read_run, to_html
+
+VOID = {"meta", "br", "polyline", "line", "circle"}
+
+
+class _Page(HTMLParser):
+    """Text of a page; insists on closed tags and on nothing that would be loaded."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.tags: list[str] = []
+        self._open: list[str] = []
+        self.feed(page)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not {"src", "href", "srcset", "data"} & {name for name, _ in attrs}
+        assert tag not in ("script", "link", "img", "iframe")
+        self.tags.append(tag)
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def _write(folder: Path, summary: dict[str, Any] | None = None, num_steps: int = 40) -> Path:
+    folder.mkdir()
+    lines: list[dict[str, Any]] = [{"step": 0, "eval_loss": 0.7, "eval_accuracy": 0.5, "seconds": 0.1}]
+    lines += [
+        {"step": i, "loss": 1 / i, "lr": 0.1, "g": [0.5, -0.25], "seconds": 0.1 * i} for i in range(1, num_steps + 1)
+    ]
+    lines.append({"step": num_steps, "eval_loss": 0.2, "eval_accuracy": 0.9, "seconds": 5.0})
+    name = "metrics.jsonl" if summary is not None else "metrics.partial.jsonl"
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if summary is not None:
+        (folder / "run.json").write_text(json.dumps(summary))
+    return folder
+
+
+SUMMARY = {
+    "status": "complete", "accuracy": 0.9, "accuracy_before": 0.5, "eval_loss": 0.2, "eval_loss_before": 0.7,
+    "seconds": 3725.0, "steps_per_second": 2.5, "peak_rss_bytes": 123_000_000, "best_step": None, "f1": None,
+    "options": {"lr": 0.1, "data": "a&b.jsonl"}, "state_sha256": "ab" * 32,
+    "manifest": {"model": "m<1>", "backend": "xnnpack", "q": 2, "batch_size": 3, "versions": {"torch": "2.13.0"},
+                 "sites": [{"name": "layers.0.q"}, {"name": "layers.1.v"}]},
+    "samples": [{"prompt": "<b>bold</b> film It was", "right": " great", "before": " terrible", "after": " great"}],
+}  # fmt: skip
+
+
+def test_page_says_what_the_files_say(tmp_path: Path) -> None:
+    page = _Page(to_html(read_run(_write(tmp_path / "run", SUMMARY))))
+    text = " ".join(page.text)
+    for expected in ("90.0%", "before 50.0%", "0.2000", "1 h 2 m", "123 MB", "2.50", "30 rows a second",
+                     "m<1> on xnnpack", "40 steps", "complete", "a&b.jsonl", "2, layers.0.q to layers.1.v", "2.13.0",
+                     "<b>bold</b> film It was"):  # fmt: skip
+        assert expected in text, expected
+    assert page.tags.count("figure") == 5
+    assert "b" not in page.tags, "data are text, never markup"
+
+
+def test_run_under_way(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "run")
+    with (folder / "metrics.partial.jsonl").open("a") as file:
+        file.write('{"step": 41, "lo')
+    text = " ".join(_Page(to_html(read_run(folder))).text)
+    assert "under way" in text
+    assert "40 steps" in text
+
+
+def test_run_without_steps_or_evaluations(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("")
+    assert "0 steps" in " ".join(_Page(to_html(read_run(folder))).text)
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 1.0, "lr": 0.1, "g": [1.0]}) + "\n")
+    assert "1 steps" in " ".join(_Page(to_html(read_run(folder))).text)
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _write(tmp_path / "run", SUMMARY)
+    assert main(["report", str(folder), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (folder / "report.html").stat().st_size == document["bytes"]
+    assert main(["report", str(tmp_path)]) == 4
+    assert capsys.readouterr().err.startswith("error: no run in this folder (")
+    (folder / "run.json").write_text("{")
+    assert main(["report", str(folder)]) == 4
+    assert capsys.readouterr().err.startswith("error: the run's files are damaged: ")
+
+
+@pytest.mark.parametrize("ys", [[1.0], [2.0, 2.0], [0.0, 0.0], [-1e-9, 1e9], [1e-7, 3e-7], [5.0, -5.0, 2.0]])
+def test_points_lie_inside_the_chart(ys: list[float]) -> None:
+    svg = chart("t", [Line("a", list(range(1, len(ys) + 1)), ys, "one")])
+    points = svg.split("points='")[1].split("'")[0].split()
+    for point in points:
+        x, y = map(float, point.split(","))
+        assert 60 <= x <= 500 and 10 <= y <= 250
+
+
+def test_higher_is_higher() -> None:
+    svg = chart("t", [Line("a", [1, 2, 3], [1.0, 5.0, 3.0], "one")])
+    heights = [float(point.split(",")[1]) for point in svg.split("points='")[1].split("'")[0].split()]
+    assert heights[1] < heights[2] < heights[0]

@@ -1,0 +1,70 @@
+"""The probe tries every rate from the same state and says which to take."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prgec.cli.main import main
+from prgec.runs.lr_probe import FACTORS, Probe, ProbeResult, probe_rates
+from prgec.runs.options import RunOptions
+from prgec.runs.result import Listener
+from prgec.runs.run import run
+
+
+@pytest.fixture
+def options(tiny_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path: Path) -> RunOptions:
+    return RunOptions(program=tiny_pte, data=train_jsonl, eval_data=dev_jsonl, lr=0.1, steps=20, schedule="constant",
+                      out=tmp_path / "out")  # fmt: skip
+
+
+def _probe(options: RunOptions, steps: int) -> ProbeResult:
+    return probe_rates(options, steps, Listener(), lambda: False, lambda probe: None)
+
+
+def test_each_rate_is_a_run_of_its_own(options: RunOptions) -> None:
+    result = _probe(options, steps=20)
+    assert [probe.lr for probe in result.probes] == pytest.approx([0.1 * factor for factor in FACTORS])
+    # The third rate after three others is what a run at that rate alone gives.
+    alone = run(replace(options, lr=result.probes[2].lr))
+    assert alone.before and alone.after
+    assert result.before == pytest.approx(alone.before.loss, rel=1e-12)
+    assert result.probes[2].loss == pytest.approx(alone.after.loss, rel=1e-12)
+
+
+def test_divergence_is_an_answer(options: RunOptions) -> None:
+    result = _probe(replace(options, lr=1e38), steps=3)
+    assert result.probes[-1].loss is None
+    assert result.to_json()["probes"][-1] == {"lr": 1e39, "loss": None, "accuracy": None}
+
+
+@pytest.mark.parametrize(
+    ("losses", "lr", "advice"),
+    [
+        ((0.7, 0.5, 0.9), 2.0, "take --lr 2; the best after 5 steps"),
+        ((0.4, 0.5, None), 1.0, "take --lr 1, and probe again around it"),
+        ((0.7, 0.6, 0.5), 3.0, "take --lr 3, and probe again"),
+        ((0.9, 0.95, None), None, "no rate lowered the loss"),
+        ((None, None, None), None, "no rate lowered the loss"),
+    ],
+)
+def test_advice(losses: tuple[float | None, ...], lr: float | None, advice: str) -> None:
+    probes = tuple(Probe(float(index), loss, None) for index, loss in enumerate(losses, start=1))
+    result = ProbeResult(5, 0.8, probes)
+    assert result.advice().startswith(advice)
+    assert result.to_json()["lr"] == lr
+
+
+def test_command_writes_nothing(options: RunOptions, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["run", options.program, "--data", options.data, "--eval-data", options.eval_data, "--lr-probe", 2,
+                 "--lr", 0.1, "--out", options.out]  # fmt: skip
+    assert main([*map(str, arguments)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["lr", "loss", "accuracy"]
+    assert len(lines) == 2 + len(FACTORS) + 1
+    assert options.out is not None and not options.out.exists()
+    assert main([*map(str, arguments), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["probes"]) == len(FACTORS)

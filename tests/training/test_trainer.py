@@ -1,0 +1,165 @@
+"""The trainer feeds g back one step late, flushes exactly once, and stops with the state intact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from prgec.data.batches import Batch, step_indices, training_batch
+from prgec.data.dataset import Dataset
+from prgec.data.encode import Row, encode_rows
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
+from prgec.errors import NumericsError
+from prgec.runtime_ops import noise
+from prgec.training.estimators import Plain
+from prgec.training.trainer import Trainer
+
+SEED, EPS, LR = 5, 1e-2, 0.5
+
+
+@pytest.fixture
+def program(tiny_pte: Path) -> Program:
+    return open_pte(tiny_pte)
+
+
+@pytest.fixture
+def batches(program: Program, train_data: Dataset) -> list[Batch]:
+    rows: list[Row] = encode_rows(
+        [(e, e.completion or "") for e in train_data.examples], program.tokenizer, program.manifest
+    )
+    return [
+        training_batch(rows, step_indices(len(rows), program.manifest.batch_size, SEED, step), program.manifest)
+        for step in range(1, 9)
+    ]
+
+
+def _textbook(model: nn.Module, batches: list[Batch]) -> tuple[list[float], np.ndarray]:
+    """MeZO with q queries, one forward per query and sign, updating the master after each step."""
+    zeros, q = torch.zeros(2), 2
+    losses = []
+    for step, batch in enumerate(batches, start=1):
+        arrays = [torch.from_numpy(a) for a in (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)]
+        z = noise.randn(torch.tensor(SEED), torch.tensor(step), 0, q, model.head.lora_B.shape)
+        update, step_losses = torch.zeros_like(model.head.lora_B), []
+        for i in range(q):
+            pair = []
+            for sign in (1.0, -1.0):
+                master = model.head.lora_B.clone()
+                model.head.lora_B += sign * EPS * z[i]
+                rows = model(*arrays, zeros, torch.tensor(0.0), torch.tensor(0.0), torch.tensor(0), torch.tensor(0))
+                model.head.lora_B.copy_(master)
+                pair.append(rows[:2].double().mean())  # the first B rows hold the B examples
+            step_losses += pair
+            update += ((pair[0] - pair[1]) / (2 * EPS)).float() * z[i]
+        model.head.lora_B -= LR / q * update
+        losses.append(float(torch.stack(step_losses).mean()))
+    return losses, model.head.lora_B.numpy()
+
+
+def test_follows_textbook_mezo(program: Program, make_eager: Callable[[], nn.Module], batches: list[Batch]) -> None:
+    trainer = Trainer(program, Plain(), eps=EPS, seed=SEED)
+    losses = [trainer.step(batch, LR).loss for batch in batches]
+    trainer.flush()
+    with torch.no_grad():
+        expected_losses, expected_state = _textbook(make_eager(), batches)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    state = program.read_state()["head.lora_B"]
+    assert np.abs(state - expected_state).max() <= 1e-3 * np.abs(expected_state).max()
+
+
+def test_update_is_one_step_late_until_flushed(program: Program, batches: list[Batch]) -> None:
+    trainer = Trainer(program, Plain(), eps=EPS, seed=SEED)
+    assert trainer.is_flushed
+    trainer.step(batches[0], LR)
+    assert not program.read_state()["head.lora_B"].any()
+    assert not trainer.is_flushed
+    trainer.flush()
+    assert program.read_state()["head.lora_B"].any()
+    assert trainer.is_flushed
+
+
+def test_flushing_in_between_changes_nothing(tiny_pte: Path, batches: list[Batch]) -> None:
+    hashes, losses = set(), set()
+    for flush_every in (1, 3, 100):
+        program = open_pte(tiny_pte)
+        trainer = Trainer(program, Plain(), eps=EPS, seed=SEED)
+        for number, batch in enumerate(batches, start=1):
+            result = trainer.step(batch, LR)
+            if number % flush_every == 0:
+                trainer.flush()
+                trainer.flush()
+        trainer.flush()
+        hashes.add(program.state_sha256())
+        losses.add(result.loss)
+    assert len(hashes) == len(losses) == 1
+
+
+def test_lr_belongs_to_the_step_that_measured_g(tiny_pte: Path, batches: list[Batch]) -> None:
+    states = []
+    for rates in ([LR, 0.0], [0.0, LR]):
+        program = open_pte(tiny_pte)
+        trainer = Trainer(program, Plain(), eps=EPS, seed=SEED)
+        trainer.step(batches[0], rates[0])
+        trainer.step(batches[1], rates[1])
+        states.append(bool(program.read_state()["head.lora_B"].any()))
+    assert states == [True, False]
+
+
+def test_reports_the_mean_over_all_rows(program: Program, batches: list[Batch]) -> None:
+    result = Trainer(program, Plain(), eps=EPS, seed=SEED).step(batches[0], LR)
+    assert result.step == 1
+    assert result.losses.shape == (2, 2)
+    assert result.loss == pytest.approx(result.losses.mean())
+    np.testing.assert_allclose(result.g, (result.losses[:, 0] - result.losses[:, 1]) / (2 * EPS), rtol=1e-6)
+
+
+def test_loss_that_is_not_finite_stops_with_the_state_kept(program: Program, batches: list[Batch]) -> None:
+    trainer = Trainer(program, Plain(), eps=EPS, seed=SEED)
+    trainer.step(batches[0], LR)
+    trainer.step(batches[1], LR)
+    trainer.flush()
+    kept = program.state_sha256()
+    huge = Trainer(program, Plain(), eps=1e38, seed=SEED, step=2)
+    with pytest.raises(NumericsError, match="the loss of step 3 is not finite; training stopped, state kept"):
+        huge.step(batches[2], LR)
+    huge.flush()
+    assert program.state_sha256() == kept
+
+
+def test_coefficient_that_is_not_finite_stops(program: Program, batches: list[Batch]) -> None:
+    with pytest.raises(NumericsError, match="projected gradient of step 1"), np.errstate(all="ignore"):
+        Trainer(program, _Overflow(), eps=EPS, seed=SEED).step(batches[0], LR)
+    assert not program.read_state()["head.lora_B"].any()
+
+
+def test_failed_step_leaves_nothing_to_flush(tiny_pte: Path, batches: list[Batch]) -> None:
+    failed, reference = open_pte(tiny_pte), open_pte(tiny_pte)
+    trainer = Trainer(failed, _NanAfterOne(), eps=EPS, seed=SEED)
+    trainer.step(batches[0], LR)
+    with pytest.raises(NumericsError, match="step 2"):
+        trainer.step(batches[1], LR)
+    trainer.flush()
+    one_step = Trainer(reference, Plain(), eps=EPS, seed=SEED)
+    one_step.step(batches[0], LR)
+    one_step.flush()
+    assert failed.state_sha256() == reference.state_sha256()
+
+
+class _NanAfterOne(Plain):
+    calls = 0
+
+    def coefficients(self, loss_plus_q: np.ndarray, loss_minus_q: np.ndarray, eps: float) -> np.ndarray:
+        _NanAfterOne.calls += 1
+        g_q = super().coefficients(loss_plus_q, loss_minus_q, eps)
+        return g_q if _NanAfterOne.calls == 1 else np.full_like(g_q, np.nan)
+
+
+class _Overflow(Plain):
+    def coefficients(self, loss_plus_q: np.ndarray, loss_minus_q: np.ndarray, eps: float) -> np.ndarray:
+        return loss_plus_q * 1e300
