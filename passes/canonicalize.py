@@ -32,11 +32,23 @@ aten = torch.ops.aten
 
 # Ops that return their first argument unchanged whenever shape and dtype stay the same.
 _IDENTITY_OPS: frozenset[Callable[..., Any]] = frozenset(
-    {aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh_copy.default,
-     aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten._to_copy.default, aten.type_as.default,
-     aten.expand.default, aten.slice.Tensor, aten.view.default,
-     aten.reshape.default}
-)  # fmt: skip
+    {
+        aten.alias.default,
+        aten.detach.default,
+        aten.detach_.default,
+        aten.lift_fresh_copy.default,
+        aten.to.dtype,
+        aten.to.dtype_layout,
+        aten.to.device,
+        aten.to.other,
+        aten._to_copy.default,
+        aten.type_as.default,
+        aten.expand.default,
+        aten.slice.Tensor,
+        aten.view.default,
+        aten.reshape.default,
+    }
+)
 _VIEW_OPS = (aten.view.default, aten.reshape.default)
 
 

@@ -98,9 +98,8 @@ def _replace(rewriter: Rewriter, nodes: list[Node], tables: str) -> None:
         stacked = rewriter.call(aten.stack.default, numbers, 0)
         steps_S11 = rewriter.call(aten.view.default, stacked, [len(steps), 1, 1])
         constants = {"sites": torch.cat(sites), "blocks": torch.cat(blocks), "queries": torch.arange(q).reshape(-1, 1)}  # type: ignore[arg-type]
-        noise = rewriter.inline(
-            randn_blocks, seed, steps_S11, *[rewriter.constant(f"{tables}.{name}", c) for name, c in constants.items()]  # type: ignore[arg-type]
-        )  # fmt: skip
+        columns = [rewriter.constant(f"{tables}.{name}", value) for name, value in constants.items()]
+        noise = rewriter.inline(randn_blocks, seed, steps_S11, *columns)  # type: ignore[arg-type]
     for draw in draws:
         start = starts[draw.site, draw.shape]
         with rewriter.before(draw.node):

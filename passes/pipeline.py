@@ -103,6 +103,9 @@ def dump_to(folder: Path) -> Callback:
 
 def _record(each: Pass, result: PassResult, before: dict[str, int], seconds: float) -> PassRecord:
     after = op_counts(result.program)
-    diff = {op: (before.get(op, 0), after.get(op, 0)) for op in sorted(before.keys() | after.keys())
-            if before.get(op, 0) != after.get(op, 0)}  # fmt: skip
+    diff = {
+        op: (before.get(op, 0), after.get(op, 0))
+        for op in sorted(before.keys() | after.keys())
+        if before.get(op, 0) != after.get(op, 0)
+    }
     return PassRecord(print_pass(each), result.changed, result.hits, diff, result.refusals, seconds)

@@ -33,5 +33,6 @@ def load_program(path: Path) -> GraphProgram:
         return GraphProgram.from_exported(torch.export.load(path))
     except Exception as error:  # torch.export.load raises whatever its zip and JSON readers do
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        raise ProgramError(f"cannot read the graph: {reason}", where=path,
-                           hint="expected a .pt2 made by prgec compile --save-program") from error  # fmt: skip
+        raise ProgramError(
+            f"cannot read the graph: {reason}", where=path, hint="expected a .pt2 made by prgec compile --save-program"
+        ) from error

@@ -30,9 +30,17 @@ from prgec.passes.shapes import is_same_shape, is_same_size, shape_of
 aten = torch.ops.aten
 
 _POSITIONWISE = frozenset(
-    {aten.to.dtype, aten.tanh.default, aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar,
-     aten.alias.default, aten.contiguous.default}
-)  # fmt: skip
+    {
+        aten.to.dtype,
+        aten.tanh.default,
+        aten.mul.Tensor,
+        aten.div.Tensor,
+        aten.mul.Scalar,
+        aten.div.Scalar,
+        aten.alias.default,
+        aten.contiguous.default,
+    }
+)
 
 
 @dataclass(frozen=True)

@@ -155,8 +155,10 @@ def _narrow(program: GraphProgram, rewriter: Rewriter, prefix: list[Node], num_r
                 node.update_arg(1, [batch, *sizes[1:]])
         rewriter.refresh(node)
     if not is_same_size(shape_of(prefix[-1])[0], batch):
-        raise PassError(f"share-prefix: {describe(prefix[-1])} keeps {shape_of(prefix[-1])[0]} rows; expected {batch}",
-                        hint="--prefix none")  # fmt: skip
+        raise PassError(
+            f"share-prefix: {describe(prefix[-1])} keeps {shape_of(prefix[-1])[0]} rows; expected {batch}",
+            hint="--prefix none",
+        )
 
 
 def _is_expanded_table(node: Node, prefix: list[Node], num_rows: int) -> bool:

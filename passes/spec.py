@@ -37,8 +37,10 @@ def parse_pipeline(text: str, table: Mapping[str, type[Pass]]) -> tuple[Pass, ..
     while position < len(text.rstrip()):
         match = _PASS.match(text, position)
         if match is None:
-            raise UsageError(f"cannot read the pipeline at {text[position : position + 20]!r}",
-                             hint="write it as pass-name{option=value other=value},next-pass")  # fmt: skip
+            raise UsageError(
+                f"cannot read the pipeline at {text[position : position + 20]!r}",
+                hint="write it as pass-name{option=value other=value},next-pass",
+            )
         passes.append(_parse_pass(match["name"], (match["options"] or "{}")[1:-1], table))
         position = match.end()
     return tuple(passes)

@@ -20,10 +20,28 @@ from prgec.passes.program import GraphProgram, is_mutation
 
 _NAMESPACES = frozenset({"aten", "prge", "torchao", "quantized_decomposed"})
 _SIZE_ARITHMETIC = frozenset(
-    {operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg,
-     operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, math.floor, math.ceil,
-     torch.sym_max, torch.sym_min, torch.sym_int, torch.sym_not}
-)  # fmt: skip
+    {
+        operator.getitem,
+        operator.add,
+        operator.sub,
+        operator.mul,
+        operator.floordiv,
+        operator.mod,
+        operator.neg,
+        operator.eq,
+        operator.ne,
+        operator.lt,
+        operator.le,
+        operator.gt,
+        operator.ge,
+        math.floor,
+        math.ceil,
+        torch.sym_max,
+        torch.sym_min,
+        torch.sym_int,
+        torch.sym_not,
+    }
+)
 
 
 def verify(program: GraphProgram) -> list[str]:

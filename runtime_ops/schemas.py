@@ -42,11 +42,7 @@ class OpSchema:
         return f"{self.name}.out({self.arguments}, *, {written} out) -> {written}"
 
 
-RANDN = OpSchema(
-    name="randn",
-    arguments="Tensor seed, Tensor step, int site, int q, int[] shape",
-    out_alias="a",
-)
+RANDN = OpSchema(name="randn", arguments="Tensor seed, Tensor step, int site, int q, int[] shape", out_alias="a")
 DUAL_UPDATE = OpSchema(
     name="dual_update",
     arguments="Tensor(a!) master, Tensor g, Tensor lr, Tensor eps, Tensor seed, Tensor step, int site",

@@ -86,14 +86,32 @@ def _decoder(**changes: Any) -> dict[str, Any]:
 
 
 def _gpt2() -> dict[str, Any]:
-    return {"vocab_size": VOCAB_SIZE, "n_embd": _HIDDEN, "n_inner": 48, "n_layer": 1, "n_head": 4, "n_positions": 64,
-            "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
+    return {
+        "vocab_size": VOCAB_SIZE,
+        "n_embd": _HIDDEN,
+        "n_inner": 48,
+        "n_layer": 1,
+        "n_head": 4,
+        "n_positions": 64,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
 
 
 def _opt() -> dict[str, Any]:
-    return {"vocab_size": VOCAB_SIZE, "hidden_size": _HIDDEN, "word_embed_proj_dim": _HIDDEN, "ffn_dim": 48,
-            "num_hidden_layers": 1, "num_attention_heads": 4, "max_position_embeddings": 64,
-            "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
+    return {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": _HIDDEN,
+        "word_embed_proj_dim": _HIDDEN,
+        "ffn_dim": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 64,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
 
 
 ARCHITECTURES = (
@@ -101,22 +119,54 @@ ARCHITECTURES = (
     Architecture("Mistral", "mistral", _decoder(sliding_window=WINDOW), "sliding window", 7),
     Architecture("Qwen2", "qwen2", _decoder(tie_word_embeddings=True), "q/k/v biases, tied embeddings", 7),
     Architecture("Qwen3", "qwen3", _decoder(head_dim=12), "q/k norms, head width apart from the model's", 7),
-    Architecture("Gemma 2", "gemma2", _decoder(num_hidden_layers=2, head_dim=12, sliding_window=WINDOW,
-                 query_pre_attn_scalar=20, attn_logit_softcapping=5.0, final_logit_softcapping=3.0),
-                 "soft-capped attention and logits, every other layer a sliding window, tied embeddings", 14),
-    Architecture("Gemma 3", "gemma3_text", _decoder(num_hidden_layers=2, head_dim=12, sliding_window=WINDOW,
-                 layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=20),
-                 "q/k norms, local and global RoPE, sliding window, tied embeddings", 14),
+    Architecture(
+        "Gemma 2",
+        "gemma2",
+        _decoder(
+            num_hidden_layers=2,
+            head_dim=12,
+            sliding_window=WINDOW,
+            query_pre_attn_scalar=20,
+            attn_logit_softcapping=5.0,
+            final_logit_softcapping=3.0,
+        ),
+        "soft-capped attention and logits, every other layer a sliding window, tied embeddings",
+        14,
+    ),
+    Architecture(
+        "Gemma 3",
+        "gemma3_text",
+        _decoder(
+            num_hidden_layers=2,
+            head_dim=12,
+            sliding_window=WINDOW,
+            layer_types=["sliding_attention", "full_attention"],
+            query_pre_attn_scalar=20,
+        ),
+        "q/k norms, local and global RoPE, sliding window, tied embeddings",
+        14,
+    ),
     Architecture("Phi-3", "phi3", _decoder(), "fused qkv and gate_up", 4),
-    Architecture("SmolLM3", "smollm3", _decoder(num_hidden_layers=2, no_rope_layers=[1, 0]),
-                 "layers without RoPE, tied embeddings", 14),
+    Architecture(
+        "SmolLM3",
+        "smollm3",
+        _decoder(num_hidden_layers=2, no_rope_layers=[1, 0]),
+        "layers without RoPE, tied embeddings",
+        14,
+    ),
     Architecture("OPT", "opt", _opt(), "learned positions, LayerNorm, biases, tied embeddings", 6),
     Architecture("GPT-2", "gpt2", _gpt2(), "Conv1D, fused qkv, learned positions, tanh GELU, tied embeddings", 4),
-    Architecture("GPT-NeoX", "gpt_neox", _decoder(rotary_pct=0.5),
-                 "qkv fused by head, partial RoPE, parallel residual, GELU", 4),
-    Architecture("Granite", "granite", _decoder(embedding_multiplier=3.0, attention_multiplier=0.2,
-                 residual_multiplier=0.5, logits_scaling=2.0), "multipliers, tied embeddings", 7),
-)  # fmt: skip
+    Architecture(
+        "GPT-NeoX", "gpt_neox", _decoder(rotary_pct=0.5), "qkv fused by head, partial RoPE, parallel residual, GELU", 4
+    ),
+    Architecture(
+        "Granite",
+        "granite",
+        _decoder(embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.5, logits_scaling=2.0),
+        "multipliers, tied embeddings",
+        7,
+    ),
+)
 
 
 def architecture(name: str) -> Architecture:
@@ -164,10 +214,19 @@ def measure(each: Architecture, folder: Path, *, steps: int = 4, backend: str = 
     from tests.lockstep import follow, oracle_for, random_steps
 
     checkpoint = each.write(folder / each.model_type)
-    done = compile_model(CompileOptions(
-        model=str(checkpoint), output=folder / f"{each.model_type}.pte", backend=backend, q=2, batch_size=1,
-        seq_len=SEQ_LEN, num_labels=2, rank=4, alpha=8.0,
-    ))  # fmt: skip
+    done = compile_model(
+        CompileOptions(
+            model=str(checkpoint),
+            output=folder / f"{each.model_type}.pte",
+            backend=backend,
+            q=2,
+            batch_size=1,
+            seq_len=SEQ_LEN,
+            num_labels=2,
+            rank=4,
+            alpha=8.0,
+        )
+    )
     program = open_pte(done.path)
     lengths = LENGTHS if program.manifest.dynamic_seq_len else (SEQ_LEN,)
     evaluated = max(_loss_difference(program, each.build(), length) for length in lengths)

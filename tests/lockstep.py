@@ -88,8 +88,17 @@ class _Recorder:
     def tokenizer(self) -> Tokenizer:
         return self._program.tokenizer
 
-    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
-                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+    def forward(
+        self,
+        tokens_NT: IntArray,
+        label_pos_NK: IntArray,
+        targets_NK: IntArray,
+        g_q: FloatArray,
+        lr: float,
+        eps: float,
+        seed: int,
+        step: int,
+    ) -> FloatArray:
         self.loss_N = self._program.forward(tokens_NT, label_pos_NK, targets_NK, g_q, lr, eps, seed, step)
         return self.loss_N
 
@@ -106,8 +115,9 @@ class _Recorder:
         self._program.write_state(state)
 
 
-def oracle_for(program: Program, checkpoint: Path, *, eps: float, seed: int,
-               dtype: torch.dtype = torch.float32) -> Mezo:  # fmt: skip
+def oracle_for(
+    program: Program, checkpoint: Path, *, eps: float, seed: int, dtype: torch.dtype = torch.float32
+) -> Mezo:
     """Return the oracle of a program's training, on the checkpoint as transformers loads it."""
     from transformers import AutoModelForCausalLM
 
@@ -137,8 +147,16 @@ def follow(program: Program, oracle: Mezo, steps: Iterable[Step]) -> Comparison:
         means.append(float(expected.mean()))
     run.trainer.flush()
     state_diff, state_size = state_difference(program, oracle)
-    return Comparison(len(means), max(differences), state_diff, state_size, float(np.mean(absolute)),
-                      float(np.mean(agreements)), means[0], means[-1])  # fmt: skip
+    return Comparison(
+        len(means),
+        max(differences),
+        state_diff,
+        state_size,
+        float(np.mean(absolute)),
+        float(np.mean(agreements)),
+        means[0],
+        means[-1],
+    )
 
 
 def _slope(loss_QSB: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

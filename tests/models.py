@@ -64,11 +64,19 @@ class TinyLlama:
         from transformers import LlamaConfig, LlamaForCausalLM
 
         config = LlamaConfig(
-            vocab_size=VOCAB_SIZE, hidden_size=self.hidden_size, intermediate_size=self.hidden_size * 3 // 2,
-            num_hidden_layers=self.num_layers, num_attention_heads=4, num_key_value_heads=2,
-            max_position_embeddings=self.max_positions, attention_bias=self.has_bias, mlp_bias=self.has_bias,
-            tie_word_embeddings=self.is_tied, bos_token_id=_BOS, eos_token_id=_EOS,
-        )  # fmt: skip
+            vocab_size=VOCAB_SIZE,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.hidden_size * 3 // 2,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=self.max_positions,
+            attention_bias=self.has_bias,
+            mlp_bias=self.has_bias,
+            tie_word_embeddings=self.is_tied,
+            bos_token_id=_BOS,
+            eos_token_id=_EOS,
+        )
         model = LlamaForCausalLM(config).eval()
         _randomise(model, self.seed)
         return model
@@ -112,9 +120,16 @@ def _sentencepiece_model() -> bytes:
 
     buffer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=_sentences(), model_writer=buffer, vocab_size=VOCAB_SIZE, model_type="bpe",
-        byte_fallback=True, pad_id=-1, normalization_rule_name="identity", num_threads=1, minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=_sentences(),
+        model_writer=buffer,
+        vocab_size=VOCAB_SIZE,
+        model_type="bpe",
+        byte_fallback=True,
+        pad_id=-1,
+        normalization_rule_name="identity",
+        num_threads=1,
+        minloglevel=2,
+    )
     return buffer.getvalue()
 
 
@@ -126,9 +141,11 @@ def _bpe_json() -> str:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False,
+        vocab_size=VOCAB_SIZE,
+        special_tokens=["<unk>", "<s>", "</s>"],
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     tokenizer.train_from_iterator(_sentences(), trainer)
     text: str = tokenizer.to_str()
     return text

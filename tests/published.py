@@ -21,8 +21,13 @@ def _tsv(header: str, row: Callable[[int, random.Random], list[Any]]) -> Callabl
     def write(path: Path, count: int) -> None:
         rng = random.Random(0)
         lines = ["\t".join(map(str, row(i, rng))) for i in range(count)]
-        path.write_bytes(("\ufeff" * (path.name == "msr_paraphrase_train.txt") + "\r\n".join(
-            [header.replace("|", "\t"), *lines]) + "\r\n").encode())  # fmt: skip
+        path.write_bytes(
+            (
+                "\ufeff" * (path.name == "msr_paraphrase_train.txt")
+                + "\r\n".join([header.replace("|", "\t"), *lines])
+                + "\r\n"
+            ).encode()
+        )
 
     return write
 
@@ -52,8 +57,11 @@ def _squad(path: Path, count: int) -> None:
     for i in range(count):
         thing, state = rng.choice(_THINGS), rng.choice(_STATES)
         context = f"They say {thing} is {state}."
-        question = {"question": f"How is {thing}?", "id": str(i),
-                    "answers": [{"answer_start": context.index(state), "text": state}]}  # fmt: skip
+        question = {
+            "question": f"How is {thing}?",
+            "id": str(i),
+            "answers": [{"answer_start": context.index(state), "text": state}],
+        }
         data.append({"title": "Things", "paragraphs": [{"context": context, "qas": [question]}]})
     path.write_text(json.dumps({"version": "1.1", "data": data}))
 
@@ -62,32 +70,92 @@ _ENTAILMENT = ("entailment", "not_entailment")
 # Folder and file as published -> writer of (path, number of rows).
 SAMPLES: dict[str, tuple[str, Callable[[Path, int], None]]] = {
     "sst2": ("SST-2/train.tsv", _tsv("sentence|label", lambda i, r: [f'{_sentence(r)} " so good ', i % 2])),
-    "rte": ("RTE/train.tsv", _tsv("index|sentence1|sentence2|label", lambda i, r: [
-        i, _sentence(r), _sentence(r), _ENTAILMENT[i % 2]])),
-    "mrpc": ("MRPC/msr_paraphrase_train.txt", _tsv("Quality|#1 ID|#2 ID|#1 String|#2 String", lambda i, r: [
-        i % 2, 100 + i, 200 + i, _sentence(r), _sentence(r)])),
-    "qqp": ("QQP/train.tsv", _tsv("id|qid1|qid2|question1|question2|is_duplicate", lambda i, r: [
-        i, i, i + 1, f"Who has {r.choice(_THINGS)}?", f"Who took {r.choice(_THINGS)}?", i % 2])),
-    "qnli": ("QNLI/train.tsv", _tsv("index|question|sentence|label", lambda i, r: [
-        i, f"Who has {r.choice(_THINGS)}?", _sentence(r), _ENTAILMENT[i % 2]])),
-    "wnli": ("WNLI/train.tsv", _tsv("index|sentence1|sentence2|label", lambda i, r: [
-        i, _sentence(r), _sentence(r), i % 2])),
-    "boolq": ("BoolQ/train.jsonl", _jsonl(lambda i, r: {
-        "question": f"is {r.choice(_THINGS)} {r.choice(_STATES)}", "passage": _sentence(r), "idx": i,
-        "label": bool(i % 2)})),
+    "rte": (
+        "RTE/train.tsv",
+        _tsv("index|sentence1|sentence2|label", lambda i, r: [i, _sentence(r), _sentence(r), _ENTAILMENT[i % 2]]),
+    ),
+    "mrpc": (
+        "MRPC/msr_paraphrase_train.txt",
+        _tsv(
+            "Quality|#1 ID|#2 ID|#1 String|#2 String",
+            lambda i, r: [i % 2, 100 + i, 200 + i, _sentence(r), _sentence(r)],
+        ),
+    ),
+    "qqp": (
+        "QQP/train.tsv",
+        _tsv(
+            "id|qid1|qid2|question1|question2|is_duplicate",
+            lambda i, r: [i, i, i + 1, f"Who has {r.choice(_THINGS)}?", f"Who took {r.choice(_THINGS)}?", i % 2],
+        ),
+    ),
+    "qnli": (
+        "QNLI/train.tsv",
+        _tsv(
+            "index|question|sentence|label",
+            lambda i, r: [i, f"Who has {r.choice(_THINGS)}?", _sentence(r), _ENTAILMENT[i % 2]],
+        ),
+    ),
+    "wnli": (
+        "WNLI/train.tsv",
+        _tsv("index|sentence1|sentence2|label", lambda i, r: [i, _sentence(r), _sentence(r), i % 2]),
+    ),
+    "boolq": (
+        "BoolQ/train.jsonl",
+        _jsonl(
+            lambda i, r: {
+                "question": f"is {r.choice(_THINGS)} {r.choice(_STATES)}",
+                "passage": _sentence(r),
+                "idx": i,
+                "label": bool(i % 2),
+            }
+        ),
+    ),
     "wsc": ("WSC/train.jsonl", _jsonl(_wsc)),
-    "wic": ("WiC/train.jsonl", _jsonl(lambda i, r: {
-        "word": "light", "sentence1": f"A light lamp. {_sentence(r)}", "sentence2": "The light is on.", "idx": i,
-        "label": bool(i % 2), "start1": 2, "start2": 4, "end1": 7, "end2": 9, "version": 1.1})),
+    "wic": (
+        "WiC/train.jsonl",
+        _jsonl(
+            lambda i, r: {
+                "word": "light",
+                "sentence1": f"A light lamp. {_sentence(r)}",
+                "sentence2": "The light is on.",
+                "idx": i,
+                "label": bool(i % 2),
+                "start1": 2,
+                "start2": 4,
+                "end1": 7,
+                "end2": 9,
+                "version": 1.1,
+            }
+        ),
+    ),
     "multirc": ("MultiRC/train.jsonl", _jsonl(_multirc)),
-    "copa": ("COPA/train.jsonl", _jsonl(lambda i, r: {
-        "premise": _sentence(r), "choice1": f"{r.choice(_NAMES)} was glad.", "choice2": "I was tired of it.",
-        "question": ("cause", "effect")[i % 2], "label": i % 2, "idx": i})),
-    "winogrande": ("winogrande/train_s.jsonl", _jsonl(lambda i, r: {
-        "qID": f"Q{i}", "sentence": f"Ada met Ben because _ wanted {r.choice(_THINGS)}.", "option1": "Ada",
-        "option2": "Ben", "answer": str(i % 2 + 1)})),
+    "copa": (
+        "COPA/train.jsonl",
+        _jsonl(
+            lambda i, r: {
+                "premise": _sentence(r),
+                "choice1": f"{r.choice(_NAMES)} was glad.",
+                "choice2": "I was tired of it.",
+                "question": ("cause", "effect")[i % 2],
+                "label": i % 2,
+                "idx": i,
+            }
+        ),
+    ),
+    "winogrande": (
+        "winogrande/train_s.jsonl",
+        _jsonl(
+            lambda i, r: {
+                "qID": f"Q{i}",
+                "sentence": f"Ada met Ben because _ wanted {r.choice(_THINGS)}.",
+                "option1": "Ada",
+                "option2": "Ben",
+                "answer": str(i % 2 + 1),
+            }
+        ),
+    ),
     "squad": ("SQuAD/train-v1.1.json", _squad),
-}  # fmt: skip
+}
 
 
 def write_sample(folder: Path, task: str, count: int = 8) -> Path:

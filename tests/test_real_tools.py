@@ -14,11 +14,24 @@ import pytest
 from prgec.errors import CheckpointError, DataError
 
 ROOT = Path(__file__).resolve().parents[1]
-LINES = [f"{i}\t{rating}\t{text}" for i, (rating, text) in enumerate([
-    (2.5, "A joy &amp; a delight"), (-2.0, "It was    ''bad''"), (0.2, "So so"), (3.0, "Superb!"), (1.0, "A good film"),
-    (-1.0, "a dull film"), (-3.0, "A DULL FILM."), (-1.5, "one two three four five"),
-    (2.0, "one two three four five six"), (-4.0, "Dreadful \u00e9pic"),
-], start=1)]  # fmt: skip
+LINES = [
+    f"{i}\t{rating}\t{text}"
+    for i, (rating, text) in enumerate(
+        [
+            (2.5, "A joy &amp; a delight"),
+            (-2.0, "It was    ''bad''"),
+            (0.2, "So so"),
+            (3.0, "Superb!"),
+            (1.0, "A good film"),
+            (-1.0, "a dull film"),
+            (-3.0, "A DULL FILM."),
+            (-1.5, "one two three four five"),
+            (2.0, "one two three four five six"),
+            (-4.0, "Dreadful \u00e9pic"),
+        ],
+        start=1,
+    )
+]
 SIZES = {"test": 2, "dev": 2, "train": 2}
 
 
@@ -76,8 +89,15 @@ def test_weak_long_and_repeated_sentences_are_left_out(snippets: ModuleType) -> 
     rated = snippets.parse_table("\n".join(LINES))
     splits = snippets.split_rows(rated, SIZES, min_rating=1, max_words=5, seed=0)
     used = {sentence for rows in splits.values() for sentence, _ in rows}
-    assert used <= {"A joy & a delight", 'It was "bad"', "Superb!", "A good film", "a dull film",
-                    "one two three four five", "Dreadful \u00e9pic"}  # fmt: skip
+    assert used <= {
+        "A joy & a delight",
+        'It was "bad"',
+        "Superb!",
+        "A good film",
+        "a dull film",
+        "one two three four five",
+        "Dreadful \u00e9pic",
+    }
     with pytest.raises(DataError, match="3 sentences of the rarer kind; 4 are needed"):
         snippets.split_rows(rated, {**SIZES, "more": 2}, min_rating=1, max_words=5, seed=0)
 
@@ -90,8 +110,11 @@ def test_a_damaged_line_is_named(snippets: ModuleType, line: str, said: str) -> 
 
 def test_other_packages_are_refused(snippets: ModuleType, tmp_path: Path, package: Path) -> None:
     path = tmp_path / "other.tar.gz"
-    for data, said in ((b"no archive", "cannot read the package"), (_tar({"a.txt": b"a"}), "the package has no hutto"),
-                       (package.read_bytes()[:90], "cannot read the package")):  # fmt: skip
+    for data, said in (
+        (b"no archive", "cannot read the package"),
+        (_tar({"a.txt": b"a"}), "the package has no hutto"),
+        (package.read_bytes()[:90], "cannot read the package"),
+    ):
         path.write_bytes(data)
         with pytest.raises(DataError, match=said):
             snippets.read_table(path)

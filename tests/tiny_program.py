@@ -28,10 +28,25 @@ BAD = ("awful", "boring", "dull", "clumsy")
 FILLER = ("the", "film", "plot", "acting", "a", "it", "is", "It", "was", "terrible")
 WIDTH, RANK, VOCAB = 16, 4, 380
 MANIFEST = Manifest(
-    model="bag-of-words", architecture="BagOfWords", backend="portable", q=2, batch_size=2, seq_len=24,
-    dynamic_seq_len=True, num_labels=2, vocab_size=VOCAB, rank=RANK, alpha=8.0, a_seed=3, state="seeded",
-    quantize="none", sites=(Site("head", 0, WIDTH, VOCAB),), pipeline="", base_sha256="ab" * 32, pad_token_id=2,
-)  # fmt: skip
+    model="bag-of-words",
+    architecture="BagOfWords",
+    backend="portable",
+    q=2,
+    batch_size=2,
+    seq_len=24,
+    dynamic_seq_len=True,
+    num_labels=2,
+    vocab_size=VOCAB,
+    rank=RANK,
+    alpha=8.0,
+    a_seed=3,
+    state="seeded",
+    quantize="none",
+    sites=(Site("head", 0, WIDTH, VOCAB),),
+    pipeline="",
+    base_sha256="ab" * 32,
+    pad_token_id=2,
+)
 
 
 class BagOfWords(nn.Module):
@@ -48,8 +63,17 @@ class BagOfWords(nn.Module):
         self.head.register_buffer("lora_A", lora_a(manifest.a_seed, 0, RANK, WIDTH))
         self.head.register_buffer("lora_B", torch.zeros(RANK, VOCAB))
 
-    def forward(self, tokens: Tensor, label_pos: Tensor, targets: Tensor, g: Tensor, lr: Tensor, eps: Tensor,
-                seed: Tensor, step: Tensor) -> Tensor:  # fmt: skip
+    def forward(
+        self,
+        tokens: Tensor,
+        label_pos: Tensor,
+        targets: Tensor,
+        g: Tensor,
+        lr: Tensor,
+        eps: Tensor,
+        seed: Tensor,
+        step: Tensor,
+    ) -> Tensor:
         copies = torch.ops.prge.dual_update(self.head.lora_B, g, lr, eps, seed, step, 0)
         x_NTD = self.embedding(tokens).cumsum(1)
         x_NKD = x_NTD.gather(1, label_pos.unsqueeze(-1).expand(-1, -1, WIDTH)) / (label_pos + 1).unsqueeze(-1)
@@ -91,8 +115,9 @@ def build_pte(path: Path, manifest: Manifest, tokenizer: bytes, **constants: Any
     }
     constant_methods = {name: value for name, value in methods.items() if value is not None}
     edge = to_edge_transform_and_lower({"forward": forward, "apply": apply}, constant_methods=constant_methods)
-    config = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
-                                     emit_mutable_buffer_names=True)  # fmt: skip
+    config = ExecutorchBackendConfig(
+        memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True), emit_mutable_buffer_names=True
+    )
     path.write_bytes(edge.to_executorch(config).buffer)
     return path
 
@@ -104,9 +129,15 @@ def tokenizer_blob(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     sentences = [" ".join(words[(i + j * j) % len(words)] for j in range(8)) for i in range(400)]
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences), model_writer=model, vocab_size=VOCAB, model_type="bpe",
-        byte_fallback=True, pad_id=-1, normalization_rule_name="identity", minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        vocab_size=VOCAB,
+        model_type="bpe",
+        byte_fallback=True,
+        pad_id=-1,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
     folder = tmp_path_factory.mktemp("tokenizer")
     (folder / "tokenizer.model").write_bytes(model.getvalue())
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))

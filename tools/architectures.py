@@ -110,8 +110,19 @@ def _rows(rows: Sequence[Measured]) -> list[str]:
     for row in rows:
         outside = sum(count for _, count, _ in row.cpu_ops)
         delegates = f"{len(row.delegates)} ({' + '.join(map(str, row.delegates))} ops)"
-        lines.append(_line((row.architecture, row.features, str(row.sites), delegates, str(outside),
-                            f"{row.max_rel_loss_diff:.0e}", f"{row.max_rel_train_diff:.0e}")))  # fmt: skip
+        lines.append(
+            _line(
+                (
+                    row.architecture,
+                    row.features,
+                    str(row.sites),
+                    delegates,
+                    str(outside),
+                    f"{row.max_rel_loss_diff:.0e}",
+                    f"{row.max_rel_train_diff:.0e}",
+                )
+            )
+        )
     return lines
 
 

@@ -66,8 +66,17 @@ class Bench:
     def start(self, out: Path, *, resume: bool = False, drop: bool = False) -> Process:
         """Start the run in a folder."""
         flags = [str(part) for pair in _FLAGS.items() for part in pair]
-        arguments = [str(self.program), "--rows", str(self.rows), "--eval-rows", str(self.eval_rows), *flags,
-                     "--out", str(out), *["--resume"] * resume]  # fmt: skip
+        arguments = [
+            str(self.program),
+            "--rows",
+            str(self.rows),
+            "--eval-rows",
+            str(self.eval_rows),
+            *flags,
+            "--out",
+            str(out),
+            *["--resume"] * resume,
+        ]
         return self.driver.start(arguments, self.work / f"stderr-{self.driver.name}", drop=drop)
 
     def wait_a_while(self, folder: Path, process: Process) -> None:

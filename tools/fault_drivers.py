@@ -81,9 +81,12 @@ class CppDriver:
         """Start the executable."""
         with stderr.open("wb") as log:
             process = subprocess.Popen(
-                [self._executable, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+                [self._executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
                 **({"user": NOBODY, "group": NOBODY, "extra_groups": []} if drop else {}),
-            )  # fmt: skip
+            )
         self._running[process.pid] = process
         return Process(self, process.pid, stderr)
 

@@ -11,10 +11,46 @@ import zlib
 from collections.abc import Callable
 
 _JOURNAL_HEADER_BYTES = 176
-_INTERESTING = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF, 1 << 40,
-                (1 << 63) - 1, 1 << 63, (1 << 64) - 1)  # fmt: skip
-_TOKENS = (b"null", b"true", b"-1", b"0", b"1e999", b"NaN", b"9223372036854775808", b'""', b"[]", b"{}", b"[[[[[[[[",
-           b"\\u0000", b"\\ud800", b"\x00", b"\xff", b"../../x", b"/etc/passwd", b"F32", b"BF16", b"I64")  # fmt: skip
+_INTERESTING = (
+    0,
+    1,
+    2,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    0xFFFF,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFE,
+    0xFFFFFFFF,
+    1 << 40,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+)
+_TOKENS = (
+    b"null",
+    b"true",
+    b"-1",
+    b"0",
+    b"1e999",
+    b"NaN",
+    b"9223372036854775808",
+    b'""',
+    b"[]",
+    b"{}",
+    b"[[[[[[[[",
+    b"\\u0000",
+    b"\\ud800",
+    b"\x00",
+    b"\xff",
+    b"../../x",
+    b"/etc/passwd",
+    b"F32",
+    b"BF16",
+    b"I64",
+)
 
 
 def mutate(data: bytes, rng: random.Random, kind: str) -> bytes:
@@ -68,8 +104,15 @@ def _repeat(data: bytearray, rng: random.Random) -> None:
 
 
 _MUTATIONS: tuple[Callable[[bytearray, random.Random], None], ...] = (
-    _flip, _set_number, _set_number, _change_digit, _insert, _replace, _cut, _repeat,
-)  # fmt: skip
+    _flip,
+    _set_number,
+    _set_number,
+    _change_digit,
+    _insert,
+    _replace,
+    _cut,
+    _repeat,
+)
 
 
 def _repair_journal(data: bytearray) -> None:
@@ -101,5 +144,7 @@ def _repair_adapter(data: bytearray) -> None:
 
 
 _REPAIRS: dict[str, Callable[[bytearray], None]] = {
-    "journal": _repair_journal, "rows": _repair_rows, "adapter": _repair_adapter,
-}  # fmt: skip
+    "journal": _repair_journal,
+    "rows": _repair_rows,
+    "adapter": _repair_adapter,
+}

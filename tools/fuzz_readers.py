@@ -90,10 +90,15 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
     save_adapter(work / "adapter", opened)
     write_rows(work / "rows", program, 3)
     good = {
-        "journal": _journal(work / "journal"), "rows": (work / "rows").read_bytes(), "jsonl": _JSONL,
-        "adapter": (work / "adapter").read_bytes(), "manifest": manifest.to_json().encode(), "tokenizer": tokenizer,
-        "envelope": program.read_bytes()[:64], "program": program.read_bytes(),
-    }  # fmt: skip
+        "journal": _journal(work / "journal"),
+        "rows": (work / "rows").read_bytes(),
+        "jsonl": _JSONL,
+        "adapter": (work / "adapter").read_bytes(),
+        "manifest": manifest.to_json().encode(),
+        "tokenizer": tokenizer,
+        "envelope": program.read_bytes()[:64],
+        "program": program.read_bytes(),
+    }
     read: dict[str, Callable[[Path], object]] = {
         "journal": read_journal,
         "rows": lambda path: read_rows(path, manifest, opened.tokenizer.sha256).rows[:],
@@ -131,7 +136,9 @@ def build_reader(work: Path, build: Path) -> Path:
 
     emit_driver(work / "driver")
     flags = ["-DCMAKE_CXX_FLAGS_RELEASE=-O1", f"-DPRGE_DRIVER={work / 'driver'}"]
-    for command in (["cmake", "-S", ROOT / "tests" / "fuzz", "-B", build, "-G", "Ninja", *flags],
-                    ["cmake", "--build", build, "--target", "read_inputs"]):  # fmt: skip
+    for command in (
+        ["cmake", "-S", ROOT / "tests" / "fuzz", "-B", build, "-G", "Ninja", *flags],
+        ["cmake", "--build", build, "--target", "read_inputs"],
+    ):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return build / "read_inputs"

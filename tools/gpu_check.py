@@ -46,11 +46,20 @@ from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.spec import parse_pipeline
 
-SMALL = Shape(hidden_size=256, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-              intermediate_size=512, vocab_size=2048)  # fmt: skip
+SMALL = Shape(
+    hidden_size=256,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    intermediate_size=512,
+    vocab_size=2048,
+)
 FORMATS: dict[str, dict[str, Any]] = {
-    "f32": {"dtype": "f32"}, "bf16": {}, "int8": {"quantize": "int8"}, "int4": {"quantize": "int4"},
-}  # fmt: skip
+    "f32": {"dtype": "f32"},
+    "bf16": {},
+    "int8": {"quantize": "int8"},
+    "int4": {"quantize": "int4"},
+}
 STEPS, EPS, LR, SEED = 20, 1e-2, 1e-3, 2**40 + 5
 REPEATS = 10
 
@@ -106,15 +115,23 @@ def _checkpoint(folder: Path, shape: Shape) -> Path:
 
 
 def _options(checkpoint: Path, cell: Cell, output: Path) -> CompileOptions:
-    return CompileOptions(model=str(checkpoint), output=output, backend="cuda", q=cell.q, batch_size=cell.batch_size,
-                          seq_len=cell.seq_len, **FORMATS[cell.format])  # fmt: skip
+    return CompileOptions(
+        model=str(checkpoint),
+        output=output,
+        backend="cuda",
+        q=cell.q,
+        batch_size=cell.batch_size,
+        seq_len=cell.seq_len,
+        **FORMATS[cell.format],
+    )
 
 
 def _step_graph(checkpoint: Path, options: CompileOptions) -> GraphProgram:
     """The graph the backend would lower."""
     model = load_model(find_checkpoint(str(checkpoint)))
-    program = export_loss(model, num_rows=options.num_rows, seq_len=options.seq_len, num_labels=options.num_labels,
-                          dynamic=False)  # fmt: skip
+    program = export_loss(
+        model, num_rows=options.num_rows, seq_len=options.seq_len, num_labels=options.num_labels, dynamic=False
+    )
     run_pipeline(program, parse_pipeline(default_pipeline(options, CudaBackend()), pass_table()))
     return program
 
@@ -244,16 +261,20 @@ def _markdown(report: dict[str, Any]) -> str:
     lines += ["| format | AOTI loss diff | AOTI state diff | .pte |", "|---|---:|---:|---|"]
     for row in report["agreement"]:
         aoti = row["aoti"]
-        lines.append(f"| {row['format']} | {aoti['max_rel_loss_diff']:.1e} | {aoti['max_abs_state_diff']:.1e} "
-                     f"| {row['pte'] if isinstance(row['pte'], str) else json.dumps(row['pte'])} |")  # fmt: skip
+        lines.append(
+            f"| {row['format']} | {aoti['max_rel_loss_diff']:.1e} | {aoti['max_abs_state_diff']:.1e} "
+            f"| {row['pte'] if isinstance(row['pte'], str) else json.dumps(row['pte'])} |"
+        )
     lines += [
         "",
         "| format | q | B | T | step s | eager MeZO / step | step / forward |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for row in report["speed"]:
-        lines.append(f"| {row['format']} | {row['q']} | {row['batch_size']} | {row['seq_len']} | {row['step_s']:.4g} "
-                     f"| {row['vs_eager_mezo']:.2f} | {row['vs_forward']:.2f} |")  # fmt: skip
+        lines.append(
+            f"| {row['format']} | {row['q']} | {row['batch_size']} | {row['seq_len']} | {row['step_s']:.4g} "
+            f"| {row['vs_eager_mezo']:.2f} | {row['vs_forward']:.2f} |"
+        )
     return "\n".join([*lines, ""])
 
 

@@ -75,12 +75,16 @@ def long_runs(drivers: list[Driver], work: Path, inputs: tuple[Path, ...], steps
     samples = watch(process, folder, 72, [_EARLY, steps // 10, steps // 2, steps - 1])
     codes = [each.wait() for _, _, each in started]
     size = (folder / "journal.bin").stat().st_size
-    print(f"{driver.name}{' beside ' + others[0][0].name if others else ''}: exit codes {codes}, "
-          f"journal {(size - _HEADER_BYTES) / steps:.1f} bytes a step")  # fmt: skip
+    print(
+        f"{driver.name}{' beside ' + others[0][0].name if others else ''}: exit codes {codes}, "
+        f"journal {(size - _HEADER_BYTES) / steps:.1f} bytes a step"
+    )
     for before, after in zip(samples, samples[1:], strict=False):
         rate = 1e3 * (after.seconds - before.seconds) / max(1, after.step - before.step)
-        print(f"  step {before.step:6} -> {after.step:6}: RSS {before.rss_kib} -> {after.rss_kib} KiB anonymous, "
-              f"{before.files} -> {after.files} open files, {rate:.2f} ms a step")  # fmt: skip
+        print(
+            f"  step {before.step:6} -> {after.step:6}: RSS {before.rss_kib} -> {after.rss_kib} KiB anonymous, "
+            f"{before.files} -> {after.files} open files, {rate:.2f} ms a step"
+        )
     if others:
         same = [(folder / "adapter.safetensors").read_bytes(), (others[0][1] / "adapter.safetensors").read_bytes()]
         print(f"  equal adapters: {same[0] == same[1]}")
@@ -110,8 +114,10 @@ def read_rows(program: Path, data: Path) -> None:
         [sys.executable, "-c", script, program, data, packed], check=True, capture_output=True, text=True
     )
     count, before, after, seconds = run.stdout.split()
-    print(f"{count} rows of jsonl, {data.stat().st_size >> 10} KiB: peak RSS {int(before) >> 10} -> {int(after) >> 10} "
-          f"MiB, {float(seconds):.1f} s of CPU")  # fmt: skip
+    print(
+        f"{count} rows of jsonl, {data.stat().st_size >> 10} KiB: peak RSS {int(before) >> 10} -> {int(after) >> 10} "
+        f"MiB, {float(seconds):.1f} s of CPU"
+    )
     script = (
         "import resource, sys\nfrom dataclasses import replace\nfrom pathlib import Path\n"
         "from prgec.data.rows_file import fingerprint, read_rows\n"
@@ -126,8 +132,10 @@ def read_rows(program: Path, data: Path) -> None:
     )
     run = subprocess.run([sys.executable, "-c", script, program, packed], check=True, capture_output=True, text=True)
     before, after = run.stdout.split()
-    print(f"  as a file of rows, {packed.stat().st_size >> 10} KiB: anonymous memory {int(before) >> 10} -> "
-          f"{int(after) >> 10} MiB")  # fmt: skip
+    print(
+        f"  as a file of rows, {packed.stat().st_size >> 10} KiB: anonymous memory {int(before) >> 10} -> "
+        f"{int(after) >> 10} MiB"
+    )
 
 
 def write_jsonl(path: Path, count: int) -> Path:

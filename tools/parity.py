@@ -176,10 +176,21 @@ def _run(case: Case, folder: Path, steps: int | None, layers: int) -> Row:
     plan = PLANS[case.backend]
     checkpoint = TinyLlama(num_layers=layers, hidden_size=plan.hidden_size).write(folder / "checkpoint")
     path = folder / f"{case.q}-{case.state}-{case.backend}-{case.quantize}.pte"
-    compile_model(CompileOptions(
-        model=str(checkpoint), output=path, backend=case.backend, q=case.q, batch_size=2, seq_len=24, num_labels=3,
-        rank=4, alpha=8.0, state=case.state, quantize=case.quantize,
-    ))  # fmt: skip
+    compile_model(
+        CompileOptions(
+            model=str(checkpoint),
+            output=path,
+            backend=case.backend,
+            q=case.q,
+            batch_size=2,
+            seq_len=24,
+            num_labels=3,
+            rank=4,
+            alpha=8.0,
+            state=case.state,
+            quantize=case.quantize,
+        )
+    )
     if case.quantize != "none":
         checkpoint = rounded_checkpoint(checkpoint, folder / case.quantize, SCHEMES[case.quantize])
     program = open_pte(path)
@@ -191,8 +202,12 @@ def _run(case: Case, folder: Path, steps: int | None, layers: int) -> Row:
 
 def is_within(found: Comparison, bounds: Bounds) -> bool:
     """Whether a comparison keeps all bounds."""
-    return (found.max_rel_loss_diff <= bounds.loss and found.mean_abs_loss_diff <= bounds.mean_loss
-            and found.max_rel_state_diff <= bounds.state and found.g_sign_agreement >= bounds.signs)  # fmt: skip
+    return (
+        found.max_rel_loss_diff <= bounds.loss
+        and found.mean_abs_loss_diff <= bounds.mean_loss
+        and found.max_rel_state_diff <= bounds.state
+        and found.g_sign_agreement >= bounds.signs
+    )
 
 
 def _document(rows: Sequence[Row], seconds: float) -> str:
@@ -227,18 +242,31 @@ def _table(rows: Sequence[Row]) -> Table:
         table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
     for row in rows:
         verdict = "[green]pass[/green]" if row.passed else "[bold red]FAIL[/bold red]"
-        table.add_row(str(row.q), row.state, row.backend, row.quantize, f"{row.max_rel_loss_diff:.1e}",
-                      f"{row.mean_abs_loss_diff:.1e}", f"{row.max_rel_state_diff:.1e}", f"{row.g_sign_agreement:.1%}",
-                      f"{row.max_abs_state:.3f}", f"{row.first_loss:.2f} to {row.last_loss:.2f}", f"{row.seconds:.0f}",
-                      verdict)  # fmt: skip
+        table.add_row(
+            str(row.q),
+            row.state,
+            row.backend,
+            row.quantize,
+            f"{row.max_rel_loss_diff:.1e}",
+            f"{row.mean_abs_loss_diff:.1e}",
+            f"{row.max_rel_state_diff:.1e}",
+            f"{row.g_sign_agreement:.1%}",
+            f"{row.max_abs_state:.3f}",
+            f"{row.first_loss:.2f} to {row.last_loss:.2f}",
+            f"{row.seconds:.0f}",
+            verdict,
+        )
     return table
 
 
 def _bounds(rows: Sequence[Row]) -> list[str]:
     """One line for each plan the rows followed."""
     plans = {PLANS[row.backend]: row.backend for row in rows}
-    return [f"{name}: losses <= {plan.bounds.loss:g}, mean <= {plan.bounds.mean_loss:g}, B <= {plan.bounds.state:g}, "
-            f"signs >= {plan.bounds.signs:.0%}" for plan, name in plans.items()]  # fmt: skip
+    return [
+        f"{name}: losses <= {plan.bounds.loss:g}, mean <= {plan.bounds.mean_loss:g}, B <= {plan.bounds.state:g}, "
+        f"signs >= {plan.bounds.signs:.0%}"
+        for plan, name in plans.items()
+    ]
 
 
 if __name__ == "__main__":

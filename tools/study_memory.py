@@ -103,9 +103,16 @@ def _anonymous_bytes() -> int:
 
 def _random_model(folder: Path, width: int) -> str:
     config = LlamaConfig(
-        vocab_size=512, hidden_size=width, intermediate_size=width * 11 // 4, num_hidden_layers=8,
-        num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=512, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=512,
+        hidden_size=width,
+        intermediate_size=width * 11 // 4,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)
     train_tokenizer([f"A {word} is a {kind}." for kind, words in KINDS.items() for word in words], folder, 512)

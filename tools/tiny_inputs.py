@@ -18,8 +18,20 @@ def make_inputs(work: Path) -> tuple[Path, Path, Path]:
 
     checkpoint = TinyLlama().write(work / "checkpoint")
     program = work / "tiny.pte"
-    compile_model(CompileOptions(model=str(checkpoint), output=program, q=2, batch_size=1, seq_len=8, num_labels=1,
-                                 rank=4, alpha=8.0, targets=("q_proj",), backend="portable"))  # fmt: skip
+    compile_model(
+        CompileOptions(
+            model=str(checkpoint),
+            output=program,
+            q=2,
+            batch_size=1,
+            seq_len=8,
+            num_labels=1,
+            rank=4,
+            alpha=8.0,
+            targets=("q_proj",),
+            backend="portable",
+        )
+    )
     return program, write_rows(work / "rows.bin", program, 5), write_rows(work / "eval.bin", program, 3)
 
 

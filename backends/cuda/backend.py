@@ -56,8 +56,12 @@ class CudaBackend:
         import torch
 
         major, minor = torch.cuda.get_device_capability()
-        return {"cuda": str(torch.version.cuda), "triton": importlib.metadata.version("triton"),
-                "gpu": torch.cuda.get_device_name(), "gpu_arch": f"sm_{major}{minor}"}  # fmt: skip
+        return {
+            "cuda": str(torch.version.cuda),
+            "triton": importlib.metadata.version("triton"),
+            "gpu": torch.cuda.get_device_name(),
+            "gpu_arch": f"sm_{major}{minor}",
+        }
 
     def partitioners(self) -> Sequence[Partitioner]:
         """ExecuTorch's own, told to leave attention to AOTInductor: its Triton kernel for it refuses f32."""

@@ -55,8 +55,10 @@ def _missing_tools() -> list[str]:
     home = cuda_home()
     if home is None:
         missing.append("there is no CUDA toolkit (no nvcc)")
-    elif not any((home / folder / "cuda.h").is_file() for folder in ("include", "targets/x86_64-linux/include",
-                                                                     "targets/aarch64-linux/include")):  # fmt: skip
+    elif not any(
+        (home / folder / "cuda.h").is_file()
+        for folder in ("include", "targets/x86_64-linux/include", "targets/aarch64-linux/include")
+    ):
         missing.append(f"the CUDA toolkit in {home} has no cuda.h")
     if not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
         missing.append("there is no C++ compiler")

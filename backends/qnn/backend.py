@@ -98,8 +98,10 @@ class QnnBackend:
         from prgec.backends.lowering import PARTITIONED
         from prgec.backends.qnn.session import pass_manager
 
-        return {name: pass_manager().transform_for_export_pipeline(program) if name in PARTITIONED else program
-                for name, program in programs.items()}  # fmt: skip
+        return {
+            name: pass_manager().transform_for_export_pipeline(program) if name in PARTITIONED else program
+            for name, program in programs.items()
+        }
 
     def edge_passes(self, program: ExportedProgram) -> Sequence[EdgePass]:
         """Qualcomm's rewrites in the edge dialect."""

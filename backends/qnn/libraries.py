@@ -56,8 +56,12 @@ def find_libraries() -> QnnLibraries:
 
 def _from_sdk(root: Path) -> QnnLibraries:
     folder = root / _SDK_FOLDER
-    _check_complete(folder, _SDK_NEEDED, f"{SDK_VARIABLE} is no Qualcomm AI Runtime SDK",
-                    f"set it to the folder that has {_SDK_FOLDER}, or unset it to use {PACKAGE}")  # fmt: skip
+    _check_complete(
+        folder,
+        _SDK_NEEDED,
+        f"{SDK_VARIABLE} is no Qualcomm AI Runtime SDK",
+        f"set it to the folder that has {_SDK_FOLDER}, or unset it to use {PACKAGE}",
+    )
     return QnnLibraries(folder, SDK_VARIABLE, _licence(root))
 
 

@@ -71,9 +71,13 @@ def load_libraries() -> LoadedQnn:
     except OSError as error:
         refusal = str(error).encode()
     if refusal is not None:
-        raise BackendError(f"cannot load Qualcomm's libraries: {refusal.decode()}", where=libraries.folder,
-                           hint="libatomic.so.1 and libc++ come with the system: apt install libatomic1 libc++1"
-                           if b"No such file" in refusal else INSTALL_HINT)  # fmt: skip
+        raise BackendError(
+            f"cannot load Qualcomm's libraries: {refusal.decode()}",
+            where=libraries.folder,
+            hint="libatomic.so.1 and libc++ come with the system: apt install libatomic1 libc++1"
+            if b"No such file" in refusal
+            else INSTALL_HINT,
+        )
     build = (adapter.prgec_qnn_build() or b"").decode()
     return LoadedQnn(libraries, build, checked_version(build, libraries))
 
@@ -105,8 +109,11 @@ def checked_version(build: str, libraries: QnnLibraries) -> tuple[int, int]:
         is_new = version > NEWEST
         what = f"Qualcomm's libraries are version {version[0]}.{version[1]}, too {'new' if is_new else 'old'}"
         tested = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]} are supported"
-        raise BackendError(f"{what}: {tested}{f'; {_LATER_BREAKS}' if is_new else ''}",
-                           where=f"{libraries.origin}, {libraries.folder}", hint=INSTALL_HINT)  # fmt: skip
+        raise BackendError(
+            f"{what}: {tested}{f'; {_LATER_BREAKS}' if is_new else ''}",
+            where=f"{libraries.origin}, {libraries.folder}",
+            hint=INSTALL_HINT,
+        )
     return version
 
 

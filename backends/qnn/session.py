@@ -14,10 +14,7 @@ from executorch.backends.qualcomm._passes.qnn_pass_manager import get_qnn_pass_m
 from executorch.backends.qualcomm.qnn_preprocess import QnnBackend
 from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset, QnnExecuTorchBackendType
 from executorch.backends.qualcomm.utils.qnn_manager_lifecycle import QnnManagerContext
-from executorch.backends.qualcomm.utils.utils import (
-    generate_htp_compiler_spec,
-    generate_qnn_executorch_compiler_spec,
-)
+from executorch.backends.qualcomm.utils.utils import generate_htp_compiler_spec, generate_qnn_executorch_compiler_spec
 from torch.export import ExportedProgram
 
 from prgec.backends.base import EdgePass
@@ -55,8 +52,11 @@ def edge_passes(program: ExportedProgram, specs: list[Any]) -> list[EdgePass]:
     others = frozenset(FORWARD_INPUTS) - _INDICES
     unwanted = (Remove0DTensor, RecomposeRmsNorm) if _has_narrow_norm(program) else (Remove0DTensor,)
     passes = pass_manager().get_to_edge_transform_passes(program, compiler_specs=specs)
-    chosen = [I64toI32(program, skip_node=others) if isinstance(each, I64toI32) else each
-              for each in passes if not isinstance(each, unwanted)]  # fmt: skip
+    chosen = [
+        I64toI32(program, skip_node=others) if isinstance(each, I64toI32) else each
+        for each in passes
+        if not isinstance(each, unwanted)
+    ]
     return [remove_clones, *chosen]
 
 

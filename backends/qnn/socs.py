@@ -78,6 +78,8 @@ def find_soc(name: str) -> Soc:
     if soc is None:
         raise UsageError(f"--soc names no known chip: {name!r}", hint=f"chips: {usable}")
     if soc.generation < _FIRST_WITH_FP16:
-        raise UsageError(f"--soc {soc.name} has HTP v{soc.generation}, which cannot compute in fp16",
-                         hint=f"chips that can: {usable}")  # fmt: skip
+        raise UsageError(
+            f"--soc {soc.name} has HTP v{soc.generation}, which cannot compute in fp16",
+            hint=f"chips that can: {usable}",
+        )
     return soc

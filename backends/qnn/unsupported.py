@@ -24,16 +24,20 @@ def check_in_one_piece(inside: set[Node], taken: set[Node]) -> None:
     """
     fed = _reached(taken, lambda node: node.users)
     feeding = _reached(taken, lambda node: node.all_input_nodes)
-    between = [node for node in inside if node.op == "call_function" and node not in taken
-               and node in fed and node in feeding]  # fmt: skip
+    between = [
+        node for node in inside if node.op == "call_function" and node not in taken and node in fed and node in feeding
+    ]
     if not between:
         return
     # In the order of the graph: what is upstream of everything else comes first.
     first = next(node for node in between[0].graph.nodes if node in set(between))
     counts = Counter(op_name(node) for node in between)
     rest = ", ".join(f"{name} x{count}" for name, count in counts.most_common(5))
-    raise BackendError(f"qnn: the HTP cannot run {op_name(first)}, and the model goes on behind it ({rest} in all)",
-                       where=module_path(first), hint="compile it with --backend xnnpack")  # fmt: skip
+    raise BackendError(
+        f"qnn: the HTP cannot run {op_name(first)}, and the model goes on behind it ({rest} in all)",
+        where=module_path(first),
+        hint="compile it with --backend xnnpack",
+    )
 
 
 def op_name(node: Node) -> str:

@@ -35,8 +35,18 @@ from prgec.passes.spec import parse_pipeline, print_pipeline
 # Says what a program without manifest is for; a program with this method trains nothing.
 BENCH_METHOD = "prgec_bench"
 _PACKAGE = Path(__file__).resolve().parent.parent
-_SOURCES = ("passes", "backends", "runtime_ops", "frontend", "compile", "contract", "bench/build.py",
-            "bench/feed_copies.py", "bench/stock.py", "bench/variants.py")  # fmt: skip
+_SOURCES = (
+    "passes",
+    "backends",
+    "runtime_ops",
+    "frontend",
+    "compile",
+    "contract",
+    "bench/build.py",
+    "bench/feed_copies.py",
+    "bench/stock.py",
+    "bench/variants.py",
+)
 _PACKAGES = ("torch", "executorch", "torchao", "transformers")
 
 
@@ -78,17 +88,23 @@ def build(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
     Raises:
         PrgecError: One of its subclasses, as `compile_model`.
     """
-    compile_options = replace(options.compile_options(cell, folder / "model.pte"), state=variant.state,
-                              static=variant.is_stock)  # fmt: skip
+    compile_options = replace(
+        options.compile_options(cell, folder / "model.pte"), state=variant.state, static=variant.is_stock
+    )
     backend = stock_backend(options.backend) if variant.is_stock else load_backend(options.backend)
     passes = pipeline_of(variant, cell, compile_options, backend)
     checkpoint = find_checkpoint(options.model)
     recipe = _Recipe(
-        model=_fingerprint(checkpoint), backend=backend.name, is_stock=variant.is_stock,
-        rows=variant.rows(cell.q, cell.batch_size), seq_len=cell.seq_len, num_labels=compile_options.num_labels,
-        pipeline=print_pipeline(passes), versions={name: importlib.metadata.version(name) for name in _PACKAGES},
+        model=_fingerprint(checkpoint),
+        backend=backend.name,
+        is_stock=variant.is_stock,
+        rows=variant.rows(cell.q, cell.batch_size),
+        seq_len=cell.seq_len,
+        num_labels=compile_options.num_labels,
+        pipeline=print_pipeline(passes),
+        versions={name: importlib.metadata.version(name) for name in _PACKAGES},
         sources=_sources_sha256(),
-    )  # fmt: skip
+    )
     path = folder / f"{_sha256(json.dumps(asdict(recipe), sort_keys=True))[:16]}.pte"
     found = _find(path, recipe)
     if found is not None:
@@ -121,8 +137,13 @@ def _build_forward(path: Path, checkpoint: Checkpoint, recipe: _Recipe, passes: 
     """Build a program that only computes losses; without a manifest, no driver takes it for one that trains."""
     backend.check()
     # Nothing else refers to the model, so its weights are those of the graph, and go when a pass replaces them.
-    program = export_loss(load_model(checkpoint), num_rows=recipe.rows, seq_len=recipe.seq_len,
-                          num_labels=recipe.num_labels, dynamic=backend.dynamic_seq_len)  # fmt: skip
+    program = export_loss(
+        load_model(checkpoint),
+        num_rows=recipe.rows,
+        seq_len=recipe.seq_len,
+        num_labels=recipe.num_labels,
+        dynamic=backend.dynamic_seq_len,
+    )
     run_pipeline(program, passes)
     lowered = lower(backend, {FORWARD_METHOD: program.to_exported()})
     note = {"trains": False, "model": checkpoint.name, "rows": recipe.rows, "pipeline": recipe.pipeline}

@@ -37,9 +37,18 @@ class Job:
     def to_json(self) -> str:
         """Serialise for the command line of another process."""
         program = str(self.program) if self.program is not None else None
-        return json.dumps({"variant": self.variant.name, "cell": asdict(self.cell), "backend": self.backend,
-                           "model": self.model, "vocab_size": self.vocab_size, "num_labels": self.num_labels,
-                           "layers": self.layers, "program": program})  # fmt: skip
+        return json.dumps(
+            {
+                "variant": self.variant.name,
+                "cell": asdict(self.cell),
+                "backend": self.backend,
+                "model": self.model,
+                "vocab_size": self.vocab_size,
+                "num_labels": self.num_labels,
+                "layers": self.layers,
+                "program": program,
+            }
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Job:

@@ -8,9 +8,15 @@ from prgec.bench.result import REFERENCES, BenchResult, CellResult, Row
 from prgec.bench.variants import VARIANTS
 
 _HEADER = (
-    "variant", "s/step", *(f"vs {name}" for name in REFERENCES), "peak anon MB", "peak RSS MB", "file MB", "compile s",
+    "variant",
+    "s/step",
+    *(f"vs {name}" for name in REFERENCES),
+    "peak anon MB",
+    "peak RSS MB",
+    "file MB",
+    "compile s",
     "delegates",
-)  # fmt: skip
+)
 
 
 def to_markdown(result: BenchResult) -> str:

@@ -92,8 +92,13 @@ class BenchOptions:
         """
         if self.repeats < 1:
             raise UsageError(f"--repeats is {self.repeats}; expected at least 1")
-        lists = {"--q": self.q, "--batch-size": self.batch_size, "--seq-len": self.seq_len,
-                 "--quantize": self.quantize, "--variants": self.variants}  # fmt: skip
+        lists = {
+            "--q": self.q,
+            "--batch-size": self.batch_size,
+            "--seq-len": self.seq_len,
+            "--quantize": self.quantize,
+            "--variants": self.variants,
+        }
         for flag, values in lists.items():
             if not values:
                 raise UsageError(f"{flag} is empty")

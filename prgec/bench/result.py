@@ -114,6 +114,18 @@ def compare(cell: Cell, seconds: Mapping[str, Mapping[int, float]]) -> tuple[Rat
             if variant == reference:
                 continue
             found = ratio_of(seconds[variant], seconds[reference])
-            rows.append(RatioRow(cell.quantize, cell.q, cell.batch_size, cell.seq_len, variant, reference,
-                                 found.median, found.low, found.high, found.rounds))  # fmt: skip
+            rows.append(
+                RatioRow(
+                    cell.quantize,
+                    cell.q,
+                    cell.batch_size,
+                    cell.seq_len,
+                    variant,
+                    reference,
+                    found.median,
+                    found.low,
+                    found.high,
+                    found.rounds,
+                )
+            )
     return tuple(rows)

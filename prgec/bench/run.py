@@ -43,8 +43,10 @@ def run_bench(options: BenchOptions, progress: Progress = lambda text: None) -> 
     with _programs_folder(options.out) as folder:
         bench = _Bench(options, checkpoint, folder, progress)
         cells = tuple(bench.run(cell) for cell in options.cells())
-    return BenchResult(cells, {**machine, "model": checkpoint.name, "num_layers": _config(checkpoint, _DEPTH, 0),
-                               "repeats": options.repeats})  # fmt: skip
+    return BenchResult(
+        cells,
+        {**machine, "model": checkpoint.name, "num_layers": _config(checkpoint, _DEPTH, 0), "repeats": options.repeats},
+    )
 
 
 # Configurations of other families say the same under other names.
@@ -86,8 +88,16 @@ class _Bench:
         program = built[variant.name].path if variant.name in built else None
         num_labels = self.options.compile_options(cell, self.folder / "model.pte").num_labels
         vocab_size = _config(self.checkpoint, _VOCAB, _SMALLEST_VOCAB)
-        return Job(variant, cell, self.options.backend, self.options.model, vocab_size, num_labels,
-                   self.options.layers, program)  # fmt: skip
+        return Job(
+            variant,
+            cell,
+            self.options.backend,
+            self.options.model,
+            vocab_size,
+            num_labels,
+            self.options.layers,
+            program,
+        )
 
     def _check_memory(self, jobs: Mapping[str, Job], built: Mapping[str, Built]) -> None:
         """Refuse what would end in the kernel killing some process: delegates unpack all weights on loading."""
@@ -95,8 +105,10 @@ class _Bench:
         needed = sum(built[name].file_bytes if name in built else eager_bytes for name in jobs)
         available = available_memory_bytes()
         if needed > available:
-            raise UsageError(f"the variants need about {needed / 1e9:.1f} GB together; {available / 1e9:.1f} are free",
-                             hint="measure two at a time, with the same --out")  # fmt: skip
+            raise UsageError(
+                f"the variants need about {needed / 1e9:.1f} GB together; {available / 1e9:.1f} are free",
+                hint="measure two at a time, with the same --out",
+            )
 
     def _time(self, cell: Cell, jobs: Mapping[str, Job]) -> dict[str, dict[int, float]]:
         self.progress(f"{cell}: timing {', '.join(jobs)}")
@@ -116,14 +128,17 @@ class _Bench:
             variant=job.variant.name,
             backend=job.backend if built else "torch",
             quantize=cell.quantize if built else "none",
-            q=cell.q, B=cell.batch_size, T=cell.seq_len, layers=",".join(self.options.layers),
+            q=cell.q,
+            B=cell.batch_size,
+            T=cell.seq_len,
+            layers=",".join(self.options.layers),
             step_s=median_s(seconds),
             peak_anon_bytes=peak.anon_bytes,
             peak_rss_bytes=peak.rss_bytes,
             file_bytes=built.file_bytes if built else sum(each.stat().st_size for each in self.checkpoint.shards),
             compile_s=built.compile_s if built else 0.0,
             delegates=built.delegates if built else 0,
-        )  # fmt: skip
+        )
 
 
 @contextmanager

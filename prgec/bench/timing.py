@@ -30,9 +30,13 @@ class Ratio:
 
 
 def interleave(
-    steps: Mapping[str, Step], repeats: int, reducible: Collection[str] = (), budget_s: float = 60.0,
-    clock: Callable[[], float] = time.perf_counter, settle_s: float = 0.02,
-) -> dict[str, dict[int, float]]:  # fmt: skip
+    steps: Mapping[str, Step],
+    repeats: int,
+    reducible: Collection[str] = (),
+    budget_s: float = 60.0,
+    clock: Callable[[], float] = time.perf_counter,
+    settle_s: float = 0.02,
+) -> dict[str, dict[int, float]]:
     """Run all steps round-robin and time each one.
 
     Args:

@@ -27,28 +27,59 @@ def _list_of(kind: click.ParamType[Any], metavar: str, default: tuple[Any, ...],
     def parse(ctx: click.Context, param: click.Parameter, value: str) -> tuple[Any, ...]:
         return tuple(kind.convert(part.strip(), param, ctx) for part in value.split(",") if part.strip())
 
-    return {"metavar": f"{metavar},...", "callback": parse, "default": ",".join(map(str, default)),
-            "show_default": True, "help": help_text}  # fmt: skip
+    return {
+        "metavar": f"{metavar},...",
+        "callback": parse,
+        "default": ",".join(map(str, default)),
+        "show_default": True,
+        "help": help_text,
+    }
 
 
 @click.command()
 @click.argument("model")
-@click.option("--backend", type=click.Choice(list(BACKENDS)), default=_DEFAULTS.backend, show_default=True,
-              help="Runtime that executes the programs.")  # fmt: skip
+@click.option(
+    "--backend",
+    type=click.Choice(list(BACKENDS)),
+    default=_DEFAULTS.backend,
+    show_default=True,
+    help="Runtime that executes the programs.",
+)
 @click.option("--q", **_list_of(click.INT, "N", _DEFAULTS.q, "Queries a step."))
 @click.option("--batch-size", **_list_of(click.INT, "N", _DEFAULTS.batch_size, "Examples a step."))
 @click.option("--seq-len", **_list_of(click.INT, "N", _DEFAULTS.seq_len, "Tokens a row; every row is full."))
-@click.option("--quantize", **_list_of(click.STRING, "SCHEME", _DEFAULTS.quantize,
-              f"Schemes of the frozen layers, of {', '.join(QUANTIZE_SCHEMES)}."))  # fmt: skip
-@click.option("--quantize-embedding", type=click.Choice(EMBEDDING_BITS), default=_DEFAULTS.quantize_embedding,
-              show_default=True, help="Bits of the embedding table; 0 keeps f32.")  # fmt: skip
-@click.option("--layers", **_list_of(click.STRING, "LAYERS", _DEFAULTS.layers,
-              "Blocks to train, as prgec compile takes them; one choice, not a list of the matrix."))  # fmt: skip
-@click.option("--variants", **_list_of(click.STRING, "NAME", _DEFAULTS.variants,
-              f"What to measure, of {', '.join(VARIANTS)}."))  # fmt: skip
+@click.option(
+    "--quantize",
+    **_list_of(
+        click.STRING, "SCHEME", _DEFAULTS.quantize, f"Schemes of the frozen layers, of {', '.join(QUANTIZE_SCHEMES)}."
+    ),
+)
+@click.option(
+    "--quantize-embedding",
+    type=click.Choice(EMBEDDING_BITS),
+    default=_DEFAULTS.quantize_embedding,
+    show_default=True,
+    help="Bits of the embedding table; 0 keeps f32.",
+)
+@click.option(
+    "--layers",
+    **_list_of(
+        click.STRING,
+        "LAYERS",
+        _DEFAULTS.layers,
+        "Blocks to train, as prgec compile takes them; one choice, not a list of the matrix.",
+    ),
+)
+@click.option(
+    "--variants", **_list_of(click.STRING, "NAME", _DEFAULTS.variants, f"What to measure, of {', '.join(VARIANTS)}.")
+)
 @click.option("--repeats", type=int, default=_DEFAULTS.repeats, show_default=True, help="Timed steps of each variant.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
-              help="Folder for bench.json, bench.md and bench.png; programs stay in it for the next run.")  # fmt: skip
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for bench.json, bench.md and bench.png; programs stay in it for the next run.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def bench(as_json: bool, **flags: Any) -> int:
     """Measure a training step of MODEL against what it replaces.

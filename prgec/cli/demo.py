@@ -18,8 +18,13 @@ from prgec.training.estimators import ESTIMATORS
 @click.command()
 @click.option("--steps", type=int, default=DemoOptions.steps, show_default=True, help="Training steps.")
 @click.option("--lr", type=float, default=DemoOptions.lr, show_default=True, help="Learning rate.")
-@click.option("--estimator", type=click.Choice(list(ESTIMATORS)), default=DemoOptions.estimator, show_default=True,
-              help="How losses become coefficients; plain is the paper's.")  # fmt: skip
+@click.option(
+    "--estimator",
+    type=click.Choice(list(ESTIMATORS)),
+    default=DemoOptions.estimator,
+    show_default=True,
+    help="How losses become coefficients; plain is the paper's.",
+)
 @click.option("--seed", type=int, default=DemoOptions.seed, show_default=True, help="Key of noise and data order.")
 @click.option("--backend", default=DemoOptions.backend, show_default=True, help="Backend to compile for.")
 @click.option("--out", type=FILE, help="Run folder [default: the first free runs/demo-<n>].")

@@ -19,8 +19,9 @@ FILE = click.Path(path_type=Path)
 @click.argument("program", type=FILE)
 @click.option("--data", type=FILE, required=True, help="Labelled rows.")
 @click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
-@click.option("--adapter", type=FILE,
-              help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it.")  # fmt: skip
+@click.option(
+    "--adapter", type=FILE, help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def eval_command(program: Path, data: Path, task: str, adapter: Path | None, as_json: bool) -> int:
     """Measure loss and accuracy of PROGRAM on a data file."""
@@ -42,13 +43,25 @@ def eval_command(program: Path, data: Path, task: str, adapter: Path | None, as_
         raise KeyboardInterrupt
     accuracy = "none (open-ended task)" if result.accuracy is None else f"{result.accuracy:.1%}"
     if as_json:
-        print_json({"steps": result.num_calls, "loss": result.loss, "accuracy": result.accuracy,
-                    "seconds": round(result.seconds, 3), "state_sha256": loaded.state_sha256(),
-                    "num_examples": result.num_examples, "task": dataset.task.name, "f1": result.f1,
-                    "exact_match": result.exact_match})  # fmt: skip
+        print_json(
+            {
+                "steps": result.num_calls,
+                "loss": result.loss,
+                "accuracy": result.accuracy,
+                "seconds": round(result.seconds, 3),
+                "state_sha256": loaded.state_sha256(),
+                "num_examples": result.num_examples,
+                "task": dataset.task.name,
+                "f1": result.f1,
+                "exact_match": result.exact_match,
+            }
+        )
     else:
         if result.f1 is not None:
             print_lines(f"F1        {result.f1:.1%}, exact match {result.exact_match:.1%}")
-        print_lines(f"accuracy  {accuracy}", f"loss      {result.loss:.4f}",
-                    f"examples  {result.num_examples} ({dataset.task.name}), {result.seconds:.1f} s")  # fmt: skip
+        print_lines(
+            f"accuracy  {accuracy}",
+            f"loss      {result.loss:.4f}",
+            f"examples  {result.num_examples} ({dataset.task.name}), {result.seconds:.1f} s",
+        )
     return 0

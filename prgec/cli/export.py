@@ -15,8 +15,13 @@ _SUFFIXES = {"peft": "-peft", "merged": "-merged", "gguf-lora": "-lora.gguf"}
 
 @click.command()
 @click.argument("run", type=FILE)
-@click.option("--format", "kind", type=click.Choice(_FORMATS), required=True,
-              help="A PEFT folder, a checkpoint with the adapter merged in, or a file for llama.cpp.")  # fmt: skip
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(_FORMATS),
+    required=True,
+    help="A PEFT folder, a checkpoint with the adapter merged in, or a file for llama.cpp.",
+)
 @click.option("--base", help="Checkpoint the program was compiled from [default: what it was called then].")
 @click.option("--program", type=FILE, help="The .pte, where RUN is an adapter without a run.json beside it.")
 @click.option("-o", "--output", type=FILE, help="Folder or file to write [default: beside RUN, called after it].")
@@ -30,8 +35,15 @@ def export(run: Path, kind: str, base: str | None, program: Path | None, output:
     output = output or resolved.with_name(resolved.name.removesuffix(".safetensors") + _SUFFIXES[kind])
     export_adapter(trained, kind, output, base)
     if as_json:
-        print_json({"output": str(output), "format": kind, "sites": len(trained.manifest.sites),
-                    "rank": trained.manifest.rank, "alpha": trained.manifest.alpha})  # fmt: skip
+        print_json(
+            {
+                "output": str(output),
+                "format": kind,
+                "sites": len(trained.manifest.sites),
+                "rank": trained.manifest.rank,
+                "alpha": trained.manifest.alpha,
+            }
+        )
     else:
         print_lines(f"{output}  {kind}, {len(trained.manifest.sites)} layers, rank {trained.manifest.rank}")
     return 0

@@ -30,14 +30,18 @@ def _render(inspection: Inspection) -> None:
     length = f"up to {m.seq_len}" if m.dynamic_seq_len else str(m.seq_len)
     console.print(f"{m.model} ({m.architecture}) on {m.backend}, contract {inspection.contract_version}", markup=False)
     console.print(f"  q={m.q}  B={m.batch_size}  rows={m.num_rows}  T={length}  K={m.num_labels}  V={m.vocab_size}")
-    console.print(f"  rank={m.rank}  alpha={m.alpha:g}  state={m.state}  weights={m.quantize}  "
-                  f"{len(m.sites)} sites, {_size(inspection.state_bytes)} of state")  # fmt: skip
+    console.print(
+        f"  rank={m.rank}  alpha={m.alpha:g}  state={m.state}  weights={m.quantize}  "
+        f"{len(m.sites)} sites, {_size(inspection.state_bytes)} of state"
+    )
     console.print(f"  file {_size(inspection.pte.file_bytes)}, base sha256 {m.base_sha256[:16]}")
     if needs := device_needs(m.soc, m.versions.get("qairt", "")):
         console.print(f"  runs on {needs}", markup=False)
     for name, method in sorted(inspection.pte.methods.items()):
-        console.print(f"  method {name}: {len(method.delegates)} delegates, {sum(method.kernel_calls.values())} kernel "
-                      f"calls, {_size(method.planned_bytes)} planned")  # fmt: skip
+        console.print(
+            f"  method {name}: {len(method.delegates)} delegates, {sum(method.kernel_calls.values())} kernel "
+            f"calls, {_size(method.planned_bytes)} planned"
+        )
     _render_delegation(inspection)
     shapes = ", ".join(f"{k}={v}" for k, v in sorted(m.versions.items()))
     console.print(f"\npipeline  {m.pipeline}\nversions  {shapes}", markup=False)

@@ -84,8 +84,14 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
 
 @click.group(cls=LazyGroup, context_settings=_CONTEXT_SETTINGS)
 @click.version_option(__version__, prog_name="prgec")
-@click.option("--debug", is_flag=True, is_eager=True, expose_value=False, callback=_set_debug,
-              help="Show tracebacks and library messages (also: PRGEC_DEBUG=1).")  # fmt: skip
+@click.option(
+    "--debug",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_set_debug,
+    help="Show tracebacks and library messages (also: PRGEC_DEBUG=1).",
+)
 def cli() -> None:
     """Compile language models into programs that fine-tune themselves by inference alone."""
 

@@ -72,6 +72,8 @@ def _catalogue() -> list[str]:
     for name, cls in pass_table().items():
         options = " ".join(field.name.replace("_", "-") for field in fields(cls))
         summary = (cls.__doc__ or "").strip().splitlines()[0]
-        lines.append(f"{name:<24} {cls.tier.name:<9} {'legality' if cls.is_legality else '':<9} {summary}"
-                     + (f" [{options}]" if options else ""))  # fmt: skip
+        lines.append(
+            f"{name:<24} {cls.tier.name:<9} {'legality' if cls.is_legality else '':<9} {summary}"
+            + (f" [{options}]" if options else "")
+        )
     return lines

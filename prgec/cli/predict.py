@@ -29,17 +29,41 @@ _SHOWN_PROMPT = 60
 @click.argument("program", type=FILE)
 @click.option("--data", type=FILE, help="Rows; labels are not needed.")
 @click.option("--text", "texts", multiple=True, help="A text; repeat for more.")
-@click.option("--task", type=TASK, default=AUTO_TASK, show_default=True,
-              help=TASK_HELP + " For --text auto is completion with --candidate or --generate, else sst2")  # fmt: skip
-@click.option("--candidate", "candidates", multiple=True,
-              help="An answer to choose from, leading space included; repeat [default: the task's].")  # fmt: skip
-@click.option("--generate", "max_tokens", type=int, metavar="N", help="Write an answer of at most N tokens instead of "
-              "choosing one (programs compiled with --generate; one forward a token).")  # fmt: skip
-@click.option("--adapter", type=FILE,
-              help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it.")  # fmt: skip
+@click.option(
+    "--task",
+    type=TASK,
+    default=AUTO_TASK,
+    show_default=True,
+    help=TASK_HELP + " For --text auto is completion with --candidate or --generate, else sst2",
+)
+@click.option(
+    "--candidate",
+    "candidates",
+    multiple=True,
+    help="An answer to choose from, leading space included; repeat [default: the task's].",
+)
+@click.option(
+    "--generate",
+    "max_tokens",
+    type=int,
+    metavar="N",
+    help="Write an answer of at most N tokens instead of "
+    "choosing one (programs compiled with --generate; one forward a token).",
+)
+@click.option(
+    "--adapter", type=FILE, help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def predict(program: Path, data: Path | None, texts: tuple[str, ...], task: str, candidates: tuple[str, ...],
-            max_tokens: int | None, adapter: Path | None, as_json: bool) -> int:  # fmt: skip
+def predict(
+    program: Path,
+    data: Path | None,
+    texts: tuple[str, ...],
+    task: str,
+    candidates: tuple[str, ...],
+    max_tokens: int | None,
+    adapter: Path | None,
+    as_json: bool,
+) -> int:
     """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
     found, items = _items(data, texts, task, is_free=bool(candidates) or max_tokens is not None)
     from prgec.engines.executorch.open import open_pte
@@ -57,15 +81,22 @@ def predict(program: Path, data: Path | None, texts: tuple[str, ...], task: str,
         if should_stop():
             raise KeyboardInterrupt
     if as_json:
-        print_json({"task": found.name, "candidates": list(choices), "state_sha256": loaded.state_sha256(),
-                    "predictions": rows})  # fmt: skip
+        print_json(
+            {
+                "task": found.name,
+                "candidates": list(choices),
+                "state_sha256": loaded.state_sha256(),
+                "predictions": rows,
+            }
+        )
     else:
         print_lines(*lines)
     return 0
 
 
-def _choose(program: Program, items: list[Item], choices: tuple[str, ...], display: RunDisplay,
-            should_stop: Callable[[], bool]) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
+def _choose(
+    program: Program, items: list[Item], choices: tuple[str, ...], display: RunDisplay, should_stop: Callable[[], bool]
+) -> tuple[list[dict[str, Any]], list[str]]:
     from prgec.training.predict import predict as choose
 
     examples = [item for item in items if isinstance(item, Example)]
@@ -75,14 +106,16 @@ def _choose(program: Program, items: list[Item], choices: tuple[str, ...], displ
     return [vars(each) for each in predictions], [_line(each) for each in predictions]
 
 
-def _write(program: Program, items: list[Item], max_tokens: int, display: RunDisplay,
-           should_stop: Callable[[], bool]) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
+def _write(
+    program: Program, items: list[Item], max_tokens: int, display: RunDisplay, should_stop: Callable[[], bool]
+) -> tuple[list[dict[str, Any]], list[str]]:
     from prgec.training.generate import generate, prompt_ids
 
     asked = [Example(item.text, None, item.where) if isinstance(item, Document) else item for item in items]
     prompts = [prompt_ids(item, program.tokenizer) for item in asked]
-    answers = generate(program, prompts, max_tokens=max_tokens, on_call=display.on_eval_batch,
-                       should_stop=should_stop) or []  # fmt: skip
+    answers = (
+        generate(program, prompts, max_tokens=max_tokens, on_call=display.on_eval_batch, should_stop=should_stop) or []
+    )
     shown = [program.tokenizer.decode(ids) for ids in prompts]
     rows = [{"prompt": prompt, "completion": answer} for prompt, answer in zip(shown, answers, strict=False)]
     return rows, [row["completion"] for row in rows]
@@ -98,8 +131,9 @@ def _items(data: Path | None, texts: tuple[str, ...], task: str, *, is_free: boo
         return dataset.task, list(dataset.examples)
     found = find_task(("completion" if is_free else "sst2") if task == AUTO_TASK else task)
     if not isinstance(found, TemplateTask | CompletionFormat) or len(found.fields) > 1:
-        raise UsageError(f"task {found.name} reads {', '.join(found.fields)}: a --text is not enough",
-                         hint="give rows with --data")  # fmt: skip
+        raise UsageError(
+            f"task {found.name} reads {', '.join(found.fields)}: a --text is not enough", hint="give rows with --data"
+        )
     return found, [Example(found.prompt_of(text), None, f"--text {n}") for n, text in enumerate(texts, start=1)]
 
 

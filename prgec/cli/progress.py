@@ -30,9 +30,16 @@ class RunDisplay(Listener):
         self._steps = steps
         self._console = stderr_console()
         self._progress = Progress(
-            TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
-            TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=self._console,
-            disable=not self._console.is_terminal, transient=True)  # fmt: skip
+            TextColumn("{task.description:<8}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+            transient=True,
+        )
         self._train: TaskID | None = None
         self._eval: TaskID | None = None
         self._mean_loss = 0.0
@@ -54,8 +61,10 @@ class RunDisplay(Listener):
         """Say what is about to be trained."""
         m = program.manifest
         evaluated = f", {num_eval_examples} to evaluate" if num_eval_examples else ""
-        self._say(f"{m.model} on {m.backend}: q={m.q} B={m.batch_size} T={m.seq_len} rank={m.rank} state={m.state}, "
-                  f"{len(m.sites)} sites, {num_examples} examples{evaluated}")  # fmt: skip
+        self._say(
+            f"{m.model} on {m.backend}: q={m.q} B={m.batch_size} T={m.seq_len} rank={m.rank} state={m.state}, "
+            f"{len(m.sites)} sites, {num_examples} examples{evaluated}"
+        )
 
     def on_resume(self, step: int) -> None:
         """Say where the run goes on."""

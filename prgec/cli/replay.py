@@ -14,8 +14,9 @@ FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("journal", type=FILE)
 @click.option("--program", type=FILE, required=True, help="A .pte of the same base model and layers.")
-@click.option("-o", "--output", type=FILE, default=Path("adapter.safetensors"), show_default=True,
-              help="Adapter to write.")  # fmt: skip
+@click.option(
+    "-o", "--output", type=FILE, default=Path("adapter.safetensors"), show_default=True, help="Adapter to write."
+)
 @click.option("--step", type=int, help="Stop after this step [default: the last].")
 @click.option("--adapter", type=FILE, help="The adapter the run began from, if any.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
@@ -34,8 +35,15 @@ def replay(journal: Path, program: Path, output: Path, step: int | None, adapter
     save_adapter(output, loaded)
     is_verified = done in read.states
     if as_json:
-        print_json({"output": str(output), "steps": done, "state_sha256": masters_sha256(loaded),
-                    "verified": is_verified, "bad_bytes": read.bad_bytes})  # fmt: skip
+        print_json(
+            {
+                "output": str(output),
+                "steps": done,
+                "state_sha256": masters_sha256(loaded),
+                "verified": is_verified,
+                "bad_bytes": read.bad_bytes,
+            }
+        )
     else:
         note = "equal to the run's own state" if is_verified else "the run recorded no hash of this step"
         print_lines(f"{output}  after step {done}, {note}")

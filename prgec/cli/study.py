@@ -32,8 +32,11 @@ def study(study: Path, out: Path | None, only: tuple[str, ...], as_json: bool) -
     spec = read_study(study)
     for name in only:
         if name not in {each.name for each in spec.methods}:
-            raise UsageError(f"the study has no method {name!r}", where=study,
-                             hint=f"known: {', '.join(each.name for each in spec.methods)}")  # fmt: skip
+            raise UsageError(
+                f"the study has no method {name!r}",
+                where=study,
+                hint=f"known: {', '.join(each.name for each in spec.methods)}",
+            )
     folder = out or Path("runs") / f"study-{study.stem}"
     import torch
 
@@ -48,8 +51,12 @@ def study(study: Path, out: Path | None, only: tuple[str, ...], as_json: bool) -
 
     def tell(done: int, total: int, result: Result) -> None:
         options = ", ".join(f"{name}={value}" for name, value in result.options.items() if name != "kind")
-        console.print(f"{done}/{total} {result.task} {result.method} seed {result.seed}: test "
-                      f"{result.test_accuracy:.1%} ({options})", highlight=False, soft_wrap=True)  # fmt: skip
+        console.print(
+            f"{done}/{total} {result.task} {result.method} seed {result.seed}: test "
+            f"{result.test_accuracy:.1%} ({options})",
+            highlight=False,
+            soft_wrap=True,
+        )
 
     stopped = False
     with stop_on_interrupt(STOPPING) as should_stop:
@@ -67,5 +74,14 @@ def study(study: Path, out: Path | None, only: tuple[str, ...], as_json: bool) -
 
 
 def _rows(results: Any) -> list[dict[str, Any]]:
-    return [{"method": each.method, "task": each.task, "seed": each.seed, "options": each.options,
-             "accuracy": each.test_accuracy, "loss": each.test_loss} for each in results]  # fmt: skip
+    return [
+        {
+            "method": each.method,
+            "task": each.task,
+            "seed": each.seed,
+            "options": each.options,
+            "accuracy": each.test_accuracy,
+            "loss": each.test_loss,
+        }
+        for each in results
+    ]

@@ -33,8 +33,15 @@ def tokenize(program: Path, data: Path, output: Path, task: str, as_json: bool) 
     packed = pack_rows(row_set, manifest, tokenizer.sha256, dataset.task.name)
     write_atomic(output, packed)
     if as_json:
-        print_json({"output": str(output), "examples": len(row_set.answers), "candidates": row_set.num_candidates,
-                    "bytes": len(packed), "task": dataset.task.name})  # fmt: skip
+        print_json(
+            {
+                "output": str(output),
+                "examples": len(row_set.answers),
+                "candidates": row_set.num_candidates,
+                "bytes": len(packed),
+                "task": dataset.task.name,
+            }
+        )
     else:
         print_lines(f"{output}  {len(row_set.answers)} examples ({dataset.task.name}), {len(packed)} bytes")
     return 0

@@ -159,9 +159,13 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
         manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
         methods = _methods(program, options, manifest.state_access == "buffers")
         manifest = _with_prefix(manifest, methods)
-        manifest = replace(manifest, soc=backend.soc, versions={**manifest.versions, **backend.versions()},
-                           data_sha256=NO_FINGERPRINT if backend.has_data_file else "",
-                           a_sha256=hash_of(given))  # fmt: skip
+        manifest = replace(
+            manifest,
+            soc=backend.soc,
+            versions={**manifest.versions, **backend.versions()},
+            data_sha256=NO_FINGERPRINT if backend.has_data_file else "",
+            a_sha256=hash_of(given),
+        )
     return Graphs(methods, manifest, source.tokenizer, tuple(records), given)
 
 
@@ -180,11 +184,7 @@ def sites_of(program: GraphProgram) -> tuple[Site, ...]:
 def _export(options: CompileOptions, source: Source, dynamic: bool) -> GraphProgram:
     assert source.model is not None
     program = export_loss(
-        source.model,
-        num_rows=options.num_rows,
-        seq_len=options.seq_len,
-        num_labels=options.num_labels,
-        dynamic=dynamic,
+        source.model, num_rows=options.num_rows, seq_len=options.seq_len, num_labels=options.num_labels, dynamic=dynamic
     )
     source.model = None
     if options.save_program is not None:
@@ -196,8 +196,9 @@ def _methods(program: GraphProgram, options: CompileOptions, reads_buffers: bool
     """Split the finished graph into the methods of the contract; there is one where methods cannot share buffers."""
     if not reads_buffers:
         if options.prefix == "method" or options.generate:
-            raise UsageError(f"--backend {options.backend} makes programs of one method; leave out --prefix method and "
-                             "--generate")  # fmt: skip
+            raise UsageError(
+                f"--backend {options.backend} makes programs of one method; leave out --prefix method and --generate"
+            )
         return {FORWARD_METHOD: program}
     methods = {FORWARD_METHOD: program, APPLY_METHOD: extract_apply(program)}
     if options.prefix == "method":

@@ -20,8 +20,9 @@ from prgec.passes.rewrite import Rewriter
 
 def options_for(options: CompileOptions, adapter: PeftAdapter) -> CompileOptions:
     """Return options that train the adapter's layers at its rank and alpha."""
-    return replace(options, targets=tuple(map(re.escape, adapter.sites)), layers=("all",), rank=adapter.rank,
-                   alpha=adapter.alpha)  # fmt: skip
+    return replace(
+        options, targets=tuple(map(re.escape, adapter.sites)), layers=("all",), rank=adapter.rank, alpha=adapter.alpha
+    )
 
 
 def give_a(program: GraphProgram, sites: tuple[Site, ...], adapter: PeftAdapter) -> State:

@@ -51,8 +51,13 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
     _check_targets(num_targets, min(num_labels, seq_len - 1), num_labels < seq_len)
     num_long = sum(len(each.row.tokens) > seq_len for each in rows)
     if num_long:
-        logger.warning("%d of %d rows are longer than T = %d, the longest has %d tokens: cut from the left",
-                       num_long, len(rows), seq_len, max(len(each.row.tokens) for each in rows))  # fmt: skip
+        logger.warning(
+            "%d of %d rows are longer than T = %d, the longest has %d tokens: cut from the left",
+            num_long,
+            len(rows),
+            seq_len,
+            max(len(each.row.tokens) for each in rows),
+        )
     fitted = replace(options, seq_len=seq_len, num_labels=num_labels)
     fitted.check()
     return fitted
@@ -62,8 +67,10 @@ def _check_targets(num_targets: list[int], limit: int, is_k: bool) -> None:
     over = [count for count in num_targets if count > limit]
     if over:
         name = f"K = {limit} label positions" if is_k else f"T = {limit + 1} tokens"
-        raise DataError(f"{len(over)} of {len(num_targets)} completions are longer than {name}; the longest has "
-                        f"{max(over)} tokens", hint="raise --label-tokens or --seq-len, or leave them out")  # fmt: skip
+        raise DataError(
+            f"{len(over)} of {len(num_targets)} completions are longer than {name}; the longest has {max(over)} tokens",
+            hint="raise --label-tokens or --seq-len, or leave them out",
+        )
 
 
 def _encoded(dataset: Dataset, tokenizer: Encoder) -> Iterator[Encoded]:

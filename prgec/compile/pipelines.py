@@ -35,8 +35,10 @@ def _check_formats(options: CompileOptions, backend: Backend) -> None:
     if options.quantize_embedding and options.quantize_embedding not in backend.embedding_bits:
         raise UsageError(f"--backend {backend.name} has no --quantize-embedding", hint="leave it out")
     if options.dtype not in ("auto", *backend.dtypes):
-        raise UsageError(f"--backend {backend.name} does not compute in {options.dtype}",
-                         hint=f"it does in: {', '.join(backend.dtypes)}")  # fmt: skip
+        raise UsageError(
+            f"--backend {backend.name} does not compute in {options.dtype}",
+            hint=f"it does in: {', '.join(backend.dtypes)}",
+        )
     if options.dtype == "f32" and options.quantize in WEIGHT_ONLY_BITS:
         raise UsageError(f"--quantize {options.quantize} multiplies in 16 bits; leave out --dtype f32")
 

@@ -54,8 +54,14 @@ def _check_vocabulary(tokenizer: Tokenizer, vocab_size: int, checkpoint: Checkpo
     """Refuse a tokenizer of another model; tokens added beyond the table (Gemma 3 has one) are only warned of."""
     base, whole = (tokenizer.backend.get_vocab_size(with_added_tokens=added) for added in (False, True))
     if base > vocab_size:
-        raise CheckpointError(f"the tokenizer has {base} tokens, the checkpoint's vocabulary {vocab_size}",
-                              where=checkpoint.path, hint="the tokenizer may belong to another model")  # fmt: skip
+        raise CheckpointError(
+            f"the tokenizer has {base} tokens, the checkpoint's vocabulary {vocab_size}",
+            where=checkpoint.path,
+            hint="the tokenizer may belong to another model",
+        )
     if whole > vocab_size:
-        logger.warning("%d added tokens lie beyond the checkpoint's vocabulary of %d: rows must not use them",
-                       whole - vocab_size, vocab_size)  # fmt: skip
+        logger.warning(
+            "%d added tokens lie beyond the checkpoint's vocabulary of %d: rows must not use them",
+            whole - vocab_size,
+            vocab_size,
+        )

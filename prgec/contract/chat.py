@@ -59,9 +59,11 @@ def spans_said(template: str, messages: Sequence[Message], special_tokens: Mappi
         if not full.startswith(prompt):
             prompt = render_chat(template, messages[:index], special_tokens)
         if not (turn.startswith(prompt) and full.startswith(turn)):
-            raise DataError("the chat template writes earlier turns differently once later ones follow, so what the "
-                            "assistant says cannot be told",
-                            hint="split it so that the last turn is the assistant's only one")  # fmt: skip
+            raise DataError(
+                "the chat template writes earlier turns differently once later ones follow, so what the "
+                "assistant says cannot be told",
+                hint="split it so that the last turn is the assistant's only one",
+            )
         spans.append((len(prompt), len(turn)))
     return full, spans
 
@@ -79,9 +81,12 @@ def _render(
 
     try:
         texts, spans = render_jinja_template(
-            [[dict(message) for message in messages]], chat_template=template, add_generation_prompt=asks,
-            return_assistant_tokens_mask=wants_spans, **special_tokens,
-        )  # fmt: skip
+            [[dict(message) for message in messages]],
+            chat_template=template,
+            add_generation_prompt=asks,
+            return_assistant_tokens_mask=wants_spans,
+            **special_tokens,
+        )
     except Exception as error:  # whatever a template raises
         raise DataError(f"the chat template refuses the conversation: {error}") from error
     return texts[0], [(start, end) for start, end in spans[0]] if wants_spans else []

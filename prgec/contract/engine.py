@@ -26,8 +26,17 @@ class TrainableProgram(Protocol):
     def tokenizer(self) -> Tokenizer:
         """The tokenizer the program carries."""
 
-    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
-                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+    def forward(
+        self,
+        tokens_NT: IntArray,
+        label_pos_NK: IntArray,
+        targets_NK: IntArray,
+        g_q: FloatArray,
+        lr: float,
+        eps: float,
+        seed: int,
+        step: int,
+    ) -> FloatArray:
         """Apply the update of step - 1, then return the loss of every row under the noise of `step`: f32[N]."""
 
     def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:

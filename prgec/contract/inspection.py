@@ -33,11 +33,17 @@ class Inspection:
             **fields,
             "delegates": list(self.delegates),
             "cpu_ops": list(self.cpu_ops),
-            "methods": {name: {"delegates": [asdict(d) for d in method.delegates], "kernel_calls": method.kernel_calls,
-                               "planned_bytes": method.planned_bytes} for name, method in self.pte.methods.items()},
+            "methods": {
+                name: {
+                    "delegates": [asdict(d) for d in method.delegates],
+                    "kernel_calls": method.kernel_calls,
+                    "planned_bytes": method.planned_bytes,
+                }
+                for name, method in self.pte.methods.items()
+            },
             "state_bytes": self.state_bytes,
             "file_bytes": self.pte.file_bytes,
-        }  # fmt: skip
+        }
 
     @property
     def state_bytes(self) -> int:
@@ -59,8 +65,11 @@ def inspect_program(path: Path) -> Inspection:
     if not isinstance(version, int) or not isinstance(manifest, str) or FORWARD_METHOD not in pte.methods:
         raise ProgramError("the program has no prgec manifest", where=path, hint=_NOT_OURS)
     if version != CONTRACT_VERSION:
-        raise ProgramError(f"the program speaks contract version {version}; this prgec speaks {CONTRACT_VERSION}",
-                           where=path, hint="compile it again with this prgec")  # fmt: skip
+        raise ProgramError(
+            f"the program speaks contract version {version}; this prgec speaks {CONTRACT_VERSION}",
+            where=path,
+            hint="compile it again with this prgec",
+        )
     report = _delegation(pte.constants.get(DELEGATION_METHOD), path)
     delegates = tuple(report["delegates"])
     found = len(pte.methods[FORWARD_METHOD].delegates)

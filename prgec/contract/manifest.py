@@ -150,8 +150,9 @@ class Manifest:
         if self.prefix not in PREFIX_MODES:
             raise ProgramError(f"the program's manifest has prefix {self.prefix!r}; expected one of {PREFIX_MODES}")
         if self.state_access not in STATE_ACCESS:
-            raise ProgramError(f"the program's manifest has state_access {self.state_access!r}; expected one of "
-                               f"{STATE_ACCESS}")  # fmt: skip
+            raise ProgramError(
+                f"the program's manifest has state_access {self.state_access!r}; expected one of {STATE_ACCESS}"
+            )
         if len({site.name for site in self.sites}) != len(self.sites):
             raise ProgramError("the program's manifest names a site twice")
 
@@ -169,26 +170,41 @@ class Manifest:
             raise ProgramError("the program's manifest has versions that are no text")
 
     def _check_sizes(self) -> None:
-        sizes = {"q": _MAX_QUERIES, "batch_size": _MAX_SIZE, "seq_len": _MAX_SIZE, "num_labels": _MAX_SIZE,
-                 "vocab_size": _MAX_WIDTH, "rank": _MAX_SIZE}  # fmt: skip
+        sizes = {
+            "q": _MAX_QUERIES,
+            "batch_size": _MAX_SIZE,
+            "seq_len": _MAX_SIZE,
+            "num_labels": _MAX_SIZE,
+            "vocab_size": _MAX_WIDTH,
+            "rank": _MAX_SIZE,
+        }
         if self.prefix == "method":
             sizes["hidden_size"] = _MAX_SIZE
         for name, limit in sizes.items():
             if not 1 <= getattr(self, name) <= limit:
-                raise ProgramError(f"the program's manifest has {name} = {getattr(self, name)!r}; expected a positive "
-                                   f"integer up to {limit}")  # fmt: skip
+                raise ProgramError(
+                    f"the program's manifest has {name} = {getattr(self, name)!r}; expected a positive "
+                    f"integer up to {limit}"
+                )
         if self.num_rows * max(self.seq_len, self.num_labels) > _MAX_ELEMENTS:
             raise ProgramError("the program's manifest has more rows than any program can hold")
         for site in self.sites:
-            if not (0 <= site.index < 1 << 32 and 1 <= min(site.in_features, site.out_features)
-                    and max(site.in_features, site.out_features) * self.rank <= _MAX_ELEMENTS):  # fmt: skip
+            if not (
+                0 <= site.index < 1 << 32
+                and 1 <= min(site.in_features, site.out_features)
+                and max(site.in_features, site.out_features) * self.rank <= _MAX_ELEMENTS
+            ):
                 raise ProgramError(f"the program's manifest has a site {site.name!r} of impossible size")
 
 
 # By annotation; a JSON number without a fraction is an int.
 _TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,), "int": (int,), "bool": (bool,), "float": (float, int), "dict[str, str]": (dict,),
-}  # fmt: skip
+    "str": (str,),
+    "int": (int,),
+    "bool": (bool,),
+    "float": (float, int),
+    "dict[str, str]": (dict,),
+}
 
 
 def row_index(query: int, sign: int, example: int, batch_size: int) -> int:

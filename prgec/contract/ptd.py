@@ -40,9 +40,15 @@ def find_data(program: Path, expected: str) -> Path:
     """
     path = data_path(program)
     if not path.is_file():
-        raise ProgramError(f"the program's weights are missing: expected {path.name} beside it", where=program,
-                           hint="prgec compile writes both files; copy both")  # fmt: skip
+        raise ProgramError(
+            f"the program's weights are missing: expected {path.name} beside it",
+            where=program,
+            hint="prgec compile writes both files; copy both",
+        )
     if fingerprint(path) != expected:
-        raise ProgramError(f"{path.name} belongs to another program", where=program,
-                           hint="copy the .pte and the .ptd of one compilation together")  # fmt: skip
+        raise ProgramError(
+            f"{path.name} belongs to another program",
+            where=program,
+            hint="copy the .pte and the .ptd of one compilation together",
+        )
     return path

@@ -65,10 +65,16 @@ class Tokenizer:
         settings = _parse_settings(members[SETTINGS_JSON])
         backend = _parse_backend(members[TOKENIZER_JSON])
         _check_ids(settings, backend.get_vocab_size(with_added_tokens=True))
-        return cls(backend=backend, bos_id=settings["bos_id"], eos_id=settings["eos_id"], pad_id=settings["pad_id"],
-                   add_bos=settings["add_bos"], chat_template=settings["chat_template"],
-                   special_tokens=settings["special_tokens"],
-                   sha256=hashlib.sha256(blob).hexdigest())  # fmt: skip
+        return cls(
+            backend=backend,
+            bos_id=settings["bos_id"],
+            eos_id=settings["eos_id"],
+            pad_id=settings["pad_id"],
+            add_bos=settings["add_bos"],
+            chat_template=settings["chat_template"],
+            special_tokens=settings["special_tokens"],
+            sha256=hashlib.sha256(blob).hexdigest(),
+        )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text, with BOS and the like as the checkpoint adds them unless told otherwise."""
@@ -98,8 +104,10 @@ class Tokenizer:
 
     def _template(self) -> str:
         if self.chat_template is None:
-            raise DataError("the checkpoint has no chat template, so conversations cannot be written",
-                            hint="compile a chat model, or use prompt and completion")  # fmt: skip
+            raise DataError(
+                "the checkpoint has no chat template, so conversations cannot be written",
+                hint="compile a chat model, or use prompt and completion",
+            )
         return self.chat_template
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:

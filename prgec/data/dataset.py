@@ -123,8 +123,11 @@ def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
     if len(best) > 1:
         best, why = _narrowed(best, first)
     if len(best) > 1:
-        raise DataError(f"the fields {_listed(first)} fit the tasks {', '.join(task.name for task in best)}",
-                        where=first.where, hint="name one with --task")  # fmt: skip
+        raise DataError(
+            f"the fields {_listed(first)} fit the tasks {', '.join(task.name for task in best)}",
+            where=first.where,
+            hint="name one with --task",
+        )
     return best[0], f"from the fields {', '.join(_needed(best[0], labelled))}{why}"
 
 

@@ -119,8 +119,9 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
     if start == len(full):
         raise DataError("the completion has no tokens", where=example.where)
     if start == 0:
-        raise DataError("the prompt is empty and the tokenizer has no BOS: nothing predicts the first token",
-                        where=example.where)  # fmt: skip
+        raise DataError(
+            "the prompt is empty and the tokenizer has no BOS: nothing predicts the first token", where=example.where
+        )
     row = Row(tuple(full[:-1]), tuple(range(start - 1, len(full) - 1)), tuple(full[start:]))
     return Encoded(row, example.where, has_bos=full[0] == tokenizer.bos_id)
 
@@ -137,29 +138,42 @@ def fit(encoded: Sequence[Encoded], manifest: Manifest) -> list[Row]:
     lengths = [len(each.row.tokens) for each in encoded if not each.is_text]
     too_long = [length for length in lengths if length > manifest.seq_len]
     if too_long:
-        logger.warning("%d of %d rows are longer than %d tokens, the longest has %d: cut from the left of the prompt",
-                       len(too_long), len(encoded), manifest.seq_len, max(too_long))  # fmt: skip
+        logger.warning(
+            "%d of %d rows are longer than %d tokens, the longest has %d: cut from the left of the prompt",
+            len(too_long),
+            len(encoded),
+            manifest.seq_len,
+            max(too_long),
+        )
     return rows
 
 
 def _check_targets(encoded: Sequence[Encoded], manifest: Manifest) -> None:
-    for limit, what, flag in ((manifest.num_labels, "K = {} label positions", "--label-tokens"),
-                              (manifest.seq_len, "T = {} tokens", "--seq-len")):  # fmt: skip
+    for limit, what, flag in (
+        (manifest.num_labels, "K = {} label positions", "--label-tokens"),
+        (manifest.seq_len, "T = {} tokens", "--seq-len"),
+    ):
         over = [each for each in encoded if not each.is_text and len(each.row.targets) > limit]
         if over:
             longest = max(over, key=lambda each: len(each.row.targets))
             count = len(longest.row.targets)
-            raise DataError(f"{len(over)} of {len(encoded)} completions have more tokens than the program's "
-                            f"{what.format(limit)}; the longest has {count}", where=longest.where,
-                            hint=f"compile with {flag} {count}, or with --data")  # fmt: skip
+            raise DataError(
+                f"{len(over)} of {len(encoded)} completions have more tokens than the program's "
+                f"{what.format(limit)}; the longest has {count}",
+                where=longest.where,
+                hint=f"compile with {flag} {count}, or with --data",
+            )
 
 
 def _check_ids(encoded: Sequence[Encoded], manifest: Manifest) -> None:
     for each in encoded:
         largest = max(max(each.row.tokens), max(each.row.targets))
         if largest >= manifest.vocab_size:
-            raise DataError(f"token {largest} lies beyond the model's vocabulary of {manifest.vocab_size}",
-                            where=each.where, hint="the text uses a token the model has no embedding for")  # fmt: skip
+            raise DataError(
+                f"token {largest} lies beyond the model's vocabulary of {manifest.vocab_size}",
+                where=each.where,
+                hint="the text uses a token the model has no embedding for",
+            )
 
 
 def _fitted(encoded: Encoded, manifest: Manifest) -> list[Row]:

@@ -11,22 +11,22 @@ generated answers as SQuAD does.
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 from prgec.data.task import ACCURACY, LOSS, METRICS, SPAN_F1, TemplateTask, placeholders
 from prgec.errors import UsageError
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 _KINDS: dict[str, type | tuple[type, ...]] = {
-    "template": str, "candidates": list, "answer_field": str, "labels": dict, "answer": str, "metric": str,
+    "template": str,
+    "candidates": list,
+    "answer_field": str,
+    "labels": dict,
+    "answer": str,
+    "metric": str,
     "verbatim": bool,
-}  # fmt: skip
+}
 
 
 def read_task(name: str) -> TemplateTask:
@@ -64,9 +64,17 @@ def _task(path: Path, raw: dict[str, Any]) -> TemplateTask:
     names = [name for text in (raw["template"], *choices) for name in placeholders(text)]
     if not names:
         raise UsageError('"template" reads no field', where=path, hint='write fields as "{name}"')
-    return TemplateTask(path.stem, tuple(dict.fromkeys(names)), raw["answer_field"], raw["template"], choices,
-                        _labels(path, raw, len(choices)), answer, metric,
-                        verbatim=raw.get("verbatim", False))  # fmt: skip
+    return TemplateTask(
+        path.stem,
+        tuple(dict.fromkeys(names)),
+        raw["answer_field"],
+        raw["template"],
+        choices,
+        _labels(path, raw, len(choices)),
+        answer,
+        metric,
+        verbatim=raw.get("verbatim", False),
+    )
 
 
 def _choices(path: Path, raw: dict[str, Any]) -> tuple[str, ...]:

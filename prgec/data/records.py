@@ -112,15 +112,17 @@ def _read_with_datasets(path: Path) -> list[Record]:
     try:
         import datasets
     except ImportError as error:
-        raise DataError("this kind of data needs the package datasets", where=path,
-                        hint="pip install 'prgec[datasets]'") from error  # fmt: skip
+        raise DataError(
+            "this kind of data needs the package datasets", where=path, hint="pip install 'prgec[datasets]'"
+        ) from error
     try:
         loaded = _load(datasets, path)
     except Exception as error:  # the library raises dozens of unrelated types
         raise DataError(f"datasets cannot load it: {error}", where=path) from error
     if isinstance(loaded, dict):
-        raise DataError(f"it has the splits {', '.join(loaded)}", where=path,
-                        hint="name the folder of one, or hf:NAME:CONFIG:SPLIT")  # fmt: skip
+        raise DataError(
+            f"it has the splits {', '.join(loaded)}", where=path, hint="name the folder of one, or hf:NAME:CONFIG:SPLIT"
+        )
     records = [Record(dict(row), path, number, "row") for number, row in enumerate(loaded, start=1)]
     return _some(list(chain.from_iterable(map(_flatten, records))), path, "it has no rows")
 

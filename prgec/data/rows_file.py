@@ -192,10 +192,14 @@ def _check_header(raw: mmap.mmap, path: Path, manifest: Manifest, tokenizer: str
     if sha256.hex() != tokenizer:
         raise DataError("the rows were made with another tokenizer than the program's", where=path, hint=_HINT)
     num_examples, num_candidates, seq_len, num_labels, vocab_size, _ = sizes
-    limits = {"T": (seq_len, manifest.seq_len), "K": (num_labels, manifest.num_labels),
-              "V": (vocab_size, manifest.vocab_size)}  # fmt: skip
+    limits = {
+        "T": (seq_len, manifest.seq_len),
+        "K": (num_labels, manifest.num_labels),
+        "V": (vocab_size, manifest.vocab_size),
+    }
     for name, (found, limit) in limits.items():
         if found > limit:
-            raise DataError(f"the rows were made for {name} = {found}; the program has {name} = {limit}",
-                            where=path, hint=_HINT)  # fmt: skip
+            raise DataError(
+                f"the rows were made for {name} = {found}; the program has {name} = {limit}", where=path, hint=_HINT
+            )
     return num_examples, num_candidates

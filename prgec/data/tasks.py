@@ -37,8 +37,12 @@ def _copa(values: Values, record: Record) -> Values:
     if values["question"] not in conjunctions:
         raise DataError(f'field "question" is {values["question"]!r}; expected cause or effect', where=record.where)
     lowered = {name: _lower_first(values[name]) for name in ("choice1", "choice2")}
-    return {**values, **lowered, "premise": values["premise"].removesuffix("."),
-            "conjunction": conjunctions[values["question"]]}  # fmt: skip
+    return {
+        **values,
+        **lowered,
+        "premise": values["premise"].removesuffix("."),
+        "conjunction": conjunctions[values["question"]],
+    }
 
 
 def _lower_first(text: str) -> str:
@@ -55,72 +59,123 @@ def _winogrande(values: Values, record: Record) -> Values:
 
 _TASKS: tuple[Task, ...] = (
     TemplateTask(
-        "sst2", ("sentence",), "label", "{sentence} It was", (" terrible", " great"),
+        "sst2",
+        ("sentence",),
+        "label",
+        "{sentence} It was",
+        (" terrible", " great"),
         {"0": 0, "1": 1, "negative": 0, "positive": 1, "terrible": 0, "great": 1},
     ),
     TemplateTask(
-        "rte", ("premise", "hypothesis"), "label",
-        '{premise}\nDoes this mean that "{hypothesis}" is true? Yes or No?\n', _YES_NO, _ENTAILMENT,
+        "rte",
+        ("premise", "hypothesis"),
+        "label",
+        '{premise}\nDoes this mean that "{hypothesis}" is true? Yes or No?\n',
+        _YES_NO,
+        _ENTAILMENT,
         aliases={"premise": ("sentence1",), "hypothesis": ("sentence2",)},
     ),
     TemplateTask(
-        "mrpc", ("sentence1", "sentence2"), "label",
-        "Do the following two sentences mean the same thing? Yes or No?\n" + _PAIR_OF_SENTENCES, _NO_YES,
+        "mrpc",
+        ("sentence1", "sentence2"),
+        "label",
+        "Do the following two sentences mean the same thing? Yes or No?\n" + _PAIR_OF_SENTENCES,
+        _NO_YES,
         _NEGATIVE_POSITIVE,
         aliases={"sentence1": ("#1 String",), "sentence2": ("#2 String",), "label": ("Quality",)},
     ),
     TemplateTask(
-        "qqp", ("question1", "question2"), "label",
+        "qqp",
+        ("question1", "question2"),
+        "label",
         "Are these two questions asking the same thing? Yes or No?\nQuestion 1: {question1}\nQuestion 2: {question2}\n",
-        _NO_YES, _NEGATIVE_POSITIVE, aliases={"label": ("is_duplicate",)},
+        _NO_YES,
+        _NEGATIVE_POSITIVE,
+        aliases={"label": ("is_duplicate",)},
     ),
     TemplateTask(
-        "qnli", ("question", "sentence"), "label",
+        "qnli",
+        ("question", "sentence"),
+        "label",
         "Does this sentence answer the question? Yes or No?\nSentence 1: {question}\nSentence 2: {sentence}\n",
-        _YES_NO, _ENTAILMENT,
+        _YES_NO,
+        _ENTAILMENT,
     ),
     TemplateTask(
-        "wnli", ("sentence1", "sentence2"), "label",
-        "Given the first sentence, is the second sentence true? Yes or No?\n" + _PAIR_OF_SENTENCES, _NO_YES,
+        "wnli",
+        ("sentence1", "sentence2"),
+        "label",
+        "Given the first sentence, is the second sentence true? Yes or No?\n" + _PAIR_OF_SENTENCES,
+        _NO_YES,
         _NEGATIVE_POSITIVE,
     ),
     TemplateTask(
-        "boolq", ("passage", "question"), "label", "{passage} {question}\n", _NO_YES, _NEGATIVE_POSITIVE,
-        aliases={"label": ("answer",)}, derive=_boolq,
+        "boolq",
+        ("passage", "question"),
+        "label",
+        "{passage} {question}\n",
+        _NO_YES,
+        _NEGATIVE_POSITIVE,
+        aliases={"label": ("answer",)},
+        derive=_boolq,
     ),
     TemplateTask(
-        "wsc", ("text", "span1_text", "span2_text"), "label",
+        "wsc",
+        ("text", "span1_text", "span2_text"),
+        "label",
         '{text}\nIn the previous sentence, does the pronoun "{span2_text}" refer to {span1_text}? Yes or No?\n',
-        _NO_YES, _NEGATIVE_POSITIVE,
-        aliases={"span1_text": ("target.span1_text",), "span2_text": ("target.span2_text",)}, derive=_wsc,
+        _NO_YES,
+        _NEGATIVE_POSITIVE,
+        aliases={"span1_text": ("target.span1_text",), "span2_text": ("target.span2_text",)},
+        derive=_wsc,
     ),
     TemplateTask(
-        "wic", ("word", "sentence1", "sentence2"), "label",
+        "wic",
+        ("word", "sentence1", "sentence2"),
+        "label",
         'Does the word "{word}" have the same meaning in these two sentences? Yes, No?\n{sentence1}\n{sentence2}\n',
-        _NO_YES, _NEGATIVE_POSITIVE,
-    ),
-    TemplateTask(
-        "multirc", ("paragraph", "question", "answer"), "label",
-        '{paragraph}\nQuestion: {question}\nI found this answer "{answer}". Is that correct? Yes or No?\n', _NO_YES,
+        _NO_YES,
         _NEGATIVE_POSITIVE,
     ),
     TemplateTask(
-        "copa", ("premise", "choice1", "choice2", "question"), "label", "{premise} {conjunction}",
-        (" {choice1}", " {choice2}"), {"0": 0, "1": 1}, derive=_copa,
+        "multirc",
+        ("paragraph", "question", "answer"),
+        "label",
+        '{paragraph}\nQuestion: {question}\nI found this answer "{answer}". Is that correct? Yes or No?\n',
+        _NO_YES,
+        _NEGATIVE_POSITIVE,
     ),
     TemplateTask(
-        "winogrande", ("sentence", "option1", "option2"), "answer", "{context}",
-        (" {option1}{object}", " {option2}{object}"), {"1": 0, "2": 1}, derive=_winogrande,
+        "copa",
+        ("premise", "choice1", "choice2", "question"),
+        "label",
+        "{premise} {conjunction}",
+        (" {choice1}", " {choice2}"),
+        {"0": 0, "1": 1},
+        derive=_copa,
+    ),
+    TemplateTask(
+        "winogrande",
+        ("sentence", "option1", "option2"),
+        "answer",
+        "{context}",
+        (" {option1}{object}", " {option2}{object}"),
+        {"1": 0, "2": 1},
+        derive=_winogrande,
     ),
     # The line break is learned as the end of the answer.
     TemplateTask(
-        "squad", ("title", "context", "question"), "answers",
-        "Title: {title}\nContext: {context}\nQuestion: {question}\nAnswer:", answer=" {answer}\n", metric=SPAN_F1,
+        "squad",
+        ("title", "context", "question"),
+        "answers",
+        "Title: {title}\nContext: {context}\nQuestion: {question}\nAnswer:",
+        answer=" {answer}\n",
+        metric=SPAN_F1,
     ),
     CompletionFormat(),
     ChatFormat(),
     TextFormat(),
-)  # fmt: skip
+)
 
 TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
 
@@ -136,6 +191,5 @@ def find_task(name: str) -> Task:
 
         return read_task(name)
     if name not in TASKS:
-        raise UsageError(f"unknown task {name!r}",
-                         hint=f"known: {AUTO_TASK}, {', '.join(TASKS)}, or a .toml file")  # fmt: skip
+        raise UsageError(f"unknown task {name!r}", hint=f"known: {AUTO_TASK}, {', '.join(TASKS)}, or a .toml file")
     return TASKS[name]

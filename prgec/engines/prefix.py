@@ -137,16 +137,26 @@ def keep_prefix(prefix: PrefixRunner | None, folder: Path, program: Path) -> Non
         UsageError: If the program has no prefix method, or the folder cannot be used.
     """
     if prefix is None:
-        raise UsageError("the program has no prefix method whose results could be kept", where=program,
-                         hint="compile it with --layers last:K --prefix method")  # fmt: skip
+        raise UsageError(
+            "the program has no prefix method whose results could be kept",
+            where=program,
+            hint="compile it with --layers last:K --prefix method",
+        )
     prefix.keep_in(folder)
 
 
 def _identity(manifest: Manifest) -> str:
     """Hash of everything a result depends on besides the tokens; some models choose their RoPE by the largest T."""
     schemes = re.findall(r"quantize-\w+(?:\{[^}]*\})?", manifest.pipeline)
-    parts = [_FORMAT, manifest.base_sha256, manifest.backend, manifest.seq_len, manifest.hidden_size,
-             manifest.sites[0].name, *schemes]  # fmt: skip
+    parts = [
+        _FORMAT,
+        manifest.base_sha256,
+        manifest.backend,
+        manifest.seq_len,
+        manifest.hidden_size,
+        manifest.sites[0].name,
+        *schemes,
+    ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 

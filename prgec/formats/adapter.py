@@ -132,15 +132,22 @@ def _peft_tensors(path: Path, program: TrainableProgram) -> State:
     # An adapter we wrote says what it belongs to; PEFT itself keeps the name of the base model alone.
     if "base_sha256" in adapter.metadata:
         _check_metadata(path, adapter.metadata, manifest, ("base_sha256",))
-    for key, found, expected in (("rank", adapter.rank, manifest.rank), ("alpha", adapter.alpha, manifest.alpha),
-                                 ("sites", adapter.sites, tuple(sorted(s.name for s in manifest.sites)))):  # fmt: skip
+    for key, found, expected in (
+        ("rank", adapter.rank, manifest.rank),
+        ("alpha", adapter.alpha, manifest.alpha),
+        ("sites", adapter.sites, tuple(sorted(s.name for s in manifest.sites))),
+    ):
         if found != expected:
-            raise ProgramError(f"the PEFT adapter does not fit the program: its {key} is {found}, the program's is "
-                               f"{expected}", where=path, hint=f"compile with --lora-a {path}")  # fmt: skip
+            raise ProgramError(
+                f"the PEFT adapter does not fit the program: its {key} is {found}, the program's is {expected}",
+                where=path,
+                hint=f"compile with --lora-a {path}",
+            )
     for name, matrix in frozen_a(manifest, program.given_a()).items():
         if not np.array_equal(adapter.tensors[name], matrix):
-            raise ProgramError(f"the PEFT adapter's {name} is not the program's", where=path,
-                               hint=f"compile with --lora-a {path}")  # fmt: skip
+            raise ProgramError(
+                f"the PEFT adapter's {name} is not the program's", where=path, hint=f"compile with --lora-a {path}"
+            )
     return adapter.tensors
 
 
@@ -148,8 +155,11 @@ def _check_metadata(path: Path, metadata: Mapping[str, str], manifest: Manifest,
     expected = adapter_metadata(manifest)
     for key in keys:
         if metadata.get(key) != expected.get(key):
-            raise ProgramError(f"the adapter does not fit the program: its {key} is {metadata.get(key)}, "
-                               f"the program's is {expected.get(key)}", where=path)  # fmt: skip
+            raise ProgramError(
+                f"the adapter does not fit the program: its {key} is {metadata.get(key)}, "
+                f"the program's is {expected.get(key)}",
+                where=path,
+            )
 
 
 def read_adapter(path: Path) -> tuple[State, dict[str, str]]:

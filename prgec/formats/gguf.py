@@ -25,10 +25,16 @@ from prgec.formats.peft import PeftAdapter
 # Hugging Face model_type -> (llama.cpp's architecture, whether q and k are permuted). Models whose weights llama.cpp
 # rearranges in other ways (GPT-2, GPT-NeoX) are not here.
 ARCHITECTURES: dict[str, tuple[str, bool]] = {
-    "llama": ("LLAMA", True), "mistral": ("LLAMA", True), "granite": ("GRANITE", True), "smollm3": ("SMOLLM3", True),
-    "qwen2": ("QWEN2", False), "qwen3": ("QWEN3", False), "gemma2": ("GEMMA2", False), "gemma3_text": ("GEMMA3", False),
+    "llama": ("LLAMA", True),
+    "mistral": ("LLAMA", True),
+    "granite": ("GRANITE", True),
+    "smollm3": ("SMOLLM3", True),
+    "qwen2": ("QWEN2", False),
+    "qwen3": ("QWEN3", False),
+    "gemma2": ("GEMMA2", False),
+    "gemma3_text": ("GEMMA3", False),
     "phi3": ("PHI3", False),
-}  # fmt: skip
+}
 _PERMUTED = re.compile(r".*\.([qk])_proj")
 
 
@@ -50,8 +56,10 @@ def write_gguf_lora(path: Path, adapter: PeftAdapter, config: Mapping[str, Any])
         raise BackendError("gguf-lora needs the package gguf", hint="pip install 'prgec[gguf]'") from error
     model_type = str(config.get("model_type"))
     if model_type not in ARCHITECTURES:
-        raise UsageError(f"no gguf-lora for models of type {model_type}", hint=f"known: {', '.join(ARCHITECTURES)}; "
-                         "or export --format merged and convert that")  # fmt: skip
+        raise UsageError(
+            f"no gguf-lora for models of type {model_type}",
+            hint=f"known: {', '.join(ARCHITECTURES)}; or export --format merged and convert that",
+        )
     name, is_permuted = ARCHITECTURES[model_type]
     arch = getattr(gguf.MODEL_ARCH, name)
     table = gguf.get_tensor_name_map(arch, int(config["num_hidden_layers"]))

@@ -87,8 +87,21 @@ class Header:
         """Return the header's bytes."""
         names = (self.schedule.encode(), self.estimator.encode())
         hashes = (bytes.fromhex(self.program_sha256), bytes.fromhex(self.start_sha256))
-        fields = (self.q, self.batch_size, self.seed, self.steps, self.lr, self.eps, *names, self.num_examples,
-                  self.rows_crc, *hashes, self.max_g, self.policies, 0)  # fmt: skip
+        fields = (
+            self.q,
+            self.batch_size,
+            self.seed,
+            self.steps,
+            self.lr,
+            self.eps,
+            *names,
+            self.num_examples,
+            self.rows_crc,
+            *hashes,
+            self.max_g,
+            self.policies,
+            0,
+        )
         draft = _HEADER.pack(MAGIC, VERSION, 0, *fields)
         return _HEADER.pack(MAGIC, VERSION, zlib.crc32(draft[_CHECKED_FROM:]), *fields)
 
@@ -249,16 +262,43 @@ def _unpack_header(data: bytes, path: Path) -> Header:
         raise DataError(f"the journal has version {version}; this prgec reads {VERSION}", where=path)
     if zlib.crc32(data[_CHECKED_FROM : _HEADER.size]) != crc or not 1 <= fields[0] <= _MAX_QUERIES:
         raise DataError("the journal's header is damaged", where=path)
-    (q, batch_size, seed, steps, lr, eps, schedule, estimator, num_examples, rows_crc, program, start, max_g, policies,
-     _) = fields  # fmt: skip
+    (
+        q,
+        batch_size,
+        seed,
+        steps,
+        lr,
+        eps,
+        schedule,
+        estimator,
+        num_examples,
+        rows_crc,
+        program,
+        start,
+        max_g,
+        policies,
+        _,
+    ) = fields
     try:
         schedule, estimator = (name.rstrip(b"\0").decode("ascii") for name in (schedule, estimator))
     except UnicodeDecodeError as error:
         raise DataError("the journal's header is damaged", where=path) from error
     return Header(
-        q, batch_size, seed, steps, lr, eps, schedule, estimator, num_examples, rows_crc, program.hex(), start.hex(),
-        max_g, policies,
-    )  # fmt: skip
+        q,
+        batch_size,
+        seed,
+        steps,
+        lr,
+        eps,
+        schedule,
+        estimator,
+        num_examples,
+        rows_crc,
+        program.hex(),
+        start.hex(),
+        max_g,
+        policies,
+    )
 
 
 def _unpack_records(data: bytes, q: int) -> Iterator[tuple[Record, int]]:

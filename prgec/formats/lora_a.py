@@ -21,8 +21,10 @@ def seeded_a(manifest: Manifest) -> Matrices:
     # Imported here: torch is not needed to read a manifest.
     from prgec.runtime_ops.lora import lora_a
 
-    return {site.name + FROZEN_SUFFIX: lora_a(manifest.a_seed, site.index, manifest.rank, site.in_features).numpy()
-            for site in manifest.sites}  # fmt: skip
+    return {
+        site.name + FROZEN_SUFFIX: lora_a(manifest.a_seed, site.index, manifest.rank, site.in_features).numpy()
+        for site in manifest.sites
+    }
 
 
 def frozen_a(manifest: Manifest, given: Mapping[str, FloatArray]) -> Matrices:
@@ -39,8 +41,10 @@ def frozen_a(manifest: Manifest, given: Mapping[str, FloatArray]) -> Matrices:
         return seeded_a(manifest)
     names = [site.name + FROZEN_SUFFIX for site in manifest.sites]
     if not set(names) <= set(given) or a_sha256({name: given[name] for name in names}) != manifest.a_sha256:
-        raise ProgramError("the A matrices at hand are not those the program was compiled with",
-                           hint="export from the run folder, whose adapter holds them")  # fmt: skip
+        raise ProgramError(
+            "the A matrices at hand are not those the program was compiled with",
+            hint="export from the run folder, whose adapter holds them",
+        )
     return {name: given[name] for name in names}
 
 

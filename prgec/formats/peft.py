@@ -26,8 +26,18 @@ CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 _TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_(A|B)\.weight")
 # Variants of LoRA that compute something else; each must be off.
-_OTHER_METHODS = ("use_dora", "use_rslora", "use_qalora", "rank_pattern", "alpha_pattern", "layer_replication",
-                  "trainable_token_indices", "modules_to_save", "lora_bias", "alora_invocation_tokens")  # fmt: skip
+_OTHER_METHODS = (
+    "use_dora",
+    "use_rslora",
+    "use_qalora",
+    "rank_pattern",
+    "alpha_pattern",
+    "layer_replication",
+    "trainable_token_indices",
+    "modules_to_save",
+    "lora_bias",
+    "alora_invocation_tokens",
+)
 
 
 @dataclass(frozen=True)
@@ -73,10 +83,18 @@ def write_peft(folder: Path, adapter: PeftAdapter, base: str) -> None:
         tensors[f"{prefix}.lora_A.weight"] = adapter.tensors[site + FROZEN_SUFFIX]
         tensors[f"{prefix}.lora_B.weight"] = np.ascontiguousarray(adapter.tensors[site + STATE_SUFFIX].T)
     config = {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": adapter.rank,
-        "lora_alpha": adapter.alpha, "target_modules": list(adapter.sites), "lora_dropout": 0.0, "bias": "none",
-        "inference_mode": True, "fan_in_fan_out": False, "init_lora_weights": True,
-    }  # fmt: skip
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "target_modules": list(adapter.sites),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "inference_mode": True,
+        "fan_in_fan_out": False,
+        "init_lora_weights": True,
+    }
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / WEIGHTS_NAME, save(tensors, metadata={**adapter.metadata, "format": "pt"}))
     write_atomic(folder / CONFIG_NAME, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
@@ -104,11 +122,17 @@ def read_peft(folder: Path) -> PeftAdapter:
             raise ProgramError(f"the PEFT adapter's {name} is {list(array.shape)}, its r is {rank}", where=folder)
         found[site + (FROZEN_SUFFIX if kind == "A" else STATE_SUFFIX)] = array if kind == "A" else array.T.copy()
     adapter = PeftAdapter(rank, float(alpha), found, metadata)
-    unpaired = [name for name in found if name.replace(FROZEN_SUFFIX, STATE_SUFFIX) not in found
-                or name.replace(STATE_SUFFIX, FROZEN_SUFFIX) not in found]  # fmt: skip
+    unpaired = [
+        name
+        for name in found
+        if name.replace(FROZEN_SUFFIX, STATE_SUFFIX) not in found
+        or name.replace(STATE_SUFFIX, FROZEN_SUFFIX) not in found
+    ]
     if unpaired or not found:
-        raise ProgramError(f"the PEFT adapter lacks the other half of {unpaired[0]}" if unpaired else
-                           "the PEFT adapter is empty", where=folder)  # fmt: skip
+        raise ProgramError(
+            f"the PEFT adapter lacks the other half of {unpaired[0]}" if unpaired else "the PEFT adapter is empty",
+            where=folder,
+        )
     return adapter
 
 

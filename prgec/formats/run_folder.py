@@ -29,8 +29,19 @@ BEST_NAME = "best.safetensors"
 REPORT_NAME = "report.html"
 # Present where a run compiled its own program.
 PROGRAM_NAME = "program.pte"
-_OURS = {SUMMARY_NAME, METRICS_NAME, ADAPTER_NAME, PLOT_NAME, PARTIAL_METRICS_NAME, PROGRAM_NAME, JOURNAL_NAME,
-         PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME, BEST_NAME, REPORT_NAME}  # fmt: skip
+_OURS = {
+    SUMMARY_NAME,
+    METRICS_NAME,
+    ADAPTER_NAME,
+    PLOT_NAME,
+    PARTIAL_METRICS_NAME,
+    PROGRAM_NAME,
+    JOURNAL_NAME,
+    PARTIAL_JOURNAL_NAME,
+    SNAPSHOT_NAME,
+    BEST_NAME,
+    REPORT_NAME,
+}
 DEFAULT_PARENT = Path("runs")
 
 
@@ -61,8 +72,11 @@ class RunFolder:
             raise UsageError("--out is a file", where=out, hint="name a folder")
         foreign = sorted(p.name for p in out.iterdir() if not _is_ours(p.name)) if out.is_dir() else []
         if foreign and not force:
-            raise UsageError(f"--out holds {foreign[0]}, which is not from a run", where=out,
-                             hint="name another folder, or add --force")  # fmt: skip
+            raise UsageError(
+                f"--out holds {foreign[0]}, which is not from a run",
+                where=out,
+                hint="name another folder, or add --force",
+            )
         return cls(out)
 
     def file(self, name: str) -> Path:

@@ -91,8 +91,9 @@ def _locate(model: str) -> Path:
         raise CheckpointError("expected the folder of a checkpoint, found a file", where=path)
     hub_id = ALIASES.get(model, model)
     if hub_id.count("/") != 1 or hub_id.startswith((".", "/", "~")):
-        raise CheckpointError(f"there is no folder, alias or hub id {model!r}",
-                              hint=f"aliases: {DEMO}, {', '.join(ALIASES)}")  # fmt: skip
+        raise CheckpointError(
+            f"there is no folder, alias or hub id {model!r}", hint=f"aliases: {DEMO}, {', '.join(ALIASES)}"
+        )
     return _from_hub(hub_id)
 
 
@@ -108,8 +109,9 @@ def _from_hub(hub_id: str) -> Path:
         return Path(snapshot_download(hub_id, allow_patterns=_DOWNLOADED))
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
-        raise CheckpointError(f"{hub_id} is not in the local cache and could not be downloaded: {reason}",
-                              hint=_PASS_A_FOLDER) from error  # fmt: skip
+        raise CheckpointError(
+            f"{hub_id} is not in the local cache and could not be downloaded: {reason}", hint=_PASS_A_FOLDER
+        ) from error
 
 
 def _shards(path: Path) -> tuple[Path, ...]:

@@ -90,8 +90,11 @@ def _check_causal(checkpoint: Checkpoint) -> None:
         known.update((names,) if isinstance(names, str) else names)
     named = [str(name) for name in checkpoint.config.get("architectures") or ()]
     if named and known.isdisjoint(named):
-        raise CheckpointError(f"{named[0]} is not a causal language model", where=checkpoint.path,
-                              hint="choose a model whose config.json names a ...ForCausalLM")  # fmt: skip
+        raise CheckpointError(
+            f"{named[0]} is not a causal language model",
+            where=checkpoint.path,
+            hint="choose a model whose config.json names a ...ForCausalLM",
+        )
 
 
 def _from_pretrained(checkpoint: Checkpoint, attention: str) -> tuple[nn.Module, dict[str, Any]] | None:
@@ -100,9 +103,15 @@ def _from_pretrained(checkpoint: Checkpoint, attention: str) -> tuple[nn.Module,
 
     try:
         loaded: tuple[nn.Module, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
-            checkpoint.path, dtype=torch.float32, attn_implementation=attention, local_files_only=True,
-            use_safetensors=True, trust_remote_code=False, output_loading_info=True, ignore_mismatched_sizes=True,
-        )  # fmt: skip
+            checkpoint.path,
+            dtype=torch.float32,
+            attn_implementation=attention,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
     except ValueError as error:
         if "does not support an attention implementation" not in str(error):
             raise
@@ -152,8 +161,11 @@ def _check_all_loaded(info: dict[str, Any], checkpoint: Checkpoint) -> None:
     """Refuse weights that do not fit the configuration: transformers fills the gaps with random numbers."""
     missing, mismatched = sorted(info["missing_keys"]), sorted(info["mismatched_keys"])
     if missing:
-        raise CheckpointError(f"the checkpoint lacks {len(missing)} of the model's weights, first {missing[0]}",
-                              where=checkpoint.path, hint="config.json may belong to another model")  # fmt: skip
+        raise CheckpointError(
+            f"the checkpoint lacks {len(missing)} of the model's weights, first {missing[0]}",
+            where=checkpoint.path,
+            hint="config.json may belong to another model",
+        )
     if mismatched:
         name, found, expected = mismatched[0]
         raise CheckpointError(f"{name} is {list(found)}; config.json asks for {list(expected)}", where=checkpoint.path)

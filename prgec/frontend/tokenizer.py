@@ -43,8 +43,9 @@ def pack_tokenizer(checkpoint: Path) -> bytes:
 
 def _load_with_transformers(checkpoint: Path) -> Any:
     if not any((checkpoint / name).is_file() for name in _TOKENIZER_FILES):
-        raise CheckpointError("the checkpoint has no tokenizer", where=checkpoint,
-                              hint=f"expected {' or '.join(_TOKENIZER_FILES)}")  # fmt: skip
+        raise CheckpointError(
+            "the checkpoint has no tokenizer", where=checkpoint, hint=f"expected {' or '.join(_TOKENIZER_FILES)}"
+        )
     # Imported here: programs are opened without transformers.
     from transformers import AutoTokenizer, LlamaTokenizer
 
@@ -56,8 +57,11 @@ def _load_with_transformers(checkpoint: Path) -> Any:
     except Exception as error:  # transformers raises a dozen unrelated types here
         raise CheckpointError(f"cannot load the tokenizer: {error}", where=checkpoint) from error
     if getattr(tokenizer, "backend_tokenizer", None) is None:
-        raise CheckpointError(f"{type(tokenizer).__name__} has no fast form", where=checkpoint,
-                              hint=f"save the checkpoint with a {TOKENIZER_JSON}")  # fmt: skip
+        raise CheckpointError(
+            f"{type(tokenizer).__name__} has no fast form",
+            where=checkpoint,
+            hint=f"save the checkpoint with a {TOKENIZER_JSON}",
+        )
     return tokenizer
 
 
@@ -88,9 +92,10 @@ def _settings(tokenizer: Any) -> dict[str, Any]:
         # Asked of the tokenizer itself: configuration flags and post-processors contradict each other in the wild.
         "add_bos": bos_id is not None and tokenizer("a")["input_ids"][:1] == [bos_id],
         "chat_template": template if isinstance(template, str) else None,
-        "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()
-                           if isinstance(token, str)},
-    }  # fmt: skip
+        "special_tokens": {
+            name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)
+        },
+    }
 
 
 def _zip(members: dict[str, bytes]) -> bytes:

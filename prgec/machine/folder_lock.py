@@ -42,8 +42,11 @@ class FolderLock:
             # File systems without locks run unlocked: better than not at all.
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 os.close(self._descriptor)
-                raise UsageError("another run is writing to this folder", where=self._path,
-                                 hint="wait until it ends, or name another --out") from error  # fmt: skip
+                raise UsageError(
+                    "another run is writing to this folder",
+                    where=self._path,
+                    hint="wait until it ends, or name another --out",
+                ) from error
         return self
 
     def __exit__(

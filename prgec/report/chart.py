@@ -54,14 +54,18 @@ def chart(title: str, lines: Sequence[Line], *, wide: bool = False) -> str:
         dotted = " dotted" if line.dots else ""
         parts.append(f"<polyline class='line {line.style}{dotted}' points='{path}'/>")
         if line.dots:
-            parts += [f"<circle class='dot {line.style}' cx='{x:.1f}' cy='{y:.1f}' r='3'><title>"
-                      f"step {value_x:g}: {value_y:.4g}</title></circle>"
-                      for (x, y), value_x, value_y in zip(points, line.xs, line.ys, strict=True)]  # fmt: skip
+            parts += [
+                f"<circle class='dot {line.style}' cx='{x:.1f}' cy='{y:.1f}' r='3'><title>"
+                f"step {value_x:g}: {value_y:.4g}</title></circle>"
+                for (x, y), value_x, value_y in zip(points, line.xs, line.ys, strict=True)
+            ]
     legend = "".join(f"<span><i class='{line.style}'></i>{html.escape(line.name)}</span>" for line in lines)
-    return (f"<figure class='{'wide' if wide else ''}'><figcaption>{html.escape(title)}"
-            f"<span class='legend'>{legend}</span></figcaption>"
-            f"<svg viewBox='0 0 {width} {_HEIGHT}' role='img' aria-label='{html.escape(title, quote=True)}'>"
-            f"{''.join(parts)}</svg></figure>")  # fmt: skip
+    return (
+        f"<figure class='{'wide' if wide else ''}'><figcaption>{html.escape(title)}"
+        f"<span class='legend'>{legend}</span></figcaption>"
+        f"<svg viewBox='0 0 {width} {_HEIGHT}' role='img' aria-label='{html.escape(title, quote=True)}'>"
+        f"{''.join(parts)}</svg></figure>"
+    )
 
 
 def _grid(
@@ -75,8 +79,10 @@ def _grid(
     parts = []
     for tick in y_ticks:
         y = place(x_low, tick)[1]
-        parts.append(f"<line class='grid' x1='{_LEFT}' x2='{width - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}'/>"
-                     f"<text x='{_LEFT - 8}' y='{y + 4:.1f}' text-anchor='end'>{_label(tick)}</text>")  # fmt: skip
+        parts.append(
+            f"<line class='grid' x1='{_LEFT}' x2='{width - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}'/>"
+            f"<text x='{_LEFT - 8}' y='{y + 4:.1f}' text-anchor='end'>{_label(tick)}</text>"
+        )
     for tick in x_ticks:
         if x_low <= tick <= x_high:
             x = place(tick, y_ticks[0])[0]

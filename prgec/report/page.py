@@ -81,9 +81,11 @@ def _headline(run: RunRecord) -> str:
     status = str(run.summary.get("status", "under way"))
     what = " on ".join(str(manifest[key]) for key in ("model", "backend") if key in manifest)
     steps = f"{len(run.steps):,} steps"
-    return (f"<header><p class='kicker'>prgec run</p><h1>{html.escape(run.name)}</h1>"
-            f"<p class='lead'>{html.escape(what)}{', ' if what else ''}{steps}"
-            f"<span class='status {_status_class(status)}'>{html.escape(status)}</span></p></header>")  # fmt: skip
+    return (
+        f"<header><p class='kicker'>prgec run</p><h1>{html.escape(run.name)}</h1>"
+        f"<p class='lead'>{html.escape(what)}{', ' if what else ''}{steps}"
+        f"<span class='status {_status_class(status)}'>{html.escape(status)}</span></p></header>"
+    )
 
 
 def _status_class(status: str) -> str:
@@ -116,9 +118,11 @@ def _cards(run: RunRecord) -> str:
 
 def _card(title: str, value: str, note: str, *, is_main: bool = False) -> str:
     kind = "card main" if is_main else "card"
-    return (f"<div class='{kind}'><div class='name'>{html.escape(title)}</div>"
-            f"<div class='value'>{html.escape(value)}</div>"
-            f"<div class='note'>{html.escape(note)}</div></div>")  # fmt: skip
+    return (
+        f"<div class='{kind}'><div class='name'>{html.escape(title)}</div>"
+        f"<div class='value'>{html.escape(value)}</div>"
+        f"<div class='note'>{html.escape(note)}</div></div>"
+    )
 
 
 def _charts(run: RunRecord) -> str:
@@ -143,11 +147,16 @@ def _charts(run: RunRecord) -> str:
         values = [100 * line["eval_accuracy"] for line in scored]
         accuracy = Line("evaluation", [line["step"] for line in scored], values, "three", dots=True)
         figures.append(chart("Accuracy, %", [accuracy]))
-    figures.append(chart("Projected gradient g", [
-        Line("size: root mean square over queries", steps, size_g, "faint"),
-        Line(f"size, {smooth}", steps[window - 1 :], _running_mean(size_g, window), "one"),
-        Line(f"mean over queries, {smooth}", steps[window - 1 :], _running_mean(mean_g, window), "two"),
-    ]))  # fmt: skip
+    figures.append(
+        chart(
+            "Projected gradient g",
+            [
+                Line("size: root mean square over queries", steps, size_g, "faint"),
+                Line(f"size, {smooth}", steps[window - 1 :], _running_mean(size_g, window), "one"),
+                Line(f"mean over queries, {smooth}", steps[window - 1 :], _running_mean(mean_g, window), "two"),
+            ],
+        )
+    )
     figures.append(chart("Learning rate", [Line("lr", steps, [step["lr"] for step in run.steps], "three")]))
     timed = [step for step in run.steps if step.get("seconds") is not None]
     if len(timed) > window + 1:
@@ -180,8 +189,10 @@ def _samples(run: RunRecord) -> str:
         f"{_answer(row['before'], row['right'])}{_answer(row['after'], row['right'])}</tr>"
         for row in rows
     )
-    return ("<section><h2>Answers before and after</h2><table class='samples'><thead><tr><th>prompt</th><th>right</th>"
-            f"<th>before</th><th>after</th></tr></thead><tbody>{body}</tbody></table></section>")  # fmt: skip
+    return (
+        "<section><h2>Answers before and after</h2><table class='samples'><thead><tr><th>prompt</th><th>right</th>"
+        f"<th>before</th><th>after</th></tr></thead><tbody>{body}</tbody></table></section>"
+    )
 
 
 def _answer(text: str, right: str) -> str:

@@ -45,7 +45,7 @@ class RunFiles:
         test = load_dataset(options.eval_data, options.task) if options.eval_data else None
         if train is not None and test is not None and test.task != train.task:
             raise DataError(f"--data is of task {train.task.name}, --eval-data of {test.task.name}", where=test.path,
-                            hint="name the task with --task")  # fmt: skip
+                            hint="name the task with --task")
         if train is None or not options.low_volume:
             return cls(options, train, test)
         few, dev = train.low_volume(options.seed)

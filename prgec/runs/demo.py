@@ -89,7 +89,7 @@ def run_demo(
     folder = RunFolder.choose(options.out, "demo", force=False)
     run_options = RunOptions(program=folder.path / PROGRAM_NAME, data=data_file("train"), eval_data=data_file("test"),
                              steps=options.steps, lr=options.lr, estimator=options.estimator, seed=options.seed,
-                             out=folder.path)  # fmt: skip
+                             out=folder.path)
     run_options.check()
     program = folder.file(PROGRAM_NAME)
     compile_model(CompileOptions(model="demo", output=program, backend=options.backend, seq_len=SEQ_LEN), on_stage)

@@ -61,7 +61,7 @@ def open_trained(run: Path, program: Path | None = None) -> Trained:
     for key in expected:
         if metadata.get(key) != expected[key] and key != "model":
             raise ProgramError(f"the adapter's {key} is {metadata.get(key)}, the program's is {expected[key]}",
-                               where=path)  # fmt: skip
+                               where=path)
     missing = [site.state_name for site in manifest.sites if site.state_name not in tensors]
     if missing:
         raise ProgramError(f"the adapter lacks {missing[0]}", where=path)
@@ -106,7 +106,7 @@ def _write_merged(trained: Trained, checkpoint: Checkpoint, output: Path) -> Non
     model: Any = load_model(checkpoint)
     if weights_sha256(model) != trained.manifest.base_sha256:
         raise ProgramError("the adapter belongs to other weights than this checkpoint's", where=checkpoint.path,
-                           hint="name the checkpoint the program was compiled from with --base")  # fmt: skip
+                           hint="name the checkpoint the program was compiled from with --base")
     adapter = trained.adapter
     with torch.no_grad():
         for site in trained.manifest.sites:
@@ -131,5 +131,5 @@ def _manifest_of_run(folder: Path) -> Manifest:
         summary = {}
     if not isinstance(summary, dict) or "manifest" not in summary:
         raise UsageError("nothing says which program the adapter belongs to", where=folder,
-                         hint="name the .pte with --program")  # fmt: skip
+                         hint="name the .pte with --program")
     return Manifest.from_json(json.dumps(summary["manifest"]))

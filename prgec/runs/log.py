@@ -99,7 +99,7 @@ class RunLog:
             self._has_steps = True
             done = intervention(record.losses, record.g, record.eps, self._estimator)
             self._metrics.write(step=record.step, loss=_number(mean_loss(record)), lr=record.lr, g=record.g.tolist(),
-                                **({"limited": done} if done else {}), **seconds)  # fmt: skip
+                                **({"limited": done} if done else {}), **seconds)
         elif isinstance(record, EvaluationRecord):
             self._metrics.write(step=record.step, eval_loss=record.loss, eval_accuracy=record.accuracy, **seconds)
 
@@ -130,4 +130,4 @@ def check_nothing_is_lost(folder: RunFolder) -> None:
         return
     if num_steps:
         raise UsageError(f"--out holds an unfinished run of {num_steps} steps", where=folder.path,
-                         hint="go on with --resume, or discard it with --force")  # fmt: skip
+                         hint="go on with --resume, or discard it with --force")

@@ -113,7 +113,7 @@ def probe_rates(
     options.check()
     files = RunFiles.read(options, listener)
     program = open_program(options.program, options.engine, base=options.base, device=options.device,
-                           compiled=options.compiled)  # fmt: skip
+                           compiled=options.compiled)
     if options.adapter is not None:
         load_adapter(options.adapter, program)
     rows, test, dev = files.encode(program)
@@ -135,7 +135,7 @@ def probe_rates(
 def _probe(
     program: GeneratingProgram, rows: Sequence[Row], judged: RowSet, options: RunOptions, steps: int,
     should_stop: Callable[[], bool],
-) -> Probe:  # fmt: skip
+) -> Probe:
     trainer = Trainer(program, find_estimator(options.estimator), eps=options.eps, seed=options.seed)
     manifest = program.manifest
     try:

@@ -37,7 +37,7 @@ _NAMES = {
     "lr": "--lr", "eps": "--eps", "schedule": "--lr-schedule or --warmup", "estimator": "--estimator",
     "num_examples": "the number of examples", "rows_crc": "the data", "program_sha256": "the program",
     "start_sha256": "the adapter to start from", "max_g": "--max-g", "policies": "--over-limit or --not-finite",
-}  # fmt: skip
+}
 
 
 def header_of(options: RunOptions, program: TrainableProgram, rows: Sequence[Row]) -> Header:
@@ -45,7 +45,7 @@ def header_of(options: RunOptions, program: TrainableProgram, rows: Sequence[Row
     m = program.manifest
     return Header(m.q, m.batch_size, options.seed, options.steps, options.lr, options.eps, course(options),
                   options.estimator, len(rows), fingerprint(rows), identity(m), masters_sha256(program),
-                  options.limits.max_g, options.limits.flags)  # fmt: skip
+                  options.limits.max_g, options.limits.flags)
 
 
 def resume(program: TrainableProgram, folder: RunFolder, header: Header) -> Journal | None:
@@ -93,7 +93,7 @@ def rebuild(program: TrainableProgram, journal: Journal, step: int | None) -> in
         raise DataError("the journal is of a program with other weights, sites, rank, alpha or A", where=journal.path)
     if journal.header.start_sha256 != masters_sha256(program):
         raise DataError("the journal's run began from another adapter", where=journal.path,
-                        hint="name it with --adapter")  # fmt: skip
+                        hint="name it with --adapter")
     available = len(journal.steps)
     last = available if step is None else step
     if not 0 <= last <= available:
@@ -137,16 +137,16 @@ def _check_same_run(journal: Journal, header: Header) -> None:
         if found != expected:
             detail = "" if field.name.endswith(("sha256", "crc")) else f": {found}, not {expected}"
             raise UsageError(f"{_NAMES[field.name]} differs from the run to resume{detail}", where=journal.path,
-                             hint="resume with the flags the run was started with")  # fmt: skip
+                             hint="resume with the flags the run was started with")
 
 
 def _check_replayable(manifest: Manifest, journal: Journal) -> None:
     if manifest.state != "seeded":
         raise UsageError("a program with dual state keeps its noise in memory: its runs cannot be replayed",
-                         hint="compile it with --state seeded")  # fmt: skip
+                         hint="compile it with --state seeded")
     if manifest.q != journal.header.q:
         raise DataError(f"the journal is of a program with q = {journal.header.q}; this one has q = {manifest.q}",
-                        where=journal.path)  # fmt: skip
+                        where=journal.path)
 
 
 def _load_snapshot(program: TrainableProgram, journal: Journal, folder: RunFolder) -> int:
@@ -182,4 +182,4 @@ def _replay(program: TrainableProgram, journal: Journal, first: int, last: int) 
         program.apply(record.g, record.lr, journal.header.seed, record.step + 1)
         if record.step == checked and masters_sha256(program) != states[checked]:
             raise ProgramError(f"the replay of step {checked} gives another state than the run had",
-                               where=journal.path, hint="was the run made on another kind of processor?")  # fmt: skip
+                               where=journal.path, hint="was the run made on another kind of processor?")

@@ -105,7 +105,7 @@ class _Session:
         if not (options.resume or options.force):
             check_nothing_is_lost(folder)
         program = open_program(options.program, options.engine, base=options.base, device=options.device,
-                               compiled=options.compiled)  # fmt: skip
+                               compiled=options.compiled)
         if options.adapter is not None:
             load_adapter(options.adapter, program)
         if (remark := estimator.remark(program.manifest.q)) is not None:
@@ -120,7 +120,7 @@ class _Session:
         session = cls(options, listener, should_stop, folder, program,
                       Trainer(program, estimator, eps=options.eps, seed=options.seed, limits=options.limits),
                       rows, eval_set, dev_set, BestState(options.patience, folder), header, journal, initial,
-                      Divergence(options.diverged, options.window), start)  # fmt: skip
+                      Divergence(options.diverged, options.window), start)
         if journal is not None:
             session._take_up(journal)
         return session
@@ -174,7 +174,7 @@ class _Session:
         if go_back(self.program, self.initial, self.folder.file(PARTIAL_JOURNAL_NAME), step):
             self.best.step = step
             logger.warning("kept the state of step %d, the end of the %d steps with the lowest losses", step,
-                           self.options.window)  # fmt: skip
+                           self.options.window)
         else:
             logger.warning("this program's state cannot be replayed: kept the last one")
 
@@ -291,4 +291,4 @@ class _Session:
             "manifest": json.loads(self.program.manifest.to_json()),
             "samples": samples(self.eval_set, result.before, result.after),
             "peak_rss_bytes": peak_rss_bytes(),
-        })  # fmt: skip
+        })

@@ -43,9 +43,20 @@ class ConMezo(Mezo):
         UsageError: If there is no such space, or theta or beta is out of range.
     """
 
-    def __init__(self, model: str, *, seed: int, space: str = "lora-fa", eps: float = 1e-2, theta: float = 1.35,
-                 beta: float = 0.99, warmup: int = 60, batch_size: int = 16, rank: int = 16,
-                 alpha: float = 32.0) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: str,
+        *,
+        seed: int,
+        space: str = "lora-fa",
+        eps: float = 1e-2,
+        theta: float = 1.35,
+        beta: float = 0.99,
+        warmup: int = 60,
+        batch_size: int = 16,
+        rank: int = 16,
+        alpha: float = 32.0,
+    ) -> None:
         if not (0.0 <= theta <= math.pi / 2 and 0.0 <= beta < 1.0):
             raise UsageError(f"theta is {theta} and beta {beta}; expected 0 to pi/2 and 0 to 1")
         super().__init__(model, seed=seed, space=space, eps=eps, q=1, batch_size=batch_size, rank=rank, alpha=alpha)

@@ -38,8 +38,14 @@ def plot_curves(path: Path, study: Study, results: Sequence[Result]) -> None:
             color = f"C{number % 10}"
             style = "-" if number < 10 else "--"
             axes.plot(rows, [fmean(each) for each in scores], style, color=color, label=method.name)
-            axes.fill_between(rows, [min(each) for each in scores], [max(each) for each in scores], color=color,
-                              alpha=0.12, linewidth=0)  # fmt: skip
+            axes.fill_between(
+                rows,
+                [min(each) for each in scores],
+                [max(each) for each in scores],
+                color=color,
+                alpha=0.12,
+                linewidth=0,
+            )
         axes.set(title=task.name, xlabel="rows of forward passes")
     panels[0].set(ylabel="accuracy on dev")
     handles, labels = panels[0].get_legend_handles_labels()

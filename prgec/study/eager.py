@@ -44,8 +44,17 @@ class EagerProgram:
         UsageError: If there is no such space.
     """
 
-    def __init__(self, model: str, *, space: str, seed: int, batch_size: int, seq_len: int = 64, num_labels: int = 8,
-                 settings: Settings | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: str,
+        *,
+        space: str,
+        seed: int,
+        batch_size: int,
+        seq_len: int = 64,
+        num_labels: int = 8,
+        settings: Settings | None = None,
+    ) -> None:
         if space not in SPACES:
             raise UsageError(f"unknown space {space!r}", hint=f"known: {', '.join(SPACES)}")
         checkpoint = find_checkpoint(model)
@@ -58,14 +67,24 @@ class EagerProgram:
     def losses(self, batch: Batch) -> Tensor:
         """Return the loss of each of the B examples of a training batch, with a graph behind it: f32[B]."""
         size = self.manifest.batch_size  # the rows behind are the same examples under another sign
-        tokens, label_pos, targets = (torch.from_numpy(array[:size]) for array in
-                                      (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK))  # fmt: skip
+        tokens, label_pos, targets = (
+            torch.from_numpy(array[:size]) for array in (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
+        )
         loss: Tensor = self._loss(tokens, label_pos, targets)
         return loss
 
     @torch.no_grad()
-    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
-                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+    def forward(
+        self,
+        tokens_NT: IntArray,
+        label_pos_NK: IntArray,
+        targets_NK: IntArray,
+        g_q: FloatArray,
+        lr: float,
+        eps: float,
+        seed: int,
+        step: int,
+    ) -> FloatArray:
         """Return the loss of every row under the present weights: f32[N]; the last five inputs mean nothing here."""
         loss_N: Tensor = self._loss(*map(torch.from_numpy, (tokens_NT, label_pos_NK, targets_NK)))
         result: FloatArray = loss_N.numpy()
@@ -100,8 +119,23 @@ def _manifest(
     name: str, model: nn.Module, tokenizer: Tokenizer, batch_size: int, seq_len: int, num_labels: int
 ) -> Manifest:
     vocab_size = int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
-    blank = Manifest(model=name, architecture=type(model).__name__, backend="eager", q=1, batch_size=batch_size,
-                     seq_len=seq_len, dynamic_seq_len=True, num_labels=num_labels, vocab_size=vocab_size, rank=1,
-                     alpha=1.0, a_seed=0, state="seeded", quantize="none", sites=(), pipeline="",
-                     base_sha256="")  # fmt: skip
+    blank = Manifest(
+        model=name,
+        architecture=type(model).__name__,
+        backend="eager",
+        q=1,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        dynamic_seq_len=True,
+        num_labels=num_labels,
+        vocab_size=vocab_size,
+        rank=1,
+        alpha=1.0,
+        a_seed=0,
+        state="seeded",
+        quantize="none",
+        sites=(),
+        pipeline="",
+        base_sha256="",
+    )
     return replace(blank, pad_token_id=tokenizer.pad_id)

@@ -32,8 +32,17 @@ class FirstOrder:
         UsageError: If there is no such optimiser.
     """
 
-    def __init__(self, model: str, *, seed: int, space: str = "full", optimizer: str = "adam", batch_size: int = 16,
-                 rank: int = 16, alpha: float = 32.0) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: str,
+        *,
+        seed: int,
+        space: str = "full",
+        optimizer: str = "adam",
+        batch_size: int = 16,
+        rank: int = 16,
+        alpha: float = 32.0,
+    ) -> None:
         if optimizer not in OPTIMIZERS:
             raise UsageError(f"unknown optimizer {optimizer!r}", hint=f"known: {', '.join(OPTIMIZERS)}")
         settings = Settings(rank, alpha)

@@ -36,8 +36,19 @@ class Mezo:
         vera_rank: Rank of VeRA.
     """
 
-    def __init__(self, model: str, *, seed: int, space: str = "full", eps: float = 1e-3, q: int = 1,
-                 batch_size: int = 16, rank: int = 16, alpha: float = 32.0, vera_rank: int = 256) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: str,
+        *,
+        seed: int,
+        space: str = "full",
+        eps: float = 1e-3,
+        q: int = 1,
+        batch_size: int = 16,
+        rank: int = 16,
+        alpha: float = 32.0,
+        vera_rank: int = 256,
+    ) -> None:
         settings = Settings(rank, alpha, vera_rank)
         self.program = EagerProgram(model, space=space, seed=seed, batch_size=batch_size, settings=settings)
         self.batch_size = batch_size

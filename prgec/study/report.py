@@ -30,8 +30,11 @@ def report(study: Study, results: Sequence[Result], command: str) -> str:
     """
     steps = f"{study.forward_rows:,} rows of forward passes a run (a backward pass counts as two forward passes)"
     done = {each.method for each in results}
-    study = replace(study, methods=tuple(each for each in study.methods if each.name in done),
-                    compare=tuple(pair for pair in study.compare if done.issuperset(pair)))  # fmt: skip
+    study = replace(
+        study,
+        methods=tuple(each for each in study.methods if each.name in done),
+        compare=tuple(pair for pair in study.compare if done.issuperset(pair)),
+    )
     parts = [
         f"# {study.title}",
         f"{steps}; seeds {', '.join(map(str, study.seeds))}; options chosen on dev with the first {study.tune_seeds} "
@@ -55,8 +58,11 @@ def accuracy_table(study: Study, results: Sequence[Result]) -> str:
     rows = [["zero-shot (dev)", *(_zero_shot(results, task) for task in tasks), ""]]
     for method in study.methods:
         cells = [_cell([each.test_accuracy for each in of_method(results, method.name, task)]) for task in tasks]
-        means = [fmean(each.test_accuracy for each in of_method(results, method.name, task))
-                 for task in tasks if of_method(results, method.name, task)]  # fmt: skip
+        means = [
+            fmean(each.test_accuracy for each in of_method(results, method.name, task))
+            for task in tasks
+            if of_method(results, method.name, task)
+        ]
         rows.append([method.name, *cells, f"{100 * fmean(means):.1f}" if len(means) == len(tasks) else "-"])
     return _markdown(["method", *tasks, "mean of tasks"], rows)
 
@@ -93,8 +99,10 @@ def price_table(study: Study, results: Sequence[Result]) -> str:
             reached = [point for point in (first_at(each.curve, task.target) for each in runs) if point is not None]
             cells.append(_price(reached, len(runs)))
         rows.append([method.name, *cells])
-    note = ("Mean over the seeds that got there: thousands of forward rows, wall-clock s, CPU s; in brackets how many "
-            "did. Dev is scored at intervals, so a price is an upper bound.")  # fmt: skip
+    note = (
+        "Mean over the seeds that got there: thousands of forward rows, wall-clock s, CPU s; in brackets how many "
+        "did. Dev is scored at intervals, so a price is an upper bound."
+    )
     return f"{note}\n\n{_markdown(['method', *_target_heads(study)], rows)}"
 
 
@@ -113,8 +121,10 @@ def speed_table(study: Study, results: Sequence[Result]) -> str:
             shares.append(mine / other)
             cells.append(f"{shares[-1]:.2f} ({mine / 1000:.1f}k / {other / 1000:.1f}k)")
         rows.append([f"{pair[0]} / {pair[1]}", *cells, f"{geometric_mean(shares):.2f}" if shares else "-"])
-    note = ("One method's forward rows as a share of another's, over equal seeds; a run that never got there counts "
-            "with all the rows it spent.")  # fmt: skip
+    note = (
+        "One method's forward rows as a share of another's, over equal seeds; a run that never got there counts "
+        "with all the rows it spent."
+    )
     return f"{note}\n\n{_markdown(['pair', *_target_heads(study), 'geometric mean'], rows)}"
 
 
@@ -129,15 +139,36 @@ def options_table(study: Study, results: Sequence[Result]) -> str:
         chosen = []
         for task in study.tasks:
             of_task = of_method(results, method.name, task.name)
-            values = [f"{of_task[0].options[name]:g}" if isinstance(of_task[0].options[name], float)
-                      else str(of_task[0].options[name]) for name in searched] if of_task else []  # fmt: skip
+            values = (
+                [
+                    f"{of_task[0].options[name]:g}"
+                    if isinstance(of_task[0].options[name], float)
+                    else str(of_task[0].options[name])
+                    for name in searched
+                ]
+                if of_task
+                else []
+            )
             chosen.append(" / ".join(values) or "-")
         failures = sum(bool(each.failure) for each in runs)
-        rows.append([method.name, *chosen, f"{fmean(each.steps for each in runs):.0f}",
-                     f"{fmean(each.curve[-1].cpu_s for each in runs):.1f}",
-                     f"{fmean(each.curve[-1].wall_s for each in runs):.1f}", str(failures)])  # fmt: skip
-    names = sorted({name for method in study.methods for name in method.grid[0]
-                    if len({str(options[name]) for options in method.grid}) > 1})  # fmt: skip
+        rows.append(
+            [
+                method.name,
+                *chosen,
+                f"{fmean(each.steps for each in runs):.0f}",
+                f"{fmean(each.curve[-1].cpu_s for each in runs):.1f}",
+                f"{fmean(each.curve[-1].wall_s for each in runs):.1f}",
+                str(failures),
+            ]
+        )
+    names = sorted(
+        {
+            name
+            for method in study.methods
+            for name in method.grid[0]
+            if len({str(options[name]) for options in method.grid}) > 1
+        }
+    )
     head = ["method", *(f"{task.name}: {' / '.join(names) or 'no search'}" for task in study.tasks)]
     return _markdown([*head, "steps", "CPU s a run", "wall s a run", "diverged"], rows)
 
@@ -184,8 +215,9 @@ def _price(reached: Sequence[Point], num_runs: int) -> str:
         return "-"
     if not reached:
         return f"never (0 of {num_runs})"
-    rows, wall, cpu = (fmean(values) for values in zip(*((p.forward_rows, p.wall_s, p.cpu_s) for p in reached),
-                                                        strict=True))  # fmt: skip
+    rows, wall, cpu = (
+        fmean(values) for values in zip(*((p.forward_rows, p.wall_s, p.cpu_s) for p in reached), strict=True)
+    )
     return f"{rows / 1000:.1f}k, {wall:.1f} s, {cpu:.1f} s ({len(reached)} of {num_runs})"
 
 

@@ -89,8 +89,11 @@ def read_results(path: Path) -> dict[str, Result]:
         except (ValueError, TypeError, KeyError) as error:
             if number == len(lines):
                 break
-            raise DataError(f"line {number} is not a result: {error}", where=path,
-                            hint="delete the line; its run is then done again") from error  # fmt: skip
+            raise DataError(
+                f"line {number} is not a result: {error}",
+                where=path,
+                hint="delete the line; its run is then done again",
+            ) from error
         results[result.key] = result
     return results
 

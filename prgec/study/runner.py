@@ -132,10 +132,18 @@ def train(run: Run, study: Study) -> Result:
         failure = error.what
     test = course.score(data.test)
     return Result(
-        key=run.key(study), method=run.method, task=run.task.name, options=dict(run.options), seed=run.seed,
-        steps=course.steps_done, curve=tuple(course.curve), test_accuracy=test.accuracy or 0.0, test_loss=test.loss,
-        peak_bytes=course.peak_bytes, failure=failure,
-    )  # fmt: skip
+        key=run.key(study),
+        method=run.method,
+        task=run.task.name,
+        options=dict(run.options),
+        seed=run.seed,
+        steps=course.steps_done,
+        curve=tuple(course.curve),
+        test_accuracy=test.accuracy or 0.0,
+        test_loss=test.loss,
+        peak_bytes=course.peak_bytes,
+        failure=failure,
+    )
 
 
 @dataclass(frozen=True)
@@ -154,8 +162,11 @@ class _Data:
         dev, test = (encode_row_set(sets[split], program.tokenizer, program.manifest) for split in ("dev", "test"))
         for split, rows_of in (("dev", dev), ("test", test)):
             if not rows_of.examples or max(map(len, rows_of.choices), default=0) < 2:
-                raise DataError("a study scores choices, and there are none", where=getattr(task, split),
-                                hint="name the task of the data with task = ...")  # fmt: skip
+                raise DataError(
+                    "a study scores choices, and there are none",
+                    where=getattr(task, split),
+                    hint="name the task of the data with task = ...",
+                )
         return cls(rows, dev, test)
 
 

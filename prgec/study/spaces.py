@@ -76,9 +76,10 @@ def vera(model: nn.Module, settings: Settings, seed: int) -> list[nn.Parameter]:
     """Train two vectors of every layer."""
     generator = torch.Generator().manual_seed(seed)
     layers = _layers(model)
-    shared_a, shared_b = (torch.randn(settings.vera_rank, max(widths), generator=generator) / settings.vera_rank**0.5
-                          for widths in zip(*((each.in_features, each.out_features) for each in layers),
-                                            strict=True))  # fmt: skip
+    shared_a, shared_b = (
+        torch.randn(settings.vera_rank, max(widths), generator=generator) / settings.vera_rank**0.5
+        for widths in zip(*((each.in_features, each.out_features) for each in layers), strict=True)
+    )
     branches = _attach(model, lambda layer, _: _Vera(layer, shared_a, shared_b), seed)
     return [parameter for branch in branches for parameter in branch.parameters()]
 

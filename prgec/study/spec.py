@@ -6,7 +6,7 @@ import functools
 import hashlib
 import itertools
 import json
-import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +15,6 @@ from typing import Any
 from prgec.data.tasks import AUTO_TASK, TOML_SUFFIX
 from prgec.errors import DataError, UsageError
 from prgec.frontend.checkpoint import find_checkpoint
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Options = Mapping[str, Any]
 SPLITS = ("train", "dev", "test")
@@ -115,8 +110,15 @@ class Run:
         """
         files = [_file_sha256(getattr(self.task, split)) for split in SPLITS]
         task = _file_sha256(Path(self.task.task)) if self.task.task.endswith(TOML_SUFFIX) else self.task.task
-        parts = [_model_sha256(study.model), study.forward_rows, study.eval_every, files, task, dict(self.options),
-                 self.seed]  # fmt: skip
+        parts = [
+            _model_sha256(study.model),
+            study.forward_rows,
+            study.eval_every,
+            files,
+            task,
+            dict(self.options),
+            self.seed,
+        ]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -172,23 +174,33 @@ def _study(raw: dict[str, Any], path: Path) -> Study:
     methods = tuple(StudyMethod(name, expand({**defaults, **entry})) for name, entry in raw.pop("methods").items())
     known = {"title", "model", "forward_rows", "seeds", "tune_seeds", "eval_every", "threads", "compare"}
     if unknown := sorted(set(raw) - known):
-        raise UsageError(f"the study has {unknown[0]!r}, which nothing reads", where=path,
-                         hint=f"known: {', '.join(sorted(known))}, target, defaults, tasks, methods")  # fmt: skip
+        raise UsageError(
+            f"the study has {unknown[0]!r}, which nothing reads",
+            where=path,
+            hint=f"known: {', '.join(sorted(known))}, target, defaults, tasks, methods",
+        )
     for name in ("title", "model", "forward_rows", "seeds"):
         _ = raw[name]  # a KeyError names what is missing
     model = path.parent / raw["model"]
     study = Study(
-        **{**raw, "model": str(model) if model.exists() else raw["model"], "seeds": tuple(raw["seeds"]),
-           "compare": tuple((first, second) for first, second in raw.get("compare", ()))},
-        path=path, tasks=tasks, methods=methods,
-    )  # fmt: skip
+        **{
+            **raw,
+            "model": str(model) if model.exists() else raw["model"],
+            "seeds": tuple(raw["seeds"]),
+            "compare": tuple((first, second) for first, second in raw.get("compare", ())),
+        },
+        path=path,
+        tasks=tasks,
+        methods=methods,
+    )
     _check(study)
     return study
 
 
 def _task(name: str, entry: Options, folder: Path) -> StudyTask:
-    files = {split: folder / (entry[split] if split in entry else f"{entry['folder']}/{split}.jsonl")
-             for split in SPLITS}  # fmt: skip
+    files = {
+        split: folder / (entry[split] if split in entry else f"{entry['folder']}/{split}.jsonl") for split in SPLITS
+    }
     task = entry.get("task", AUTO_TASK)
     task = str(folder / task) if task.endswith(TOML_SUFFIX) else task
     return StudyTask(name, **files, task=task, target=float(entry["target"]))

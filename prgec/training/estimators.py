@@ -165,8 +165,12 @@ class Meazo:
 
 
 ESTIMATORS: dict[str, Callable[[], Estimator]] = {
-    "plain": Plain, "norm": Norm, "std": Std, "clip": Clip, "meazo": Meazo,
-}  # fmt: skip
+    "plain": Plain,
+    "norm": Norm,
+    "std": Std,
+    "clip": Clip,
+    "meazo": Meazo,
+}
 # docs/decisions/010-default-estimator.md: at one lr for all tasks it is ahead of the others with an lr tuned for each.
 DEFAULT_ESTIMATOR = "norm"
 

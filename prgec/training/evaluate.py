@@ -99,8 +99,9 @@ def evaluate(
     if isinstance(eval_set, EvalSet) and is_choice:
         chosen = [choices[i] for choices, i in zip(eval_set.choices, best.tolist(), strict=True)]
     if isinstance(eval_set, EvalSet) and eval_set.questions:
-        generated = generate(program, eval_set.questions, max_tokens=program.manifest.num_labels, stop=LINE_END,
-                             should_stop=should_stop)  # fmt: skip
+        generated = generate(
+            program, eval_set.questions, max_tokens=program.manifest.num_labels, stop=LINE_END, should_stop=should_stop
+        )
         if generated is None:
             return None
         chosen = generated
@@ -112,8 +113,10 @@ def evaluate(
 def _compare(examples: Sequence[Example], answers: Sequence[str]) -> tuple[float, float]:
     """Return the means of F1 and exact match."""
     pairs = list(zip(answers, (example.references for example in examples), strict=True))
-    return (sum(token_f1(answer, right) for answer, right in pairs) / len(pairs),
-            sum(exact_match(answer, right) for answer, right in pairs) / len(pairs))  # fmt: skip
+    return (
+        sum(token_f1(answer, right) for answer, right in pairs) / len(pairs),
+        sum(exact_match(answer, right) for answer, right in pairs) / len(pairs),
+    )
 
 
 def row_losses(
@@ -126,8 +129,9 @@ def row_losses(
     for batch in evaluation_batches(rows, program.manifest):
         if should_stop():
             return None
-        loss_N = program.forward(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, no_update,
-                                 lr=0.0, eps=0.0, seed=0, step=1)  # fmt: skip
+        loss_N = program.forward(
+            batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, no_update, lr=0.0, eps=0.0, seed=0, step=1
+        )
         losses[batch.indices] = loss_N[: len(batch.indices)]
         done += len(batch.indices)
         on_batch(done, len(rows))

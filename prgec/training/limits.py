@@ -46,8 +46,10 @@ class Limits:
         """
         if not (math.isfinite(self.max_g) and self.max_g >= 0):
             raise UsageError(f"--max-g is {self.max_g}; expected a finite number, 0 or more")
-        for flag, value, known in (("--over-limit", self.over_limit, OVER_LIMIT_POLICIES),
-                                   ("--not-finite", self.not_finite, NOT_FINITE_POLICIES)):  # fmt: skip
+        for flag, value, known in (
+            ("--over-limit", self.over_limit, OVER_LIMIT_POLICIES),
+            ("--not-finite", self.not_finite, NOT_FINITE_POLICIES),
+        ):
             if value not in known:
                 raise UsageError(f"{flag} is {value!r}; expected {' or '.join(known)}")
 
@@ -71,8 +73,10 @@ class Limits:
             if not np.isfinite(values).all():
                 if self.not_finite == SKIP:
                     return np.zeros_like(g_q)
-                raise NumericsError(f"the {name} of step {step} is not finite; training stopped, state kept",
-                                    hint="lower --lr or --eps, or go on with --not-finite skip")  # fmt: skip
+                raise NumericsError(
+                    f"the {name} of step {step} is not finite; training stopped, state kept",
+                    hint="lower --lr or --eps, or go on with --not-finite skip",
+                )
         bound = np.float32(self.max_g)
         if not self.max_g or (np.abs(g_q) <= bound).all():
             return g_q

@@ -44,8 +44,10 @@ def predict(
     """
     choices = [tuple(candidates) or example.candidates for example in examples]
     if any(len(set(each)) < 2 for each in choices):
-        raise UsageError("prediction chooses between candidates and needs at least two",
-                         hint="name them with --candidate TEXT, once for each, or use --generate")  # fmt: skip
+        raise UsageError(
+            "prediction chooses between candidates and needs at least two",
+            hint="name them with --candidate TEXT, once for each, or use --generate",
+        )
     pairs = [(example, choice) for example, each in zip(examples, choices, strict=True) for choice in each]
     rows = encode_rows(pairs, program.tokenizer, program.manifest)
     losses = row_losses(program, rows, on_batch, should_stop)

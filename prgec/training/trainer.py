@@ -107,8 +107,16 @@ class Trainer:
                 update is then never applied: the state is that of the step before, complete.
         """
         manifest, number = self._program.manifest, self.step_number + 1
-        loss_N = self._program.forward(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, self._pending,
-                                       self._pending_lr, self._eps, self._seed, number)  # fmt: skip
+        loss_N = self._program.forward(
+            batch.tokens_NT,
+            batch.label_pos_NK,
+            batch.targets_NK,
+            self._pending,
+            self._pending_lr,
+            self._eps,
+            self._seed,
+            number,
+        )
         self._pending, self._pending_lr = self._zeros, 0.0
         self.step_number = number
         with np.errstate(invalid="ignore"):  # what is not finite is for the limits to judge

@@ -34,8 +34,15 @@ from tests.models import TinyLlama
 EPS, LR, SEED = 1e-2, 5e-3, 2**40 + 5
 # Two sites of different widths; compiling more of them tells nothing new.
 MODEL = TinyLlama(hidden_size=16)
-SHAPES: dict[str, Any] = {"q": 2, "batch_size": 1, "seq_len": 8, "num_labels": 1, "rank": 4, "alpha": 8.0,
-                          "targets": ("q_proj", "v_proj")}  # fmt: skip
+SHAPES: dict[str, Any] = {
+    "q": 2,
+    "batch_size": 1,
+    "seq_len": 8,
+    "num_labels": 1,
+    "rank": 4,
+    "alpha": 8.0,
+    "targets": ("q_proj", "v_proj"),
+}
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
 
@@ -46,8 +53,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _exported(checkpoint: Path, **options: Any) -> ExportedProgram:
     settings = CompileOptions(model=str(checkpoint), output=Path("m.pte"), backend="cuda", **{**SHAPES, **options})
-    program = export_loss(load_model(find_checkpoint(str(checkpoint))), num_rows=settings.num_rows,
-                          seq_len=settings.seq_len, num_labels=settings.num_labels, dynamic=False)  # fmt: skip
+    program = export_loss(
+        load_model(find_checkpoint(str(checkpoint))),
+        num_rows=settings.num_rows,
+        seq_len=settings.seq_len,
+        num_labels=settings.num_labels,
+        dynamic=False,
+    )
     run_pipeline(program, parse_pipeline(default_pipeline(settings, CudaBackend()), pass_table()))
     return program.to_exported()
 
@@ -93,8 +105,9 @@ def test_step_is_one_partition_that_owns_its_state(checkpoint: Path) -> None:
     assert all("delegation_tag" in node.meta for node in calls)
     assert not [node for node in calls if "prge" in str(node.target)]
     signature = edge.graph_signature
-    state = {name for name, buffer in signature.inputs_to_buffers.items()
-             if buffer in signature.buffers_to_mutate.values()}  # fmt: skip
+    state = {
+        name for name, buffer in signature.inputs_to_buffers.items() if buffer in signature.buffers_to_mutate.values()
+    }
     assert len(state) == 2
     assert all("delegation_tag" in node.meta for node in edge.graph.nodes if node.name in state)
 
@@ -106,14 +119,23 @@ def test_mutable_buffers_have_more_than_one_element(checkpoint: Path) -> None:
     assert len(sizes) == 2 and min(sizes) > 1
 
 
-@pytest.mark.parametrize(("options", "dtypes"), [({}, {torch.bfloat16}), ({"dtype": "f16"}, {torch.float16}),
-                                                 ({"quantize": "int8", "group_size": 16}, {torch.bfloat16, torch.int8}),
-                                                 ({"dtype": "f32"}, set())])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "dtypes"),
+    [
+        ({}, {torch.bfloat16}),
+        ({"dtype": "f16"}, {torch.float16}),
+        ({"quantize": "int8", "group_size": 16}, {torch.bfloat16, torch.int8}),
+        ({"dtype": "f32"}, set()),
+    ],
+)
 def test_formats_of_weights(checkpoint: Path, options: dict[str, Any], dtypes: set[torch.dtype]) -> None:
     """A, B, norms and the loss stay f32, whatever the frozen layers are; tables of the noise are integers."""
     exported = _exported(checkpoint, **options)
-    found = {tensor.dtype for tensor in (*exported.state_dict.values(), *exported.constants.values())
-             if isinstance(tensor, torch.Tensor)}  # fmt: skip
+    found = {
+        tensor.dtype
+        for tensor in (*exported.state_dict.values(), *exported.constants.values())
+        if isinstance(tensor, torch.Tensor)
+    }
     assert found - {torch.float32, torch.int64, torch.bool} == dtypes
     trained = [tensor for name, tensor in exported.state_dict.items() if ".lora_" in name]
     assert len(trained) == 4 and all(tensor.dtype == torch.float32 for tensor in trained)

@@ -94,16 +94,23 @@ def test_the_sdk_is_named_for_the_exporter_only(monkeypatch: pytest.MonkeyPatch)
 class _Custom(ctypes.Structure):
     """Configuration of an HTP device: the SoC, at byte 4 up to QAIRT 2.37 and at byte 8 in the libraries tested."""
 
-    _fields_ = [("option", ctypes.c_uint32), ("at_4", ctypes.c_uint32), ("at_8", ctypes.c_uint32),
-                ("rest", ctypes.c_uint32 * 13)]  # fmt: skip
+    _fields_ = [
+        ("option", ctypes.c_uint32),
+        ("at_4", ctypes.c_uint32),
+        ("at_8", ctypes.c_uint32),
+        ("rest", ctypes.c_uint32 * 13),
+    ]
 
 
 class _Config(ctypes.Structure):
     _fields_ = [("option", ctypes.c_uint32), ("value", ctypes.POINTER(_Custom))]
 
 
-@pytest.mark.parametrize(("at_4", "at_8", "works"), [(57, 0, True), (0, 57, True), (9999, 9998, False)],
-                         ids=["as-executorch-writes-it", "as-the-library-wants-it", "no-such-chip"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("at_4", "at_8", "works"),
+    [(57, 0, True), (0, 57, True), (9999, 9998, False)],
+    ids=["as-executorch-writes-it", "as-the-library-wants-it", "no-such-chip"],
+)
 def test_the_adapter_creates_devices(at_4: int, at_8: int, works: bool) -> None:
     """Through the function table ExecuTorch gets, with either layout: the one refused is tried in the other."""
     load_libraries()

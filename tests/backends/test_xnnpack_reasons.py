@@ -49,19 +49,26 @@ def report() -> DelegationReport:
         ("aten.embedding", {"XNNPACK has no table lookup"}),
         ("aten.cumsum", {"XNNPACK has no such op"}),
         ("aten.pow", {"XNNPACK: only support power == 2, got 3"}),
-        ("aten.slice", {"tables are cut to T here; XNNPACK slices only fixed shapes",
-                        "XNNPACK slices only fixed shapes"}),
+        (
+            "aten.slice",
+            {"tables are cut to T here; XNNPACK slices only fixed shapes", "XNNPACK slices only fixed shapes"},
+        ),
         ("aten.gt", {"XNNPACK computes in floating point only"}),
         ("aten.where", {"the f32 loss"}),
         ("aten.div", {"the f32 loss"}),
         ("aten.neg", {"the f32 loss"}),
         ("aten.log_softmax", set()),
         ("aten._log_softmax", {"the f32 loss"}),
-        ("aten.view", {"XNNPACK reshapes to fixed sizes and at most one inferred size",
-                       "the state update; it changes memory that a delegate would cache"}),
+        (
+            "aten.view",
+            {
+                "XNNPACK reshapes to fixed sizes and at most one inferred size",
+                "the state update; it changes memory that a delegate would cache",
+            },
+        ),
         ("aten.sym_size", {"arithmetic on sizes"}),
     ],
-)  # fmt: skip
+)
 def test_reason(report: DelegationReport, op: str, reasons: set[str]) -> None:
     assert {each.reason for each in report.cpu_ops if each.op == op} == reasons
 

@@ -16,8 +16,21 @@ from prgec.engines.executorch.open import open_pte
 from prgec.errors import ProgramError
 from tests.models import TinyLlama
 
-KEYS = ["variant", "backend", "quantize", "q", "B", "T", "layers", "step_s", "peak_anon_bytes", "peak_rss_bytes",
-        "file_bytes", "compile_s", "delegates"]  # fmt: skip
+KEYS = [
+    "variant",
+    "backend",
+    "quantize",
+    "q",
+    "B",
+    "T",
+    "layers",
+    "step_s",
+    "peak_anon_bytes",
+    "peak_rss_bytes",
+    "file_bytes",
+    "compile_s",
+    "delegates",
+]
 VARIANT_NAMES = ["prgec", "inference"]
 
 
@@ -35,15 +48,32 @@ def out(checkpoint: Path) -> Path:
 
 
 def _bench(checkpoint: Path, *more: object, variants: list[str] = VARIANT_NAMES, backend: str = "portable") -> int:
-    return main(["bench", str(checkpoint), "--backend", backend, "--q", "1", "--seq-len", "8", "--repeats", "2",
-                 "--variants", ",".join(variants), *map(str, more)])  # fmt: skip
+    return main(
+        [
+            "bench",
+            str(checkpoint),
+            "--backend",
+            backend,
+            "--q",
+            "1",
+            "--seq-len",
+            "8",
+            "--repeats",
+            "2",
+            "--variants",
+            ",".join(variants),
+            *map(str, more),
+        ]
+    )
 
 
 def _programs(out: Path) -> dict[str, Path]:
     """Programs by whether they were made to train."""
     notes = {path: json.loads(path.read_text()) for path in (out / "programs").glob("*.json")}
-    return {"prgec" if "dualize" in note["recipe"]["pipeline"] else "inference": path.with_suffix(".pte")
-            for path, note in notes.items()}  # fmt: skip
+    return {
+        "prgec" if "dualize" in note["recipe"]["pipeline"] else "inference": path.with_suffix(".pte")
+        for path, note in notes.items()
+    }
 
 
 def test_document(out: Path) -> None:

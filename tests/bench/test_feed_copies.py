@@ -35,8 +35,13 @@ def _rows(num_rows: int) -> list[Tensor]:
 def _graph(name: str) -> Any:
     variant = VARIANTS[name]
     options = BenchOptions(model="tiny").compile_options(CELL, Path("model.pte"))
-    program = export_loss(TinyLlama().build(), num_rows=variant.rows(CELL.q, CELL.batch_size),
-                          seq_len=CELL.seq_len, num_labels=NUM_LABELS, dynamic=False)  # fmt: skip
+    program = export_loss(
+        TinyLlama().build(),
+        num_rows=variant.rows(CELL.q, CELL.batch_size),
+        seq_len=CELL.seq_len,
+        num_labels=NUM_LABELS,
+        dynamic=False,
+    )
     run_pipeline(program, pipeline_of(variant, CELL, options, load_backend("portable")))
     return program
 

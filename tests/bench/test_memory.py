@@ -29,8 +29,10 @@ def test_the_peak_counts_and_not_the_end() -> None:
 def test_mapped_files_are_not_anonymous(tmp_path: Path) -> None:
     path = tmp_path / "weights"
     path.write_bytes(b"w" * 200 * MB)
-    script = ("import mmap, sys, time; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ);"
-              "sum(m[i] for i in range(0, len(m), 4096)); time.sleep(0.3)")  # fmt: skip
+    script = (
+        "import mmap, sys, time; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ);"
+        "sum(m[i] for i in range(0, len(m), 4096)); time.sleep(0.3)"
+    )
     peak = watch(subprocess.Popen([sys.executable, "-c", script, str(path)]))
     assert peak.anon_bytes < 50 * MB
     assert peak.rss_bytes > 200 * MB

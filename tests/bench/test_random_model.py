@@ -30,8 +30,14 @@ def tool() -> ModuleType:
 
 def test_a_small_shape(tool: ModuleType, tmp_path: Path) -> None:
     for layers in (3, 2):  # the second overwrites the first
-        shape = tool.Shape(hidden_size=64, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
-                           intermediate_size=96, vocab_size=1000)  # fmt: skip
+        shape = tool.Shape(
+            hidden_size=64,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            intermediate_size=96,
+            vocab_size=1000,
+        )
         num_bytes = tool.write_checkpoint(shape, tmp_path, seed=1)
     checkpoint = find_checkpoint(str(tmp_path))
     assert len(checkpoint.shards) == len(list(tmp_path.glob("*.safetensors"))) == 4

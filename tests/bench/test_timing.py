@@ -37,8 +37,11 @@ def test_variants_take_turns_after_one_warm_up_each() -> None:
     machine = Machine()
     seconds = _interleave(machine, {"a": 1.0, "b": 2.0, "c": 4.0}, repeats=3)
     assert "".join(machine.ran) == "abc" * 4
-    assert seconds == {"a": dict.fromkeys(range(3), 1.0), "b": dict.fromkeys(range(3), 2.0),
-                       "c": dict.fromkeys(range(3), 4.0)}  # fmt: skip
+    assert seconds == {
+        "a": dict.fromkeys(range(3), 1.0),
+        "b": dict.fromkeys(range(3), 2.0),
+        "c": dict.fromkeys(range(3), 4.0),
+    }
 
 
 def test_a_slow_variant_sits_out_some_rounds_evenly() -> None:
@@ -48,10 +51,7 @@ def test_a_slow_variant_sits_out_some_rounds_evenly() -> None:
     assert len(seconds["a"]) == 12
 
 
-@pytest.mark.parametrize(
-    ("budget_s", "expected"),
-    [(120.0, 12), (1.0, 3)],
-)
+@pytest.mark.parametrize(("budget_s", "expected"), [(120.0, 12), (1.0, 3)])
 def test_enough_rounds_remain(budget_s: float, expected: int) -> None:
     seconds = _interleave(Machine(), {"a": 1.0, "slow": 10.0}, repeats=12, reducible=["slow"], budget_s=budget_s)
     assert len(seconds["slow"]) == expected

@@ -18,8 +18,13 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def _prgec(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "prgec", *map(str, arguments)], capture_output=True, text=True,
-                          cwd=REPOSITORY, check=False)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-m", "prgec", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +76,18 @@ def test_predict_texts(tiny_pte: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_predict_own_candidates(tiny_pte: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, document, _ = _call(capsys, "predict", tiny_pte, "--text", "the film is", "--candidate", " great",
-                              "--candidate", " lovely", "--json")  # fmt: skip
+    code, document, _ = _call(
+        capsys,
+        "predict",
+        tiny_pte,
+        "--text",
+        "the film is",
+        "--candidate",
+        " great",
+        "--candidate",
+        " lovely",
+        "--json",
+    )
     assert code == 0
     assert document["predictions"][0]["prompt"] == "the film is"
     assert set(document["predictions"][0]["losses"]) == {" great", " lovely"}
@@ -132,8 +147,9 @@ def test_bad_program_is_one_line(train_jsonl: Path, capsys: pytest.CaptureFixtur
 def test_divergence_has_its_exit_code(
     tiny_pte: Path, train_jsonl: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = _call(capsys, "run", tiny_pte, "--data", train_jsonl, "--lr", "1e38", "--estimator", "plain",
-                           "--out", tmp_path / "o")  # fmt: skip
+    code, out, err = _call(
+        capsys, "run", tiny_pte, "--data", train_jsonl, "--lr", "1e38", "--estimator", "plain", "--out", tmp_path / "o"
+    )
     assert (code, out) == (8, "")
     assert "is not finite; training stopped, state kept (" in err.splitlines()[-1]
 
@@ -173,6 +189,11 @@ def test_ctrl_c_finishes_the_step_and_writes_the_folder(tiny_pte: Path, train_js
     document = json.loads(stdout)
     assert document["interrupted"]
     assert 0 < document["steps"] < 10**7
-    assert {p.name for p in out.iterdir()} == {"adapter.safetensors", "journal.bin", "metrics.jsonl", "plot.png",
-                                                "run.json"}  # fmt: skip
+    assert {p.name for p in out.iterdir()} == {
+        "adapter.safetensors",
+        "journal.bin",
+        "metrics.jsonl",
+        "plot.png",
+        "run.json",
+    }
     assert len((out / "metrics.jsonl").read_text().splitlines()) == document["steps"]

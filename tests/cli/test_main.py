@@ -17,13 +17,33 @@ from prgec.cli import main as cli_main
 from prgec.cli.main import COMMANDS, Subcommand, main
 
 REPOSITORY = Path(__file__).parents[2]
-LIGHT_COMMANDS = ("compile", "tokenize", "run", "replay", "export", "report", "eval", "predict", "inspect", "opt",
-                  "demo", "bench", "doctor", "study")  # fmt: skip
+LIGHT_COMMANDS = (
+    "compile",
+    "tokenize",
+    "run",
+    "replay",
+    "export",
+    "report",
+    "eval",
+    "predict",
+    "inspect",
+    "opt",
+    "demo",
+    "bench",
+    "doctor",
+    "study",
+)
 
 
 def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=REPOSITORY,
-                          env={**os.environ, **environment}, check=False)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in LIGHT_COMMANDS)])
@@ -59,11 +79,13 @@ def test_no_arguments_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["fly"], "error: No such command 'fly'. (see prgec --help)\n"),
         (["run"], "error: Missing argument 'PROGRAM'. (see prgec run --help)\n"),
         (["run", "m.pte"], "error: a run needs either --data or --rows\n"),
-        (["run", "m.pte", "--data", "x", "--steps", "many"],
-         "error: Invalid value for '--steps': 'many' is not a valid integer. (see prgec run --help)\n"),
+        (
+            ["run", "m.pte", "--data", "x", "--steps", "many"],
+            "error: Invalid value for '--steps': 'many' is not a valid integer. (see prgec run --help)\n",
+        ),
         (["eval", "m.pte", "--data", "x", "--quick"], "error: No such option '--quick'. (see prgec eval --help)\n"),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr() == ("", message)
@@ -109,8 +131,10 @@ def test_unexpected_error_asks_for_a_report(failing, capsys: pytest.CaptureFixtu
     assert main(["fail"]) == 70
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == ("error: KeyError: 'sprocket' (this is a bug in prgec, please report with the output of the same "
-                   "command under PRGEC_DEBUG=1)\n")  # fmt: skip
+    assert err == (
+        "error: KeyError: 'sprocket' (this is a bug in prgec, please report with the output of the same "
+        "command under PRGEC_DEBUG=1)\n"
+    )
 
 
 @pytest.mark.parametrize("how", ["flag", "variable"])
@@ -171,17 +195,17 @@ def test_flags_are_frozen() -> None:
         found[name] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
         "compile": "--a-seed --alpha --backend --batch-size --data --dtype --dump-passes --emit-driver --generate "
-                   "--group-size --json --label-tokens --layers --lora-a --output --passes --prefix --q --quantize "
-                   "--quantize-embedding --rank --rng --save-program --seq-len --soc --state --static --targets "
-                   "--task -o",
+        "--group-size --json --label-tokens --layers --lora-a --output --passes --prefix --q --quantize "
+        "--quantize-embedding --rank --rng --save-program --seq-len --soc --state --static --targets "
+        "--task -o",
         "inspect": "--json",
         "doctor": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
         "run": "--adapter --base --data --device --diverged --early-stop --engine --eps --estimator --eval-data "
-               "--eval-every --eval-rows --force --init-adapter --json --low-volume --lr --lr-probe --lr-schedule "
-               "--max-g --not-finite --out --over-limit --prefix-cache --resume --rows --seed --snapshot-every --steps "
-               "--task --torch-compile --warmup --window",
+        "--eval-every --eval-rows --force --init-adapter --json --low-volume --lr --lr-probe --lr-schedule "
+        "--max-g --not-finite --out --over-limit --prefix-cache --resume --rows --seed --snapshot-every --steps "
+        "--task --torch-compile --warmup --window",
         "study": "--json --only --out",
         "replay": "--adapter --json --output --program --step -o",
         "export": "--base --format --json --output --program -o",
@@ -190,8 +214,8 @@ def test_flags_are_frozen() -> None:
         "predict": "--adapter --candidate --data --generate --json --task --text",
         "demo": "--backend --estimator --json --lr --out --seed --steps",
         "bench": "--backend --batch-size --json --layers --out --q --quantize --quantize-embedding --repeats --seq-len "
-                 "--variants",
-    }  # fmt: skip
+        "--variants",
+    }
 
 
 def test_a_mistyped_model_is_told_before_torch_is_imported() -> None:

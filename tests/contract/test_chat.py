@@ -100,16 +100,23 @@ def test_long_conversations_lose_their_first_turns(tmp_path: Path) -> None:
     tokenizer, _ = _both(tmp_path / "c", _marked(CHATML, marked=False))
     whole = encode_item(Conversation(tuple(TURNS), "w"), tokenizer).row
     length = len(whole.tokens) - whole.label_pos[3]
-    (row,) = encode_items([Conversation(tuple(TURNS), "w")], tokenizer,
-                          replace(MANIFEST, seq_len=length, num_labels=len(whole.targets)))  # fmt: skip
+    (row,) = encode_items(
+        [Conversation(tuple(TURNS), "w")], tokenizer, replace(MANIFEST, seq_len=length, num_labels=len(whole.targets))
+    )
     # The first three targets were predicted from positions that are gone; a row starts with what predicts the fourth.
-    assert row == Row(whole.tokens[-length:], tuple(p - whole.label_pos[3] for p in whole.label_pos[3:]),
-                      whole.targets[3:], truncated=True)  # fmt: skip
+    assert row == Row(
+        whole.tokens[-length:],
+        tuple(p - whole.label_pos[3] for p in whole.label_pos[3:]),
+        whole.targets[3:],
+        truncated=True,
+    )
 
 
 def test_template_that_rewrites_history(tmp_path: Path) -> None:
-    template = "{% for m in messages %}{% if not loop.last and m.role == 'assistant' %}-{% else %}{{ m.content }}" \
-               "{% endif %}{% endfor %}"  # fmt: skip
+    template = (
+        "{% for m in messages %}{% if not loop.last and m.role == 'assistant' %}-{% else %}{{ m.content }}"
+        "{% endif %}{% endfor %}"
+    )
     tokenizer, _ = _both(tmp_path / "c", template)
     with pytest.raises(DataError, match=r"writes earlier turns differently once later ones follow.*\(rows, line 1\)"):
         encode_item(Conversation(tuple(TURNS), "rows, line 1"), tokenizer)

@@ -17,9 +17,21 @@ from prgec.errors import CheckpointError, ProgramError
 from prgec.frontend.tokenizer import pack_tokenizer
 
 AWKWARD = [
-    "the film was great", " leading", "two  spaces", "tab\tand\nnewline\n", "na\u00efve \u65e5\u672c \U0001f389", "",
-    "e\u0301 \u00e9", "<s> inner </s>", "It was", " great", "a\u00a0b", "trailing ", "0123456789", "\u200bzero width",
-]  # fmt: skip
+    "the film was great",
+    " leading",
+    "two  spaces",
+    "tab\tand\nnewline\n",
+    "na\u00efve \u65e5\u672c \U0001f389",
+    "",
+    "e\u0301 \u00e9",
+    "<s> inner </s>",
+    "It was",
+    " great",
+    "a\u00a0b",
+    "trailing ",
+    "0123456789",
+    "\u200bzero width",
+]
 WORDS = "the film was great terrible awful lovely movie plot acting boring bright dull a an it is in of and It".split()
 
 
@@ -30,9 +42,18 @@ def sentencepiece_model() -> bytes:
     sentences = [" ".join(rng.choices(WORDS, k=rng.randint(3, 12))) for _ in range(500)]
     buffer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences), model_writer=buffer, vocab_size=340, model_type="bpe", byte_fallback=True,
-        character_coverage=1.0, pad_id=-1, normalization_rule_name="identity", remove_extra_whitespaces=False,
-        split_digits=True, minloglevel=2)  # fmt: skip
+        sentence_iterator=iter(sentences),
+        model_writer=buffer,
+        vocab_size=340,
+        model_type="bpe",
+        byte_fallback=True,
+        character_coverage=1.0,
+        pad_id=-1,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        split_digits=True,
+        minloglevel=2,
+    )
     return buffer.getvalue()
 
 
@@ -162,7 +183,7 @@ def _members(blob: bytes) -> dict[str, bytes]:
         (lambda m: _archive({**m, SETTINGS_JSON: _edit(m, pad_id=None)}), "pad_id = None"),
         (lambda m: _archive({**m, SETTINGS_JSON: _edit(m, eos_id=10**9)}), "beyond its vocabulary"),
     ],
-)  # fmt: skip
+)
 def test_bad_blob_is_one_clear_error(sp_checkpoint: Path, change, message: str) -> None:
     members = _members(pack_tokenizer(sp_checkpoint))
     with pytest.raises(ProgramError, match=message):

@@ -23,16 +23,44 @@ from prgec.contract.tokenizer import Tokenizer
 from prgec.frontend.tokenizer import pack_tokenizer
 
 AWKWARD = [
-    "", " ", "  two  blanks  ", "\t\r\n\v\f", "line\nline\r\nline", "a\u00a0b\u2003c\u3000d",
-    "\U0001f389\U0001f468\u200d\U0001f469\u200d\U0001f467\U0001f1e9\U0001f1ea\U0001f44d\U0001f3fd", "☃️ emoji: 🙂🙃",
-    "日本語のテキスト、句読点。", "中文没有空格", "한국어 문장입니다", "ไม่มีช่องว่าง", "हिन्दी में वाक्य",
-    "שלום עולם", "مرحبا بالعالم", "abc \u202eright-to-left\u202c def", "e\u0301 \u00e9 \ufb01 ½ ①", "\ufeffbom",
-    "x" * 5000, "great" * 400, "Donaudampfschifffahrtsgesellschaftskapitän" * 20, "null\x00byte", "\x00",
+    "",
+    " ",
+    "  two  blanks  ",
+    "\t\r\n\v\f",
+    "line\nline\r\nline",
+    "a\u00a0b\u2003c\u3000d",
+    "\U0001f389\U0001f468\u200d\U0001f469\u200d\U0001f467\U0001f1e9\U0001f1ea\U0001f44d\U0001f3fd",
+    "☃️ emoji: 🙂🙃",
+    "日本語のテキスト、句読点。",
+    "中文没有空格",
+    "한국어 문장입니다",
+    "ไม่มีช่องว่าง",
+    "हिन्दी में वाक्य",
+    "שלום עולם",
+    "مرحبا بالعالم",
+    "abc \u202eright-to-left\u202c def",
+    "e\u0301 \u00e9 \ufb01 ½ ①",
+    "\ufeffbom",
+    "x" * 5000,
+    "great" * 400,
+    "Donaudampfschifffahrtsgesellschaftskapitän" * 20,
+    "null\x00byte",
+    "\x00",
     "\x01\x02\x7f",
-    "0123456789 3.14159 1e-9", "<s>", "</s> <s> <unk>", "<pad>", "<|im_start|>user\nhi<|im_end|>", "<0x0A>", "\u2581",
-    "▁▁ under", "''\"\"“”", "C++/C#; a->b {x: [1, 2]}", "http://example.org/?q=a%20b", "\U0010fffd \ud7ff",
+    "0123456789 3.14159 1e-9",
+    "<s>",
+    "</s> <s> <unk>",
+    "<pad>",
+    "<|im_start|>user\nhi<|im_end|>",
+    "<0x0A>",
+    "\u2581",
+    "▁▁ under",
+    "''\"\"“”",
+    "C++/C#; a->b {x: [1, 2]}",
+    "http://example.org/?q=a%20b",
+    "\U0010fffd \ud7ff",
     "a" + "\u0301" * 60,
-]  # fmt: skip
+]
 WORDS = "the film was great terrible awful lovely movie plot acting boring 日本 שלום é ½ 🙂 a an it is in".split()
 
 
@@ -43,8 +71,15 @@ def _lines(count: int = 500) -> list[str]:
 
 def _sentencepiece(kind: str, **more: Any) -> bytes:
     buffer = io.BytesIO()
-    options = {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False,
-               "vocab_size": 340, "pad_id": -1, "character_coverage": 1.0, **more}  # fmt: skip
+    options = {
+        "byte_fallback": True,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "vocab_size": 340,
+        "pad_id": -1,
+        "character_coverage": 1.0,
+        **more,
+    }
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(_lines()), model_writer=buffer, model_type=kind, minloglevel=2, **options
     )
@@ -122,18 +157,25 @@ def _unigram(folder: Path) -> None:
     backend.normalizer = normalizers.NFKC()
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>",
-                                      show_progress=False)  # fmt: skip
+    trainer = trainers.UnigramTrainer(
+        vocab_size=120, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False
+    )
     backend.train_from_iterator(_lines(), trainer)
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>", "eos_token": "</s>"}
     _write(folder, settings, tokenizer_json=backend.to_str().encode())
 
 
 KINDS: dict[str, Callable[[Path], None]] = {
-    "llama-2": _llama_2, "llama-2-no-bos": _llama_2_no_bos, "llama-2-with-eos": _llama_2_with_eos,
-    "llama-2-fast": _llama_2_fast, "llama-2-without-dummy-prefix": _llama_2_without_dummy_prefix, "gpt-2": _gpt_2,
-    "qwen": _qwen, "llama-3": _llama_3, "unigram": _unigram,
-}  # fmt: skip
+    "llama-2": _llama_2,
+    "llama-2-no-bos": _llama_2_no_bos,
+    "llama-2-with-eos": _llama_2_with_eos,
+    "llama-2-fast": _llama_2_fast,
+    "llama-2-without-dummy-prefix": _llama_2_without_dummy_prefix,
+    "gpt-2": _gpt_2,
+    "qwen": _qwen,
+    "llama-3": _llama_3,
+    "unigram": _unigram,
+}
 
 
 @pytest.fixture(scope="module", params=KINDS)

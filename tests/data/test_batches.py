@@ -14,9 +14,26 @@ from prgec.data.encode import Row
 
 
 def _manifest(*, q: int = 2, batch_size: int = 3, dynamic: bool = True) -> Manifest:
-    return Manifest(model="m", architecture="A", backend="portable", q=q, batch_size=batch_size, seq_len=16,
-                    dynamic_seq_len=dynamic, num_labels=2, vocab_size=99, rank=1, alpha=1.0, a_seed=0, state="seeded",
-                    quantize="none", sites=(), pipeline="", base_sha256="", pad_token_id=7)  # fmt: skip
+    return Manifest(
+        model="m",
+        architecture="A",
+        backend="portable",
+        q=q,
+        batch_size=batch_size,
+        seq_len=16,
+        dynamic_seq_len=dynamic,
+        num_labels=2,
+        vocab_size=99,
+        rank=1,
+        alpha=1.0,
+        a_seed=0,
+        state="seeded",
+        quantize="none",
+        sites=(),
+        pipeline="",
+        base_sha256="",
+        pad_token_id=7,
+    )
 
 
 def _rows(count: int) -> list[Row]:

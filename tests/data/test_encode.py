@@ -31,9 +31,25 @@ class CharTokenizer:
 
 
 def _manifest(seq_len: int = 16, num_labels: int = 2) -> Manifest:
-    return Manifest(model="m", architecture="A", backend="portable", q=1, batch_size=1, seq_len=seq_len,
-                    dynamic_seq_len=True, num_labels=num_labels, vocab_size=2000, rank=1, alpha=1.0, a_seed=0,
-                    state="seeded", quantize="none", sites=(), pipeline="", base_sha256="")  # fmt: skip
+    return Manifest(
+        model="m",
+        architecture="A",
+        backend="portable",
+        q=1,
+        batch_size=1,
+        seq_len=seq_len,
+        dynamic_seq_len=True,
+        num_labels=num_labels,
+        vocab_size=2000,
+        rank=1,
+        alpha=1.0,
+        a_seed=0,
+        state="seeded",
+        quantize="none",
+        sites=(),
+        pipeline="",
+        base_sha256="",
+    )
 
 
 def _row(prompt: str, completion: str, *, tokenizer: CharTokenizer | None = None, **shape: int) -> Row:

@@ -21,12 +21,12 @@ TABLE_8 = {
     "sst2": "<text> It was terrible/great",
     "rte": '<premise> Does this mean that "<hypothesis>" is true? Yes or No? Yes/No',
     "mrpc": "Do the following two sentences mean the same thing? Yes or No? Sentence 1: <sentence1> "
-            "Sentence 2: <sentence2> Yes/No",
+    "Sentence 2: <sentence2> Yes/No",
     "qqp": "Are these two questions asking the same thing? Yes or No? Question 1: <question1> Question 2: <question2> "
-           "Yes/No",
+    "Yes/No",
     "qnli": "Does this sentence answer the question? Yes or No? Sentence 1: <sentence1> Sentence 2: <sentence2> Yes/No",
     "wnli": "Given the first sentence, is the second sentence true? Yes or No? Sentence 1: <sentence1> "
-            "Sentence 2: <sentence2> Yes/No",
+    "Sentence 2: <sentence2> Yes/No",
     "boolq": "<passage> <question>? Yes/No",
     "wsc": '<text> In the previous sentence, does the pronoun "<span2>" refer to <span1>? Yes/No',
     "wic": 'Does the word "<word>" have the same meaning in these two sentences? <sent1> <sent2> Yes, No?',
@@ -34,12 +34,14 @@ TABLE_8 = {
     "copa": "<premise> so/because <candidate>",
     "winogrande": "<context> <subject> <object>",
     "squad": "Title: <title> Context: <context> Question: <question> Answer:",
-}  # fmt: skip
+}
 # What our fields are called in the table.
 NAMES = {
-    "sst2": {"sentence": "text"}, "qnli": {"question": "sentence1", "sentence": "sentence2"},
-    "wsc": {"span2_text": "span2", "span1_text": "span1"}, "wic": {"sentence1": "sent1", "sentence2": "sent2"},
-}  # fmt: skip
+    "sst2": {"sentence": "text"},
+    "qnli": {"question": "sentence1", "sentence": "sentence2"},
+    "wsc": {"span2_text": "span2", "span1_text": "span1"},
+    "wic": {"sentence1": "sent1", "sentence2": "sent2"},
+}
 
 
 def _words(text: str) -> list[str]:
@@ -82,8 +84,12 @@ def test_winogrande_has_the_words_of_the_table(tmp_path: Path) -> None:
 
 
 def test_squad_has_the_words_of_the_table(tmp_path: Path) -> None:
-    record = {"title": "<title>", "context": "<context>", "question": "<question>",
-              "answers": {"text": ["one", "1", "one"], "answer_start": [0, 0, 0]}}  # fmt: skip
+    record = {
+        "title": "<title>",
+        "context": "<context>",
+        "question": "<question>",
+        "answers": {"text": ["one", "1", "one"], "answer_start": [0, 0, 0]},
+    }
     example = _sample("squad", record, tmp_path)
     assert example.prompt.split() == TABLE_8["squad"].split()
     assert example.completion == " one\n"
@@ -93,27 +99,49 @@ def test_squad_has_the_words_of_the_table(tmp_path: Path) -> None:
 # Whole texts, white space included: what the model sees.
 GOLDEN = {
     "sst2": ('Dan says the drum is red. " so good It was', " terrible"),
-    "rte": ('Dan says the drum is red.\nDoes this mean that "Cleo says the drum is warm." is true? Yes or No?\n',
-            "Yes"),
-    "mrpc": ("Do the following two sentences mean the same thing? Yes or No?\nSentence 1: Dan says the drum is red.\n"
-             "Sentence 2: Cleo says the drum is warm.\n", "No"),
-    "qqp": ("Are these two questions asking the same thing? Yes or No?\nQuestion 1: Who has the drum?\n"
-            "Question 2: Who took the drum?\n", "No"),
-    "qnli": ("Does this sentence answer the question? Yes or No?\nSentence 1: Who has the drum?\n"
-             "Sentence 2: Dan says the lamp is loud.\n", "Yes"),
-    "wnli": ("Given the first sentence, is the second sentence true? Yes or No?\n"
-             "Sentence 1: Dan says the drum is red.\nSentence 2: Cleo says the drum is warm.\n", "No"),
+    "rte": (
+        'Dan says the drum is red.\nDoes this mean that "Cleo says the drum is warm." is true? Yes or No?\n',
+        "Yes",
+    ),
+    "mrpc": (
+        "Do the following two sentences mean the same thing? Yes or No?\nSentence 1: Dan says the drum is red.\n"
+        "Sentence 2: Cleo says the drum is warm.\n",
+        "No",
+    ),
+    "qqp": (
+        "Are these two questions asking the same thing? Yes or No?\nQuestion 1: Who has the drum?\n"
+        "Question 2: Who took the drum?\n",
+        "No",
+    ),
+    "qnli": (
+        "Does this sentence answer the question? Yes or No?\nSentence 1: Who has the drum?\n"
+        "Sentence 2: Dan says the lamp is loud.\n",
+        "Yes",
+    ),
+    "wnli": (
+        "Given the first sentence, is the second sentence true? Yes or No?\n"
+        "Sentence 1: Dan says the drum is red.\nSentence 2: Cleo says the drum is warm.\n",
+        "No",
+    ),
     "boolq": ("Ada says the cake is warm. Is the drum warm?\n", "No"),
-    "wsc": ('Ada left. She took the drum.\nIn the previous sentence, does the pronoun "she" refer to Ada? Yes or No?\n',
-            "No"),
-    "wic": ('Does the word "light" have the same meaning in these two sentences? Yes, No?\n'
-            "A light lamp. Dan says the drum is red.\nThe light is on.\n", "No"),
-    "multirc": ("<b>Sent 1: </b>Dan says the lamp is loud.\nQuestion: What is the drum?\n"
-                'I found this answer "red". Is that correct? Yes or No?\n', "No"),
+    "wsc": (
+        'Ada left. She took the drum.\nIn the previous sentence, does the pronoun "she" refer to Ada? Yes or No?\n',
+        "No",
+    ),
+    "wic": (
+        'Does the word "light" have the same meaning in these two sentences? Yes, No?\n'
+        "A light lamp. Dan says the drum is red.\nThe light is on.\n",
+        "No",
+    ),
+    "multirc": (
+        "<b>Sent 1: </b>Dan says the lamp is loud.\nQuestion: What is the drum?\n"
+        'I found this answer "red". Is that correct? Yes or No?\n',
+        "No",
+    ),
     "copa": ("Dan says the drum is red because", " cleo was glad."),
     "winogrande": ("Ada met Ben because", " Ada wanted the drum."),
     "squad": ("Title: Things\nContext: They say the drum is warm.\nQuestion: How is the drum?\nAnswer:", " warm\n"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("task", SAMPLES)
@@ -165,8 +193,11 @@ def test_text_with_a_label_is_not_plain_text(tmp_path: Path) -> None:
 def test_mixed_formats(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"sentence": "x", "label": 1}\n{"prompt": "x", "completion": "y"}')
-    with pytest.raises(DataError, match=r"mixed formats in one file: found completion, prompt; task sst2 needs "
-                                        r"sentence, label, which line 1 has \(.*line 2\)"):  # fmt: skip
+    with pytest.raises(
+        DataError,
+        match=r"mixed formats in one file: found completion, prompt; task sst2 needs "
+        r"sentence, label, which line 1 has \(.*line 2\)",
+    ):
         load_dataset(path)
 
 

@@ -15,11 +15,35 @@ from prgec.data.rows_file import RowSet, fingerprint, pack_rows, read_rows
 from prgec.errors import DataError
 
 TOKENIZER = "5e" * 32
-MANIFEST = Manifest(model="m", architecture="A", backend="portable", q=1, batch_size=1, seq_len=8,
-                    dynamic_seq_len=True, num_labels=2, vocab_size=99, rank=1, alpha=1.0, a_seed=0, state="seeded",
-                    quantize="none", sites=(), pipeline="", base_sha256="")  # fmt: skip
-ROWS = RowSet((Row((1, 2, 3), (2,), (4,)), Row((1, 2, 3, 5), (2, 3), (5, 6)),
-               Row((9,), (0,), (98,)), Row((98,) * 8, (0, 7), (0, 1))), 2, (1, 0))  # fmt: skip
+MANIFEST = Manifest(
+    model="m",
+    architecture="A",
+    backend="portable",
+    q=1,
+    batch_size=1,
+    seq_len=8,
+    dynamic_seq_len=True,
+    num_labels=2,
+    vocab_size=99,
+    rank=1,
+    alpha=1.0,
+    a_seed=0,
+    state="seeded",
+    quantize="none",
+    sites=(),
+    pipeline="",
+    base_sha256="",
+)
+ROWS = RowSet(
+    (
+        Row((1, 2, 3), (2,), (4,)),
+        Row((1, 2, 3, 5), (2, 3), (5, 6)),
+        Row((9,), (0,), (98,)),
+        Row((98,) * 8, (0, 7), (0, 1)),
+    ),
+    2,
+    (1, 0),
+)
 PACKED = pack_rows(ROWS, MANIFEST, TOKENIZER, "sst2")
 
 
@@ -76,9 +100,20 @@ def test_any_missing_tail_is_noticed(tmp_path: Path, length: int, sign: bool) ->
         _read(tmp_path / "rows.bin", cut)
 
 
-WORDS = {"no examples": (24, 0), "no candidates": (28, 0), "many examples": (24, 2**32 - 1), "answer": (96, 2),
-         "first place": (104, 2**31), "tokens": (124, 9), "no tokens": (124, 0), "labels": (128, 3),
-         "no labels": (128, 0), "token": (132, 99), "label position": (144, 3), "target": (148, 99)}  # fmt: skip
+WORDS = {
+    "no examples": (24, 0),
+    "no candidates": (28, 0),
+    "many examples": (24, 2**32 - 1),
+    "answer": (96, 2),
+    "first place": (104, 2**31),
+    "tokens": (124, 9),
+    "no tokens": (124, 0),
+    "labels": (128, 3),
+    "no labels": (128, 0),
+    "token": (132, 99),
+    "label position": (144, 3),
+    "target": (148, 99),
+}
 
 
 @pytest.mark.parametrize("what", WORDS)

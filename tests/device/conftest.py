@@ -90,8 +90,22 @@ class Drivers:
     def arguments(self, **changes: Any) -> list[object]:
         options = replace(self.options, **changes)
         flags: list[object] = [options.program, "--rows", options.rows, "--out", options.out]
-        for name in ("eval_rows", "steps", "lr", "eps", "seed", "estimator", "eval_every", "snapshot_every", "warmup",
-                     "max_g", "over_limit", "not_finite", "diverged", "window"):  # fmt: skip
+        for name in (
+            "eval_rows",
+            "steps",
+            "lr",
+            "eps",
+            "seed",
+            "estimator",
+            "eval_every",
+            "snapshot_every",
+            "warmup",
+            "max_g",
+            "over_limit",
+            "not_finite",
+            "diverged",
+            "window",
+        ):
             value = getattr(options, name)
             if value is not None:
                 flags += [f"--{name.replace('_', '-')}", value]
@@ -122,10 +136,21 @@ def program(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Calla
     def compiled(name: str) -> Path:
         path = folder / f"{name}.pte"
         if not path.exists():
-            compile_model(CompileOptions(model=str(checkpoint), output=path, q=3, batch_size=2, seq_len=16,
-                                         num_labels=2, rank=4, alpha=8.0, targets=("q_proj", "down_proj"),
-                                         **PROGRAMS[name]),
-                          backend=DeviceBackend() if name == DEVICE else None)  # fmt: skip
+            compile_model(
+                CompileOptions(
+                    model=str(checkpoint),
+                    output=path,
+                    q=3,
+                    batch_size=2,
+                    seq_len=16,
+                    num_labels=2,
+                    rank=4,
+                    alpha=8.0,
+                    targets=("q_proj", "down_proj"),
+                    **PROGRAMS[name],
+                ),
+                backend=DeviceBackend() if name == DEVICE else None,
+            )
         return path
 
     return compiled
@@ -137,8 +162,17 @@ def make(executable: Path, program: Callable[[str], Path], tmp_path: Path) -> Ca
         path = program(name)
         rows = write_rows(tmp_path / "rows.bin", path, examples=7, candidates=2, seed=1)
         eval_rows = write_rows(tmp_path / "eval.bin", path, examples=9, candidates=3, seed=2)
-        options = RunOptions(program=path, rows=rows, eval_rows=eval_rows, steps=STEPS, lr=0.02, eval_every=40,
-                             snapshot_every=30, seed=-3, out=tmp_path / "cpp")  # fmt: skip
+        options = RunOptions(
+            program=path,
+            rows=rows,
+            eval_rows=eval_rows,
+            steps=STEPS,
+            lr=0.02,
+            eval_every=40,
+            snapshot_every=30,
+            seed=-3,
+            out=tmp_path / "cpp",
+        )
         return Drivers(executable, replace(options, **changes))
 
     return drivers

@@ -66,11 +66,7 @@ def test_equals_it_under_every_policy(make: Callable[..., Drivers], changes: dic
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"max_g": 0.2},
-        {"max_g": 0.5, "over_limit": "skip"},
-        {"lr": 1e38, "schedule": "constant", "not_finite": "skip"},
-    ],
+    [{"max_g": 0.2}, {"max_g": 0.5, "over_limit": "skip"}, {"lr": 1e38, "schedule": "constant", "not_finite": "skip"}],
 )
 def test_equals_it_within_limits(make: Callable[..., Drivers], changes: dict[str, Any], tmp_path: Path) -> None:
     drivers = make(**changes, eval_rows=None, eval_every=0, steps=20, snapshot_every=0)

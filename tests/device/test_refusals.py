@@ -40,8 +40,11 @@ def test_damaged_files_are_refused(make: Callable[..., Drivers], what: str, dama
     data = getattr(drivers.options, what).read_bytes()
     # In a .pte and an adapter nothing checks the weights themselves: there the head is damaged.
     place = {"program": 5, "adapter": 12}.get(what, len(data) // 2)
-    changed = {"cut": data[: len(data) // 2], "empty": b"",
-               "flip": data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]}[damage]  # fmt: skip
+    changed = {
+        "cut": data[: len(data) // 2],
+        "empty": b"",
+        "flip": data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :],
+    }[damage]
     bad = tmp_path / "bad"
     bad.write_bytes(changed)
     result = drivers.cpp(**{what: bad}, out=tmp_path / "other")

@@ -41,8 +41,15 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> 
     def compile_with(**options: Any) -> Path:
         key = repr(sorted(options.items()))
         if key not in made:
-            defaults: dict[str, Any] = {"model": str(checkpoint), "q": 2, "batch_size": 2, "seq_len": 16,
-                                        "num_labels": 2, "rank": 4, "alpha": 8.0}  # fmt: skip
+            defaults: dict[str, Any] = {
+                "model": str(checkpoint),
+                "q": 2,
+                "batch_size": 2,
+                "seq_len": 16,
+                "num_labels": 2,
+                "rank": 4,
+                "alpha": 8.0,
+            }
             output = folder / f"{len(made)}.pte"
             made[key] = compile_model(CompileOptions(output=output, **{**defaults, **options})).path
         return made[key]

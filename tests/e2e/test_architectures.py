@@ -22,15 +22,34 @@ from tests.architectures import ARCHITECTURES, LENGTHS, SEQ_LEN, Architecture, a
 
 ROOT = Path(__file__).resolve().parents[2]
 aten = torch.ops.aten
-OPTIONS = CompileOptions(model="tiny", output=Path("tiny.pte"), q=1, batch_size=2, seq_len=SEQ_LEN, num_labels=2,
-                         rank=3, alpha=6.0)  # fmt: skip
+OPTIONS = CompileOptions(
+    model="tiny", output=Path("tiny.pte"), q=1, batch_size=2, seq_len=SEQ_LEN, num_labels=2, rank=3, alpha=6.0
+)
 # Ops XNNPACK takes in any shape, or in the shapes the legality passes leave.
 LEGAL = frozenset(
-    {aten.linear.default, aten.bmm.default, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor,
-     aten.rsqrt.default, aten.tanh.default, aten.softmax.int, aten.silu.default, aten.relu.default, aten.gelu.default,
-     aten.view.default, aten.reshape.default, aten.transpose.int, aten.clone.default, aten.contiguous.default,
-     aten.cat.default, aten.slice.Tensor, aten.pow.Tensor_Scalar}
-)  # fmt: skip
+    {
+        aten.linear.default,
+        aten.bmm.default,
+        aten.add.Tensor,
+        aten.sub.Tensor,
+        aten.mul.Tensor,
+        aten.div.Tensor,
+        aten.rsqrt.default,
+        aten.tanh.default,
+        aten.softmax.int,
+        aten.silu.default,
+        aten.relu.default,
+        aten.gelu.default,
+        aten.view.default,
+        aten.reshape.default,
+        aten.transpose.int,
+        aten.clone.default,
+        aten.contiguous.default,
+        aten.cat.default,
+        aten.slice.Tensor,
+        aten.pow.Tensor_Scalar,
+    }
+)
 FAST = ("GPT-2",)
 
 

@@ -25,8 +25,17 @@ EPS, LR, SEED = 1e-2, 5e-3, 2**40 + 5
 
 
 def _options(checkpoint: Path, output: Path) -> CompileOptions:
-    return CompileOptions(model=str(checkpoint), output=output, backend="portable", q=2, batch_size=2, seq_len=16,
-                          num_labels=2, rank=4, alpha=8.0)  # fmt: skip
+    return CompileOptions(
+        model=str(checkpoint),
+        output=output,
+        backend="portable",
+        q=2,
+        batch_size=2,
+        seq_len=16,
+        num_labels=2,
+        rank=4,
+        alpha=8.0,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -42,9 +42,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _compile(folder: Path, name: str, *more: str) -> None:
-    assert main(["compile", str(folder / "base"), "--backend", "portable", "--q", "2", "--batch-size", "2",
-                 "--data", str(folder / "rows.jsonl"), "--rank", "4",
-                 "--alpha", "6", "-o", str(folder / name), *more]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "compile",
+                str(folder / "base"),
+                "--backend",
+                "portable",
+                "--q",
+                "2",
+                "--batch-size",
+                "2",
+                "--data",
+                str(folder / "rows.jsonl"),
+                "--rank",
+                "4",
+                "--alpha",
+                "6",
+                "-o",
+                str(folder / name),
+                *more,
+            ]
+        )
+        == 0
+    )
 
 
 def _randomise(program: Program) -> None:
@@ -62,8 +83,11 @@ def _log_probs(program: Program) -> np.ndarray:
         targets[:, 0] = np.minimum(first + np.arange(m.num_rows), m.vocab_size - 1)
         positions = np.zeros((m.num_rows, m.num_labels), np.int64)
         positions[:, 0] = len(TOKENS) - 1
-        rows.append(program.forward(np.tile(TOKENS, (m.num_rows, 1)), positions, targets, np.zeros(m.q, np.float32),
-                                    0.0, 0.0, 0, 1))  # fmt: skip
+        rows.append(
+            program.forward(
+                np.tile(TOKENS, (m.num_rows, 1)), positions, targets, np.zeros(m.q, np.float32), 0.0, 0.0, 0, 1
+            )
+        )
     return -np.concatenate(rows)[: m.vocab_size]
 
 
@@ -168,14 +192,37 @@ def test_adapter_trained_by_peft_goes_on_here(folder: Path, tmp_path: Path, caps
     model.save_pretrained(tmp_path / "theirs")
     oracle = _model_log_probs(model.eval())
     # A program with an A of its own refuses it, and says how to compile one that does not.
-    assert main(["eval", str(folder / "model.pte"), "--data", str(folder / "rows.jsonl"), "--adapter",
-                 str(tmp_path / "theirs")]) == 5  # fmt: skip
+    assert (
+        main(
+            [
+                "eval",
+                str(folder / "model.pte"),
+                "--data",
+                str(folder / "rows.jsonl"),
+                "--adapter",
+                str(tmp_path / "theirs"),
+            ]
+        )
+        == 5
+    )
     assert "compile with --lora-a" in capsys.readouterr().err
     _compile(folder, "theirs.pte", "--lora-a", str(tmp_path / "theirs"))
     program = open_pte(folder / "theirs.pte")
     assert (program.manifest.rank, program.manifest.alpha, len(program.manifest.sites)) == (3, 5.0, 4)
-    arguments = ["run", folder / "theirs.pte", "--data", folder / "rows.jsonl", "--steps", 1, "--lr", 0,
-                 "--init-adapter", tmp_path / "theirs", "--out", tmp_path / "run"]  # fmt: skip
+    arguments = [
+        "run",
+        folder / "theirs.pte",
+        "--data",
+        folder / "rows.jsonl",
+        "--steps",
+        1,
+        "--lr",
+        0,
+        "--init-adapter",
+        tmp_path / "theirs",
+        "--out",
+        tmp_path / "run",
+    ]
     assert main([*map(str, arguments)]) == 0
     load_adapter(tmp_path / "run" / "adapter.safetensors", program)
     np.testing.assert_allclose(_log_probs(program), oracle, atol=2e-5)
@@ -188,8 +235,21 @@ def test_adapter_trained_by_peft_goes_on_here(folder: Path, tmp_path: Path, caps
 
 def test_other_base_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     TinyLlama(num_layers=2, seed=7).write(tmp_path / "other")
-    assert main(["export", str(folder / "run"), "--format", "merged", "--base", str(tmp_path / "other"), "-o",
-                 str(tmp_path / "out")]) == 5  # fmt: skip
+    assert (
+        main(
+            [
+                "export",
+                str(folder / "run"),
+                "--format",
+                "merged",
+                "--base",
+                str(tmp_path / "other"),
+                "-o",
+                str(tmp_path / "out"),
+            ]
+        )
+        == 5
+    )
     assert "error: the adapter belongs to other weights than this checkpoint's (" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

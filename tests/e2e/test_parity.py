@@ -69,7 +69,7 @@ def test_one_query_one_example_and_named_targets(compile_once: Compile, checkpoi
         (r".*\.layers\.9\..*", "no Linear layer is called"),
         ("(", r"--targets '\(' is not a regular expression: "),
     ],
-)  # fmt: skip
+)
 def test_targets_that_name_nothing(compile_once: Compile, target: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         compile_once(targets=("v_proj", target), backend="portable", static=True)

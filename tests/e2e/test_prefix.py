@@ -167,8 +167,15 @@ def test_quantised(compile_once: Compile, tmp_path: Path) -> None:
     checkpoint = TinyLlama(num_layers=2, hidden_size=64).write(tmp_path / "checkpoint")
     losses = {}
     for mode in ("none", "method"):
-        path = compile_once(model=str(checkpoint), layers=("last:1",), prefix=mode, backend="xnnpack",
-                            quantize="8da4w", group_size=32, quantize_embedding=8)  # fmt: skip
+        path = compile_once(
+            model=str(checkpoint),
+            layers=("last:1",),
+            prefix=mode,
+            backend="xnnpack",
+            quantize="8da4w",
+            group_size=32,
+            quantize_embedding=8,
+        )
         losses[mode] = _train(open_pte(path))
         assert all(len(each.delegates) == (name != "apply") for name, each in inspect_program(path).pte.methods.items())
     np.testing.assert_allclose(losses["method"], losses["none"], rtol=1e-5)
@@ -191,8 +198,23 @@ def test_run_command(paths: dict[str, Path], tmp_path: Path, capsys: pytest.Capt
     data, cache = _write_rows(tmp_path / "rows.jsonl"), tmp_path / "cache"
     states = []
     for out in ("first", "second"):
-        code = main(["run", str(paths["method"]), "--data", str(data), "--eval-data", str(data), "--steps", "6",
-                     "--prefix-cache", str(cache), "--out", str(tmp_path / out), "--json"])  # fmt: skip
+        code = main(
+            [
+                "run",
+                str(paths["method"]),
+                "--data",
+                str(data),
+                "--eval-data",
+                str(data),
+                "--steps",
+                "6",
+                "--prefix-cache",
+                str(cache),
+                "--out",
+                str(tmp_path / out),
+                "--json",
+            ]
+        )
         assert code == 0
         states.append(json.loads(capsys.readouterr().out)["state_sha256"])
     assert states[0] == states[1]

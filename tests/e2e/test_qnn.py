@@ -34,8 +34,15 @@ MAX_REL_LOSS_DIFF = 2e-2
 
 
 def _options(checkpoint: Path, output: Path, **options: Any) -> CompileOptions:
-    defaults: dict[str, Any] = {"backend": "qnn", "q": 2, "batch_size": 2, "seq_len": 16, "num_labels": 2, "rank": 4,
-                                "alpha": 8.0}  # fmt: skip
+    defaults: dict[str, Any] = {
+        "backend": "qnn",
+        "q": 2,
+        "batch_size": 2,
+        "seq_len": 16,
+        "num_labels": 2,
+        "rank": 4,
+        "alpha": 8.0,
+    }
     return CompileOptions(model=str(checkpoint), output=output, **{**defaults, **options})
 
 
@@ -96,8 +103,9 @@ def test_narrow_weights_train_as_the_rounded_model_does(scheme: str, wide: Path,
 def test_more_methods_dual_state_and_narrow_norms(tmp_path: Path) -> None:
     """Three graphs in one context binary, updates spelt out in ops, and norms narrower than a vector of the HTP."""
     checkpoint = TinyLlama(num_layers=2, has_bias=True).write(tmp_path / "narrow")
-    path = compile_model(_options(checkpoint, tmp_path / "narrow.pte", layers=("last:1",), prefix="method",
-                                  state="dual", generate=True)).path  # fmt: skip
+    path = compile_model(
+        _options(checkpoint, tmp_path / "narrow.pte", layers=("last:1",), prefix="method", state="dual", generate=True)
+    ).path
     program = open_pte(path)
     tokens, label_pos, _ = random_rows(program.manifest.batch_size, program.manifest.seq_len)
     copies = 2 * program.manifest.q
@@ -105,8 +113,9 @@ def test_more_methods_dual_state_and_narrow_norms(tmp_path: Path) -> None:
     logits: Tensor = AutoModelForCausalLM.from_pretrained(checkpoint).eval()(tokens).logits
     expected = logits.argmax(-1).gather(1, label_pos).repeat(copies, 1)
     assert (found_tokens == expected.numpy()).all()
-    found = follow(program, oracle_for(program, checkpoint, eps=EPS, seed=SEED),
-                   random_steps(4, program.manifest, lr=LR, pool=6))  # fmt: skip
+    found = follow(
+        program, oracle_for(program, checkpoint, eps=EPS, seed=SEED), random_steps(4, program.manifest, lr=LR, pool=6)
+    )
     assert found.max_rel_loss_diff <= MAX_REL_LOSS_DIFF
     assert found.max_rel_state_diff < 0.05 < found.max_abs_state
 
@@ -116,8 +125,9 @@ def test_other_architectures(name: str, tmp_path: Path) -> None:
     checkpoint = architecture(name).write(tmp_path / "checkpoint")
     path = compile_model(_options(checkpoint, tmp_path / "other.pte", batch_size=1)).path
     program = open_pte(path)
-    found = follow(program, oracle_for(program, checkpoint, eps=EPS, seed=SEED),
-                   random_steps(4, program.manifest, lr=LR, pool=4))  # fmt: skip
+    found = follow(
+        program, oracle_for(program, checkpoint, eps=EPS, seed=SEED), random_steps(4, program.manifest, lr=LR, pool=4)
+    )
     assert found.max_rel_loss_diff <= MAX_REL_LOSS_DIFF
 
 
@@ -146,12 +156,15 @@ def test_an_op_the_htp_lacks_is_named_with_its_place() -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"quantize": "8da4w"}, "--backend qnn has no --quantize 8da4w. Hint: it has: none, w4a16, w8a16"),
-    ({"quantize_embedding": 4}, "--backend qnn has no --quantize-embedding. Hint: leave it out"),
-    ({"backend": "xnnpack", "soc": "SM8650"}, "--soc is for --backend qnn; xnnpack has no chips"),
-    ({"soc": "SM1"}, "--soc names no known chip: 'SM1'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantize": "8da4w"}, "--backend qnn has no --quantize 8da4w. Hint: it has: none, w4a16, w8a16"),
+        ({"quantize_embedding": 4}, "--backend qnn has no --quantize-embedding. Hint: leave it out"),
+        ({"backend": "xnnpack", "soc": "SM8650"}, "--soc is for --backend qnn; xnnpack has no chips"),
+        ({"soc": "SM1"}, "--soc names no known chip: 'SM1'"),
+    ],
+)
 def test_options_that_do_not_fit(options: dict[str, Any], message: str, wide: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
         compile_model(_options(wide, tmp_path / "no.pte", **options))
@@ -171,8 +184,13 @@ def test_too_little_memory_is_said_before_the_hour_is_spent(
 def _prgec(*arguments: str) -> dict[str, Any]:
     """Run the command line without a Qualcomm SDK in sight; return the one JSON document it prints."""
     environment = {k: v for k, v in os.environ.items() if k not in ("QNN_SDK_ROOT", "LD_LIBRARY_PATH", "PRGEC_DEBUG")}
-    done = subprocess.run([sys.executable, "-m", "prgec", *arguments, "--json"], capture_output=True, text=True,
-                          env=environment, timeout=1800)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "prgec", *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=1800,
+    )
     assert done.returncode == 0, done.stderr
     assert "Qnn" not in done.stderr and "LIBNATIVE" not in done.stderr, "the libraries were heard"
     document: dict[str, Any] = json.loads(done.stdout)
@@ -181,8 +199,24 @@ def _prgec(*arguments: str) -> dict[str, Any]:
 
 def test_demo_from_the_command_line(tmp_path: Path) -> None:
     path, run = tmp_path / "q.pte", tmp_path / "run"
-    made = _prgec("compile", "demo", "--backend", "qnn", "--soc", "SM8650", "--q", "1", "--batch-size", "2",
-                  "--seq-len", "24", "--layers", "last:1", "-o", str(path))  # fmt: skip
+    made = _prgec(
+        "compile",
+        "demo",
+        "--backend",
+        "qnn",
+        "--soc",
+        "SM8650",
+        "--q",
+        "1",
+        "--batch-size",
+        "2",
+        "--seq-len",
+        "24",
+        "--layers",
+        "last:1",
+        "-o",
+        str(path),
+    )
     assert made["soc"] == "SM8650" and len(made["delegates"]) == 1
     trained = _prgec("run", str(path), "--data", str(data_file("train")), "--steps", "3", "--out", str(run))
     assert trained["steps"] == 3
@@ -197,8 +231,22 @@ def test_the_demo_task_is_learnt_on_the_simulator(tmp_path: Path) -> None:
     path, run = tmp_path / "q.pte", tmp_path / "run"
     rows = str(data_file("train"))
     _prgec("compile", "demo", "--backend", "qnn", "--batch-size", "2", "--data", rows, "-o", str(path))
-    _prgec("run", str(path), "--data", rows, "--estimator", "std", "--lr", "1e-2", "--lr-schedule", "constant",
-           "--steps", "60", "--out", str(run))  # fmt: skip
+    _prgec(
+        "run",
+        str(path),
+        "--data",
+        rows,
+        "--estimator",
+        "std",
+        "--lr",
+        "1e-2",
+        "--lr-schedule",
+        "constant",
+        "--steps",
+        "60",
+        "--out",
+        str(run),
+    )
     losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert len(losses) == 60
     assert sum(losses[-20:]) / 20 < sum(losses[:20]) / 20 - 0.25

@@ -38,8 +38,27 @@ def program_path(tmp_path_factory: pytest.TempPathFactory, samples: dict[str, Pa
     MODEL.write(folder / "checkpoint")
     path = folder / "model.pte"
     data = [part for sample in samples.values() for part in ("--data", str(sample))]
-    assert main(["compile", str(folder / "checkpoint"), *data, "--generate", "--q", "2", "--batch-size", "1",
-                 "--rank", "4", "--targets", "q_proj,v_proj", "-o", str(path)]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "compile",
+                str(folder / "checkpoint"),
+                *data,
+                "--generate",
+                "--q",
+                "2",
+                "--batch-size",
+                "1",
+                "--rank",
+                "4",
+                "--targets",
+                "q_proj,v_proj",
+                "-o",
+                str(path),
+            ]
+        )
+        == 0
+    )
     return path
 
 
@@ -60,10 +79,22 @@ def test_lengths_are_those_of_the_data(program_path: Path, samples: dict[str, Pa
 
 
 @pytest.mark.parametrize("task", SAMPLES)
-def test_task_runs(task: str, program_path: Path, samples: dict[str, Path], tmp_path: Path,
-                   capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    arguments = ["run", program_path, "--data", samples[task], "--eval-data", samples[task], "--steps", 20, "--out",
-                 tmp_path / "out", "--json"]  # fmt: skip
+def test_task_runs(
+    task: str, program_path: Path, samples: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "run",
+        program_path,
+        "--data",
+        samples[task],
+        "--eval-data",
+        samples[task],
+        "--steps",
+        20,
+        "--out",
+        tmp_path / "out",
+        "--json",
+    ]
     assert main([*map(str, arguments)]) == 0
     out, err = capsys.readouterr()
     document = json.loads(out)
@@ -80,8 +111,9 @@ def _trained(program_path: Path) -> Program:
     """A program whose state is not zero."""
     program = open_pte(program_path)
     rng = np.random.default_rng(0)
-    program.write_state({name: rng.normal(0, 0.3, array.shape).astype(np.float32)
-                         for name, array in program.read_state().items()})  # fmt: skip
+    program.write_state(
+        {name: rng.normal(0, 0.3, array.shape).astype(np.float32) for name, array in program.read_state().items()}
+    )
     return program
 
 
@@ -153,17 +185,53 @@ def test_tokenizer_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_conversations_train_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     TinyLlama(max_positions=128).write(tmp_path / "c")
-    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}" \
-               "{% if add_generation_prompt %}assistant: {% endif %}"  # fmt: skip
+    template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
     settings = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "chat_template": template}
     (tmp_path / "c" / "tokenizer_config.json").write_text(json.dumps(settings))
     turns = [{"role": "user", "content": "the film?"}, {"role": "assistant", "content": "great"}]
     (tmp_path / "chat.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 4)
     data, program = str(tmp_path / "chat.jsonl"), str(tmp_path / "m.pte")
-    assert main(["compile", str(tmp_path / "c"), "--data", data, "--generate", "--backend", "portable", "--q", "1",
-                 "--batch-size", "2", "-o", program]) == 0  # fmt: skip
-    assert main(["run", program, "--data", data, "--eval-data", data, "--steps", "3", "--out", str(tmp_path / "run"),
-                 "--json"]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                "compile",
+                str(tmp_path / "c"),
+                "--data",
+                data,
+                "--generate",
+                "--backend",
+                "portable",
+                "--q",
+                "1",
+                "--batch-size",
+                "2",
+                "-o",
+                program,
+            ]
+        )
+        == 0
+    )
+    assert (
+        main(
+            [
+                "run",
+                program,
+                "--data",
+                data,
+                "--eval-data",
+                data,
+                "--steps",
+                "3",
+                "--out",
+                str(tmp_path / "run"),
+                "--json",
+            ]
+        )
+        == 0
+    )
     out, err = capsys.readouterr()
     assert "task chat (from the fields messages)" in err
     document = json.loads(out[out.index("{") :])

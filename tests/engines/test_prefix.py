@@ -20,10 +20,27 @@ from prgec.errors import UsageError
 
 WIDTH, PAD = 6, 2
 MANIFEST = Manifest(
-    model="m", architecture="A", backend="portable", q=2, batch_size=2, seq_len=16, dynamic_seq_len=True, num_labels=2,
-    vocab_size=50, rank=4, alpha=8.0, a_seed=0, state="seeded", quantize="none", sites=(Site("layers.2.up", 0, 6, 9),),
-    pipeline="dualize{q=2}", base_sha256="ab" * 32, pad_token_id=PAD, prefix="method", hidden_size=WIDTH,
-)  # fmt: skip
+    model="m",
+    architecture="A",
+    backend="portable",
+    q=2,
+    batch_size=2,
+    seq_len=16,
+    dynamic_seq_len=True,
+    num_labels=2,
+    vocab_size=50,
+    rank=4,
+    alpha=8.0,
+    a_seed=0,
+    state="seeded",
+    quantize="none",
+    sites=(Site("layers.2.up", 0, 6, 9),),
+    pipeline="dualize{q=2}",
+    base_sha256="ab" * 32,
+    pad_token_id=PAD,
+    prefix="method",
+    hidden_size=WIDTH,
+)
 ROW = np.array([5, 6, 7, 8], dtype=np.int64)
 HIDDEN = np.linspace(-3.0, 3.0, 4 * WIDTH, dtype=np.float32).reshape(4, WIDTH)
 
@@ -67,10 +84,7 @@ def test_miss(tmp_path: Path, tokens: list[int]) -> None:
     ],
 )
 def test_other_weights_are_not_mistaken_for_these(tmp_path: Path, change: dict[str, object]) -> None:
-    others = [
-        MANIFEST,
-        replace(MANIFEST, pipeline="quantize-base{scheme=8da4w group=32}"),
-    ]
+    others = [MANIFEST, replace(MANIFEST, pipeline="quantize-base{scheme=8da4w group=32}")]
     for each in others:
         HiddenCache(tmp_path, each).put(ROW, HIDDEN)
     assert HiddenCache(tmp_path, replace(MANIFEST, **change)).get(ROW) is None  # type: ignore[arg-type]

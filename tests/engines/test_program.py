@@ -64,8 +64,10 @@ def test_apply_does_what_forward_does_on_entry(tiny_pte: Path) -> None:
     by_apply.apply(g, 0.1, SEED, 4)
     assert by_forward.state_sha256() == by_apply.state_sha256() != open_pte(tiny_pte).state_sha256()
     # The next forward of the flushed program sees the state the update left.
-    np.testing.assert_array_equal(by_forward.forward(*arrays, _zeros(by_forward), 0.0, 1e-2, SEED, 5),
-                                  by_apply.forward(*arrays, _zeros(by_apply), 0.0, 1e-2, SEED, 5))  # fmt: skip
+    np.testing.assert_array_equal(
+        by_forward.forward(*arrays, _zeros(by_forward), 0.0, 1e-2, SEED, 5),
+        by_apply.forward(*arrays, _zeros(by_apply), 0.0, 1e-2, SEED, 5),
+    )
 
 
 def test_eps_zero_and_g_zero_change_nothing(program: Program) -> None:
@@ -89,8 +91,10 @@ def test_state_round_trip_reaches_the_graph(tiny_pte: Path) -> None:
     fresh.write_state(state)
     assert state_sha256(state) == fresh.state_sha256() == trained.state_sha256()
     arrays = _inputs(fresh)
-    np.testing.assert_array_equal(fresh.forward(*arrays, _zeros(fresh), 0.0, 0.0, SEED, 1),
-                                  trained.forward(*arrays, _zeros(fresh), 0.0, 0.0, SEED, 1))  # fmt: skip
+    np.testing.assert_array_equal(
+        fresh.forward(*arrays, _zeros(fresh), 0.0, 0.0, SEED, 1),
+        trained.forward(*arrays, _zeros(fresh), 0.0, 0.0, SEED, 1),
+    )
 
 
 def test_read_state_copies(program: Program) -> None:
@@ -123,8 +127,15 @@ def _cut(path: Path, tmp_path: Path, size_bytes: int) -> Path:
     return target
 
 
-@pytest.mark.parametrize(("keep", "message"), [(0, "not an ExecuTorch program"), (30, "not an ExecuTorch program"),
-                                               (5000, "cut short: 5000 of"), (-1, "cut short")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (0, "not an ExecuTorch program"),
+        (30, "not an ExecuTorch program"),
+        (5000, "cut short: 5000 of"),
+        (-1, "cut short"),
+    ],
+)
 def test_file_that_was_cut_short(tiny_pte: Path, tmp_path: Path, keep: int, message: str) -> None:
     size = keep if keep >= 0 else tiny_pte.stat().st_size - 4096
     with pytest.raises(ProgramError, match=message):

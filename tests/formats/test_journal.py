@@ -23,9 +23,22 @@ from prgec.formats.journal import (
     read_journal,
 )
 
-HEADER = Header(q=2, batch_size=3, seed=-5, steps=9, lr=0.003, eps=0.01, schedule="linear", estimator="std",
-                num_examples=7, rows_crc=0xDEADBEEF, program_sha256="ab" * 32, start_sha256="cd" * 32,
-                max_g=4.5, policies=3)  # fmt: skip
+HEADER = Header(
+    q=2,
+    batch_size=3,
+    seed=-5,
+    steps=9,
+    lr=0.003,
+    eps=0.01,
+    schedule="linear",
+    estimator="std",
+    num_examples=7,
+    rows_crc=0xDEADBEEF,
+    program_sha256="ab" * 32,
+    start_sha256="cd" * 32,
+    max_g=4.5,
+    policies=3,
+)
 HEADER_BYTES = 176
 
 
@@ -35,9 +48,13 @@ def _step(number: int) -> StepRecord:
 
 
 RECORDS: tuple[Record, ...] = (
-    EvaluationRecord(0, 2.5, 0.5, 4), _step(1), _step(2), EvaluationRecord(2, 2.25, None, 4), StateRecord(2, "ef" * 32),
+    EvaluationRecord(0, 2.5, 0.5, 4),
+    _step(1),
+    _step(2),
+    EvaluationRecord(2, 2.25, None, 4),
+    StateRecord(2, "ef" * 32),
     _step(3),
-)  # fmt: skip
+)
 
 
 def _write(path: Path, records: tuple[Record, ...] = RECORDS) -> Path:
@@ -84,8 +101,14 @@ def test_layout_is_the_documented_one(data: bytes) -> None:
     assert struct.unpack("<IIQddQ", evaluation) == (zlib.crc32(evaluation[4:]), 2, 0, 2.5, 0.5, 4)
     expected = _step(1)
     assert struct.unpack("<IIQdd4d2f", step) == (
-        zlib.crc32(step[4:]), 1, 1, 0.1, 0.01, *expected.losses.reshape(-1).tolist(), *expected.g.tolist(),
-    )  # fmt: skip
+        zlib.crc32(step[4:]),
+        1,
+        1,
+        0.1,
+        0.01,
+        *expected.losses.reshape(-1).tolist(),
+        *expected.g.tolist(),
+    )
 
 
 def test_every_cut_keeps_the_whole_records(tmp_path: Path, data: bytes) -> None:
@@ -126,11 +149,15 @@ def test_a_short_header_is_refused(tmp_path: Path, data: bytes, length: int) -> 
 @pytest.mark.parametrize(
     "record",
     [
-        _step(5), _step(3), replace(_step(4), g=np.array([np.nan, 0], np.float32)), replace(_step(4), lr=np.inf),
-        StateRecord(2, "00" * 32), EvaluationRecord(4, 1.0, None, 1),
+        _step(5),
+        _step(3),
+        replace(_step(4), g=np.array([np.nan, 0], np.float32)),
+        replace(_step(4), lr=np.inf),
+        StateRecord(2, "00" * 32),
+        EvaluationRecord(4, 1.0, None, 1),
     ],
     ids=["gap", "again", "nan", "lr", "old state", "early evaluation"],
-)  # fmt: skip
+)
 def test_a_record_that_makes_no_sense_ends_the_journal(tmp_path: Path, record: Record) -> None:
     journal = read_journal(_write(tmp_path / "j", (*RECORDS, record, _step(4))))
     _assert_equal(journal.records, RECORDS)

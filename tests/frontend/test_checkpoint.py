@@ -88,7 +88,7 @@ def test_demo_is_always_there() -> None:
         (_name_a_shard("/etc/passwd"), "names a file outside the folder: '/etc/passwd'"),
         (_name_a_shard(".."), "1 of 1 weight files are missing"),
     ],
-)  # fmt: skip
+)
 def test_damaged_folder(sharded: Path, damage: Damage, message: str) -> None:
     damage(sharded)
     with pytest.raises(CheckpointError, match=message) as caught:

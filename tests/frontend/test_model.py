@@ -74,7 +74,7 @@ def test_weights_are_f32_and_frozen(tmp_path: Path) -> None:
         (lambda w: w.pop(Q_PROJ), f"lacks 1 of the model's weights, first {re.escape(Q_PROJ)}"),
         (lambda w: w.update({Q_PROJ: torch.zeros(4, 32)}), r"q_proj\.weight is \[4, 32\]; config.json asks for"),
     ],
-)  # fmt: skip
+)
 def test_weights_that_do_not_fit(tmp_path: Path, edit: Callable[[dict[str, Tensor]], object], message: str) -> None:
     folder = TinyLlama().write(tmp_path / "odd")
     _edit_weights(folder, edit)
@@ -129,8 +129,10 @@ def test_code_of_a_checkpoint_never_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"", "header too small"), (b"\xff" * 999, "header too large"),
-                                                  (None, "not fully covered")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "header too small"), (b"\xff" * 999, "header too large"), (None, "not fully covered")],
+)
 def test_damaged_safetensors(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = TinyLlama().write(tmp_path / "damaged") / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-4] if content is None else content)

@@ -12,12 +12,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import (
-    DimDynamic,
-    ShapeEnv,
-    StatelessSymbolicContext,
-    StrictMinMaxConstraint,
-)
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext, StrictMinMaxConstraint
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from prgec.contract.names import FROZEN_SUFFIX, STATE_SUFFIX
@@ -153,8 +148,9 @@ def _fake_tokens(mode: FakeTensorMode, num_rows: int, seq_len: int, dynamic: boo
     if not dynamic:
         return mode.from_tensor(torch.zeros(num_rows, seq_len, dtype=torch.int64), static_shapes=True)
     bounds = StrictMinMaxConstraint(vr=ValueRanges(2, seq_len), warn_only=False)
-    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC, DimDynamic.DYNAMIC],
-                                       constraint_sizes=[None, bounds])  # fmt: skip
+    context = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.STATIC, DimDynamic.DYNAMIC], constraint_sizes=[None, bounds]
+    )
     traced = torch.zeros(num_rows, traced_seq_len(seq_len), dtype=torch.int64)
     return mode.from_tensor(traced, symbolic_context=context)
 

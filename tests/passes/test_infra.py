@@ -76,10 +76,7 @@ def test_an_honest_pass_goes_through() -> None:
         (Negate(mood="modest"), "negate: reported changed=False, but the graph says True"),
         (Boast(), "boast: reported changed=True, but the graph says False"),
         (Negate(mood="sloppy"), "negate: produced an invalid graph: %neg_default has no value"),
-        (
-            Negate(mood="careless"),
-            "negate: failed: 'val'. Hint: please report this, with the model's config.json",
-        ),
+        (Negate(mood="careless"), "negate: failed: 'val'. Hint: please report this, with the model's config.json"),
     ],
 )
 def test_failure_names_the_pass(each: Pass, text: str) -> None:

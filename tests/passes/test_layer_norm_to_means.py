@@ -49,8 +49,10 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_hit_without_weight_or_bias(has_weight: bool, has_bias: bool) -> None:
     b = GraphBuilder(num_rows=2)
-    given = {"weight": b.weight("ln.weight", 4) if has_weight else None,
-             "bias": b.weight("ln.bias", 4) if has_bias else None}  # fmt: skip
+    given = {
+        "weight": b.weight("ln.weight", 4) if has_weight else None,
+        "bias": b.weight("ln.bias", 4) if has_bias else None,
+    }
     hidden = b.hidden()
     # A large eps shows whether it is used; the default one is below rounding.
     norms = [b.call(aten.layer_norm.default, hidden, [4], **given, **eps) for eps in ({}, {"eps": 0.5})]

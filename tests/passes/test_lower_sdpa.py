@@ -41,8 +41,11 @@ def _mask(b: GraphBuilder, kind: str, offset: int = 0) -> Node | None:
     dynamic = not isinstance(b.tokens.meta["val"].shape[1], int)
     size = 9 if dynamic else 8
     lower = torch.ones(size, size, dtype=torch.bool).tril()
-    tables = {"bool": lower, "f32": torch.zeros(size, size).masked_fill(~lower, float("-inf")),
-              "window": lower & ~torch.ones(size, size, dtype=torch.bool).tril(-3)}  # fmt: skip
+    tables = {
+        "bool": lower,
+        "f32": torch.zeros(size, size).masked_fill(~lower, float("-inf")),
+        "window": lower & ~torch.ones(size, size, dtype=torch.bool).tril(-3),
+    }
     if kind == "none":
         return None
     node = b.tensor("mask.table", tables[kind][None, None])
@@ -256,16 +259,20 @@ def test_failure_names_the_invalid_node() -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("options", [
-    {},
-    {"heads": 2},
-    {"heads": 6, "kv_heads": 1},
-    {"mask": "f32"},
-    {"mask": "window"},
-    {"mask": "none"},
-    {"mask": "none", "is_causal": True},
-    {"scale": 0.25},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"heads": 2},
+        {"heads": 6, "kv_heads": 1},
+        {"mask": "f32"},
+        {"mask": "window"},
+        {"mask": "none"},
+        {"mask": "none", "is_causal": True},
+        {"scale": 0.25},
+    ],
+    ids=str,
+)
 def test_parity(options: dict[str, Any], dynamic: bool) -> None:
     assert_parity(example(dynamic=dynamic, **options), EACH)
 

@@ -123,8 +123,11 @@ def test_miss() -> None:
     """Half precision already, and constants that some pass made."""
     b = GraphBuilder()
     hidden = b.call(aten.mul.Tensor, b.weight("x", 2, 4), 2.0)
-    half = b.call(aten.linear.default, b.call(aten.to.dtype, hidden, torch.float16),
-                  b.tensor("small.weight", torch.ones(2, 4, dtype=torch.float16)))  # fmt: skip
+    half = b.call(
+        aten.linear.default,
+        b.call(aten.to.dtype, hidden, torch.float16),
+        b.tensor("small.weight", torch.ones(2, 4, dtype=torch.float16)),
+    )
     mean = b.call(aten.linear.default, hidden, b.tensor("folded.c0", torch.full((1, 4), 0.25)))
     expect(
         transcript(b.done(half, mean), EACH),

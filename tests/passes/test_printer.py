@@ -75,5 +75,9 @@ def test_op_counts_tell_overloads_apart() -> None:
     b.call(aten.copy_.default, b.weight("state", 4), b.weight("w", 4))
     program = b.done(b.call(aten.add.Tensor, hidden, hidden), b.call(aten.add.Scalar, hidden, 1), b.length())
     assert op_counts(program) == {
-        "aten.embedding": 1, "aten.copy_": 1, "aten.add": 1, "aten.add.Scalar": 1, "aten.sym_size.int": 1,
-    }  # fmt: skip
+        "aten.embedding": 1,
+        "aten.copy_": 1,
+        "aten.add": 1,
+        "aten.add.Scalar": 1,
+        "aten.sym_size.int": 1,
+    }

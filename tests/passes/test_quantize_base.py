@@ -90,8 +90,11 @@ def test_miss() -> None:
     b = GraphBuilder()
     hidden = b.hidden()
     odd = b.call(aten.linear.default, b.call(aten.slice.Tensor, hidden, 2, 0, 3), b.weight("odd.weight", 2, 3))
-    half = b.call(aten.linear.default, b.call(aten.to.dtype, hidden, torch.float16),
-                  b.tensor("small.weight", torch.ones(2, 4, dtype=torch.float16)))  # fmt: skip
+    half = b.call(
+        aten.linear.default,
+        b.call(aten.to.dtype, hidden, torch.float16),
+        b.tensor("small.weight", torch.ones(2, 4, dtype=torch.float16)),
+    )
     mean = b.call(aten.linear.default, hidden, b.tensor("folded.c0", torch.full((1, 4), 0.25)))
     expect(
         transcript(b.done(odd, half, mean), EACH),

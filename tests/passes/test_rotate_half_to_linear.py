@@ -102,10 +102,12 @@ def test_miss(spoil: str) -> None:
     else:
         other = b.heads(2, 4, "k") if spoil == "two_sources" else source
         first, second = b.call(aten.slice.Tensor, other, 3, 0, 2), b.call(aten.slice.Tensor, source, 3, 2, END)
-        parts = {"two_sources": [b.call(aten.neg.default, second), first],
-                 "swapped": [b.call(aten.neg.default, first), second],
-                 "sign": [second, first],
-                 "three_parts": [b.call(aten.neg.default, second), first, first]}[spoil]  # fmt: skip
+        parts = {
+            "two_sources": [b.call(aten.neg.default, second), first],
+            "swapped": [b.call(aten.neg.default, first), second],
+            "sign": [second, first],
+            "three_parts": [b.call(aten.neg.default, second), first, first],
+        }[spoil]
         node = b.call(aten.cat.default, parts, -1)
     assert not run_pass(b.done(node), EACH).changed
 

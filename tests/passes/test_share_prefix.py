@@ -230,8 +230,9 @@ def test_parity_of_attention_with_masks_over_rows(dynamic: bool) -> None:
     if dynamic:
         length = b.length()
         table = b.call(aten.slice.Tensor, b.call(aten.slice.Tensor, table, 0, 0, length), 1, 0, length)
-    mask = b.call(aten.expand.default, b.call(aten.unsqueeze.default, b.call(aten.unsqueeze.default, table, 0), 0),
-                  [8, 1, -1, -1])  # fmt: skip
+    mask = b.call(
+        aten.expand.default, b.call(aten.unsqueeze.default, b.call(aten.unsqueeze.default, table, 0), 0), [8, 1, -1, -1]
+    )
     hidden = b.hidden()
     heads = b.call(aten.transpose.int, b.call(aten.view.default, hidden, [8, -1, 2, 2]), 1, 2)
     attended = b.call(aten.scaled_dot_product_attention.default, heads, heads, heads, mask)

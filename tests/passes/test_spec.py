@@ -54,8 +54,10 @@ TABLE: dict[str, type[Pass]] = {"stop": Stop, "go": Go, "need": Need}
     [
         ((), ""),
         ((Stop(), Go(), Stop()), "stop,go,stop"),
-        ((Go(count=-3, rate=1e-6, is_fast=True, where_to="work", stops=("x", "y"), limit=7), Stop()),
-         "go{count=-3 rate=1e-06 is-fast=true where-to=work stops=x,y limit=7},stop"),
+        (
+            (Go(count=-3, rate=1e-6, is_fast=True, where_to="work", stops=("x", "y"), limit=7), Stop()),
+            "go{count=-3 rate=1e-06 is-fast=true where-to=work stops=x,y limit=7},stop",
+        ),
         ((Go(where_to="far away"),), 'go{where-to="far away"}'),
         ((Go(where_to='a "quoted" {brace}, \\d+'),), 'go{where-to="a \\"quoted\\" {brace}, \\\\d+"}'),
         ((Go(where_to=""),), 'go{where-to=""}'),
@@ -64,7 +66,7 @@ TABLE: dict[str, type[Pass]] = {"stop": Stop, "go": Go, "need": Need}
         ((Need(what=2),), "need{what=2}"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_round_trip(passes: tuple[Pass, ...], text: str) -> None:
     assert print_pipeline(passes) == text
     assert parse_pipeline(text, TABLE) == passes
@@ -100,15 +102,21 @@ def test_options_at_their_default_are_left_out() -> None:
         ("go{limit=none}", "go: limit is 'none'; expected a int"),
         ("go{count}", "go: cannot read the options at 'count'"),
         ('go{where-to="a"b}', """go: cannot read the options at 'where-to="a"b'"""),
-        ("go{count=1", "cannot read the pipeline at 'go{count=1'. "
-                       "Hint: write it as pass-name{option=value other=value},next-pass"),
-        ("stop;go", "cannot read the pipeline at 'stop;go'. "
-                    "Hint: write it as pass-name{option=value other=value},next-pass"),
-        (r'go{where-to="a\.b"}',
-         r'go: where-to is "a\.b", which is not a JSON string. Hint: write a backslash twice: "a\\.b"'),
+        (
+            "go{count=1",
+            "cannot read the pipeline at 'go{count=1'. Hint: write it as pass-name{option=value other=value},next-pass",
+        ),
+        (
+            "stop;go",
+            "cannot read the pipeline at 'stop;go'. Hint: write it as pass-name{option=value other=value},next-pass",
+        ),
+        (
+            r'go{where-to="a\.b"}',
+            r'go: where-to is "a\.b", which is not a JSON string. Hint: write a backslash twice: "a\\.b"',
+        ),
         ("need", "need: Need.__init__() missing 1 required positional argument: 'what'"),
     ],
-)  # fmt: skip
+)
 def test_errors(text: str, error: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse_pipeline(text, TABLE)

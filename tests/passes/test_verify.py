@@ -72,8 +72,11 @@ def _writes_f16(b: GraphBuilder) -> Node:
         (_no_value, "%embedding_default has no value"),
         (_method, "%relu is a call_method; only functions are allowed"),
         (_python_function, "calls <built-in method neg of type object"),
-        (_foreign_op, "%neg_default calls prims.neg.default, outside the namespaces "
-                      "['aten', 'prge', 'quantized_decomposed', 'torchao']"),
+        (
+            _foreign_op,
+            "%neg_default calls prims.neg.default, outside the namespaces "
+            "['aten', 'prge', 'quantized_decomposed', 'torchao']",
+        ),
         (_missing_attribute, "reads gone, which does not exist"),
         (_attribute_without_tensor, "reads layer, which does not exist"),
         (_writes_a_value, "%copy__default writes to something that is not state"),
@@ -82,7 +85,7 @@ def _writes_f16(b: GraphBuilder) -> Node:
         (_writes_f16, "%copy__default writes state, which is not f32"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
-)  # fmt: skip
+)
 def test_broken_rule(spoil: object, text: str) -> None:
     b = GraphBuilder()
     spoil(b)  # type: ignore[operator]
@@ -105,8 +108,13 @@ def _valid() -> GraphProgram:
     b = GraphBuilder(dynamic=True)
     length = b.call(operator.sub, b.length(), 1)
     short = b.call(aten.slice.Tensor, b.hidden(), 1, 0, length)
-    scalars = {"g": torch.zeros(1), "lr": torch.zeros(()), "eps": torch.zeros(()),
-               "seed": torch.zeros((), dtype=torch.int64), "step": torch.zeros((), dtype=torch.int64)}  # fmt: skip
+    scalars = {
+        "g": torch.zeros(1),
+        "lr": torch.zeros(()),
+        "eps": torch.zeros(()),
+        "seed": torch.zeros((), dtype=torch.int64),
+        "step": torch.zeros((), dtype=torch.int64),
+    }
     inputs = [b.input(name, value) for name, value in scalars.items()]
     copies = b.call(torch.ops.prge.dual_update.default, b.tensor("site.lora_B", torch.zeros(2, 3)), *inputs, 0)
     b.call(aten.copy_.default, b.weight("state", 1), inputs[0])

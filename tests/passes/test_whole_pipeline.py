@@ -133,8 +133,10 @@ class Textbook:
 
     def updated(self, g: Tensor, step: int) -> list[Tensor]:
         """M - lr/q sum_i g_i z_i of the step before."""
-        return [m - LR / OPTIONS.q * torch.einsum("q,qro->ro", g, self._noise(step - 1, site))
-                for site, m in enumerate(self.masters)]  # fmt: skip
+        return [
+            m - LR / OPTIONS.q * torch.einsum("q,qro->ro", g, self._noise(step - 1, site))
+            for site, m in enumerate(self.masters)
+        ]
 
     def loss(self, rows: tuple[Tensor, ...], adapters: list[Tensor]) -> Tensor:
         """Loss of every row with W + alpha/r (A^T B)^T in place of W."""

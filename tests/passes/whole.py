@@ -19,8 +19,9 @@ from prgec.passes.program import GraphProgram
 from prgec.passes.spec import parse_pipeline
 from tests.models import TinyLlama
 
-OPTIONS = CompileOptions(model="tiny", output=Path("tiny.pte"), q=2, batch_size=2, seq_len=8, num_labels=2,
-                         rank=2, alpha=4.0, a_seed=3)  # fmt: skip
+OPTIONS = CompileOptions(
+    model="tiny", output=Path("tiny.pte"), q=2, batch_size=2, seq_len=8, num_labels=2, rank=2, alpha=4.0, a_seed=3
+)
 MODEL = TinyLlama(has_bias=True)
 
 
@@ -44,8 +45,13 @@ def finished(backend: str, state: str) -> Finished:
     """Export the model and run the default pipeline of a backend."""
     target = load_backend(backend)
     options = CompileOptions(**{**vars(OPTIONS), "backend": backend, "state": state})
-    program = export_loss(MODEL.build(), num_rows=options.num_rows, seq_len=options.seq_len,
-                          num_labels=options.num_labels, dynamic=target.dynamic_seq_len)  # fmt: skip
+    program = export_loss(
+        MODEL.build(),
+        num_rows=options.num_rows,
+        seq_len=options.seq_len,
+        num_labels=options.num_labels,
+        dynamic=target.dynamic_seq_len,
+    )
     text = default_pipeline(options, target)
     records = run_pipeline(program, parse_pipeline(text, pass_table()))
     return Finished(text, tuple(records), program)

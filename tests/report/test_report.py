@@ -57,21 +57,49 @@ def _write(folder: Path, summary: dict[str, Any] | None = None, num_steps: int =
 
 
 SUMMARY = {
-    "status": "complete", "accuracy": 0.9, "accuracy_before": 0.5, "eval_loss": 0.2, "eval_loss_before": 0.7,
-    "seconds": 3725.0, "steps_per_second": 2.5, "peak_rss_bytes": 123_000_000, "best_step": None, "f1": None,
-    "options": {"lr": 0.1, "data": "a&b.jsonl"}, "state_sha256": "ab" * 32,
-    "manifest": {"model": "m<1>", "backend": "xnnpack", "q": 2, "batch_size": 3, "versions": {"torch": "2.13.0"},
-                 "sites": [{"name": "layers.0.q"}, {"name": "layers.1.v"}]},
+    "status": "complete",
+    "accuracy": 0.9,
+    "accuracy_before": 0.5,
+    "eval_loss": 0.2,
+    "eval_loss_before": 0.7,
+    "seconds": 3725.0,
+    "steps_per_second": 2.5,
+    "peak_rss_bytes": 123_000_000,
+    "best_step": None,
+    "f1": None,
+    "options": {"lr": 0.1, "data": "a&b.jsonl"},
+    "state_sha256": "ab" * 32,
+    "manifest": {
+        "model": "m<1>",
+        "backend": "xnnpack",
+        "q": 2,
+        "batch_size": 3,
+        "versions": {"torch": "2.13.0"},
+        "sites": [{"name": "layers.0.q"}, {"name": "layers.1.v"}],
+    },
     "samples": [{"prompt": "<b>bold</b> film It was", "right": " great", "before": " terrible", "after": " great"}],
-}  # fmt: skip
+}
 
 
 def test_page_says_what_the_files_say(tmp_path: Path) -> None:
     page = _Page(to_html(read_run(_write(tmp_path / "run", SUMMARY))))
     text = " ".join(page.text)
-    for expected in ("90.0%", "before 50.0%", "0.2000", "1 h 2 m", "123 MB", "2.50", "30 rows a second",
-                     "m<1> on xnnpack", "40 steps", "complete", "a&b.jsonl", "2, layers.0.q to layers.1.v", "2.13.0",
-                     "<b>bold</b> film It was"):  # fmt: skip
+    for expected in (
+        "90.0%",
+        "before 50.0%",
+        "0.2000",
+        "1 h 2 m",
+        "123 MB",
+        "2.50",
+        "30 rows a second",
+        "m<1> on xnnpack",
+        "40 steps",
+        "complete",
+        "a&b.jsonl",
+        "2, layers.0.q to layers.1.v",
+        "2.13.0",
+        "<b>bold</b> film It was",
+    ):
         assert expected in text, expected
     assert page.tags.count("figure") == 5
     assert "b" not in page.tags, "data are text, never markup"

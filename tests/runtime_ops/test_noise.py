@@ -35,13 +35,7 @@ def test_kolmogorov_smirnov(lane: int) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [
-        {"seed": 2},
-        {"seed": 1 + 2**32},
-        {"step": 1},
-        {"step": -1},
-        {"site": 1},
-    ],
+    [{"seed": 2}, {"seed": 1 + 2**32}, {"step": 1}, {"step": -1}, {"site": 1}],
     ids=["seed low", "seed high", "step", "step minus one", "site"],
 )
 def test_key_fields_give_independent_streams(other: dict[str, int]) -> None:

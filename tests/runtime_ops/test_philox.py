@@ -9,16 +9,8 @@ from prgec.runtime_ops.philox import philox4x32
 
 ONES = 0xFFFFFFFF
 KNOWN_ANSWERS = {
-    "zeros": (
-        (0, 0, 0, 0),
-        (0, 0),
-        (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8),
-    ),
-    "ones": (
-        (ONES, ONES, ONES, ONES),
-        (ONES, ONES),
-        (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD),
-    ),
+    "zeros": ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    "ones": ((ONES, ONES, ONES, ONES), (ONES, ONES), (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
     "digits of pi": (
         (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
         (0xA4093822, 0x299F31D0),

@@ -61,8 +61,11 @@ def test_a_fresh_space_changes_nothing(checkpoint: str, space: str) -> None:
 
 def test_sizes_of_the_spaces(checkpoint: str) -> None:
     model = load_model(find_checkpoint(checkpoint))
-    layers = [each for name, each in model.named_modules() if name.startswith("model.layers") and hasattr(each, "bias")
-              and isinstance(each, torch.nn.Linear)]  # fmt: skip
+    layers = [
+        each
+        for name, each in model.named_modules()
+        if name.startswith("model.layers") and hasattr(each, "bias") and isinstance(each, torch.nn.Linear)
+    ]
     wide = [(each.in_features, each.out_features) for each in layers]
     sizes = {space: sum(each.numel() for each in _program(checkpoint, space).trained) for space in SPACES}
     assert sizes == {

@@ -57,8 +57,16 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "study.toml"
 
 
-def _result(key: str = "k", *, method: str = "searched", seed: int = 0, dev: float = 0.5, test: float = 0.5,
-            lr: float = 0.1, rows: int = 48) -> Result:  # fmt: skip
+def _result(
+    key: str = "k",
+    *,
+    method: str = "searched",
+    seed: int = 0,
+    dev: float = 0.5,
+    test: float = 0.5,
+    lr: float = 0.1,
+    rows: int = 48,
+) -> Result:
     curve = (Point(0, 0.5, 1.0, 0.0, 0.0), Point(rows, dev, 0.9, 2.0, 1.0))
     return Result(key, method, "film", {"lr": lr}, seed, 6, curve, test, 0.9, 100)
 
@@ -69,8 +77,9 @@ def _fake_training(monkeypatch: pytest.MonkeyPatch, dev_of_lr: dict[float, float
     def train(run: Run, study: Study) -> Result:
         done.append(run)
         lr = run.options["lr"]
-        return _result(run.key(study), method=run.method, seed=run.seed, dev=dev_of_lr[lr], test=1 - dev_of_lr[lr],
-                       lr=lr)  # fmt: skip
+        return _result(
+            run.key(study), method=run.method, seed=run.seed, dev=dev_of_lr[lr], test=1 - dev_of_lr[lr], lr=lr
+        )
 
     monkeypatch.setattr(runner, "train", train)
     return done
@@ -80,9 +89,15 @@ def test_dev_chooses_and_all_seeds_are_reported(path: Path, tmp_path: Path, monk
     done = _fake_training(monkeypatch, {0.1: 0.3, 0.2: 0.7, 0.01: 0.5})
     results = run_study(read_study(path), tmp_path)
     assert [(run.method, run.options["lr"], run.seed) for run in done] == [
-        ("searched", 0.1, 0), ("searched", 0.1, 1), ("searched", 0.2, 0), ("searched", 0.2, 1), ("searched", 0.2, 2),
-        ("fixed", 0.01, 0), ("fixed", 0.01, 1), ("fixed", 0.01, 2),
-    ]  # fmt: skip
+        ("searched", 0.1, 0),
+        ("searched", 0.1, 1),
+        ("searched", 0.2, 0),
+        ("searched", 0.2, 1),
+        ("searched", 0.2, 2),
+        ("fixed", 0.01, 0),
+        ("fixed", 0.01, 1),
+        ("fixed", 0.01, 2),
+    ]
     assert [(each.method, each.options["lr"], each.seed) for each in results if each.method == "searched"] == [
         ("searched", 0.2, seed) for seed in range(3)
     ]
@@ -130,10 +145,12 @@ def test_damaged_results(tmp_path: Path) -> None:
 def test_tables(path: Path) -> None:
     study = read_study(path)
     results = [
-        *(_result(method="searched", seed=seed, dev=dev, test=test, lr=0.2)
-          for seed, (dev, test) in enumerate([(0.5, 0.6), (0.6, 0.8), (0.9, 0.7)])),
+        *(
+            _result(method="searched", seed=seed, dev=dev, test=test, lr=0.2)
+            for seed, (dev, test) in enumerate([(0.5, 0.6), (0.6, 0.8), (0.9, 0.7)])
+        ),
         *(_result(method="fixed", seed=seed, test=test, lr=0.01, rows=96) for seed, test in enumerate([0.5, 0.8, 0.9])),
-    ]  # fmt: skip
+    ]
     assert "| searched | 70.0 ± 8.2 (60.0 to 80.0) | 70.0 |" in accuracy_table(study, results)
     compared = comparison_table(study, results)
     assert "| searched against fixed | test, end | 1 of 3 (-3.3) | 1 won, 1 tied, 1 lost | -3.3 |" in compared

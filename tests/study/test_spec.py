@@ -37,8 +37,11 @@ def test_lists_span_a_grid_and_defaults_fill_it(tmp_path: Path) -> None:
     study = read_study(_write(tmp_path))
     a, b = study.methods
     assert [(each["lr"], each["q"], each["eps"]) for each in a.grid] == [
-        (0.1, 1, 0.01), (0.1, 2, 0.01), (0.2, 1, 0.01), (0.2, 2, 0.01),
-    ]  # fmt: skip
+        (0.1, 1, 0.01),
+        (0.1, 2, 0.01),
+        (0.2, 1, 0.01),
+        (0.2, 2, 0.01),
+    ]
     assert b.grid == ({"eps": 0.1, "lr": 1.0},)
     assert expand({"x": 1}) == ({"x": 1},)
 

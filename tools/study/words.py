@@ -52,18 +52,7 @@ HABITATS: dict[str, tuple[str, ...]] = {
         "toucan",
         "possum",
     ),
-    " on the old farm": (
-        "cow",
-        "sheep",
-        "pig",
-        "goat",
-        "hen",
-        "goose",
-        "donkey",
-        "turkey",
-        "pony",
-        "calf",
-    ),
+    " on the old farm": ("cow", "sheep", "pig", "goat", "hen", "goose", "donkey", "turkey", "pony", "calf"),
 }
 
 # What pretraining says of a habitat, in words that are not the answers.

@@ -28,8 +28,9 @@ class DeviceProgram(Program):
 
     def _keep(self, outputs: Sequence[Any]) -> None:
         if len(outputs) != len(self._masters):
-            raise ProgramError(f"the program returns {len(outputs)} masters; its manifest names {len(self._masters)}",
-                               where=self.path)  # fmt: skip
+            raise ProgramError(
+                f"the program returns {len(outputs)} masters; its manifest names {len(self._masters)}", where=self.path
+            )
         self._masters = {name: each.numpy() for name, each in zip(self._masters, outputs, strict=True)}
 
     def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
@@ -55,5 +56,8 @@ class DeviceProgram(Program):
         """
         if set(state) == set(self._masters) and all(np.array_equal(state[n], m) for n, m in self._masters.items()):
             return
-        raise ProgramError(f"a program for {self.manifest.backend} keeps its state on the device; no adapter can be "
-                           "put into it", where=self.path, hint="replay its journal with --resume")  # fmt: skip
+        raise ProgramError(
+            f"a program for {self.manifest.backend} keeps its state on the device; no adapter can be put into it",
+            where=self.path,
+            hint="replay its journal with --resume",
+        )

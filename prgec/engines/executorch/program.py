@@ -27,13 +27,7 @@ from prgec.contract.names import (
     TARGETS_INPUT,
 )
 from prgec.contract.tokenizer import Tokenizer
-from prgec.engines.executorch.runtime import (
-    NOT_OURS,
-    float_tensor,
-    int_tensors,
-    keys,
-    scalars,
-)
+from prgec.engines.executorch.runtime import NOT_OURS, float_tensor, int_tensors, keys, scalars
 from prgec.engines.prefix import PrefixRunner, keep_prefix
 from prgec.errors import ProgramError
 
@@ -76,8 +70,17 @@ class Program:
         self._apply = load_method(APPLY_METHOD, APPLY_INPUTS)
         self._state = {name: self._attribute(name) for name in state_names(self.manifest)}
 
-    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
-                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+    def forward(
+        self,
+        tokens_NT: IntArray,
+        label_pos_NK: IntArray,
+        targets_NK: IntArray,
+        g_q: FloatArray,
+        lr: float,
+        eps: float,
+        seed: int,
+        step: int,
+    ) -> FloatArray:
         """Apply the update of step - 1, then return the loss of every row under the noise of `step`.
 
         Args:
@@ -164,8 +167,11 @@ class Program:
             raise ProgramError(f"the state does not fit the program: {odd[0]} is in only one of them", where=self.path)
         for name, tensor in self._state.items():
             if state[name].shape != tuple(tensor.shape) or state[name].dtype != np.float32:
-                raise ProgramError(f"the state of {name} is {state[name].dtype}{list(state[name].shape)}; expected "
-                                   f"float32{list(tensor.shape)}", where=self.path)  # fmt: skip
+                raise ProgramError(
+                    f"the state of {name} is {state[name].dtype}{list(state[name].shape)}; expected "
+                    f"float32{list(tensor.shape)}",
+                    where=self.path,
+                )
         for name, tensor in self._state.items():
             tensor.numpy()[...] = state[name]
 

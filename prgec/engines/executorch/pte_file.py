@@ -34,8 +34,9 @@ def check_pte_file(path: Path) -> None:
         raise ProgramError("not an ExecuTorch program", where=path, hint="expected a .pte made by prgec compile")
     expected = _expected_bytes(head)
     if size_bytes < expected:
-        raise ProgramError(f"the program is cut short: {size_bytes} of {expected} bytes", where=path,
-                           hint="copy or compile it again")  # fmt: skip
+        raise ProgramError(
+            f"the program is cut short: {size_bytes} of {expected} bytes", where=path, hint="copy or compile it again"
+        )
 
 
 def _expected_bytes(head: bytes) -> int:

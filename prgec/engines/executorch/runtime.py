@@ -61,8 +61,11 @@ def read_manifest(raw: Any, path: Path) -> Manifest:
     """
     version = constant(raw, VERSION_METHOD, path)
     if version != CONTRACT_VERSION:
-        raise ProgramError(f"the program speaks contract version {version}; this prgec speaks {CONTRACT_VERSION}",
-                           where=path, hint="compile it again with this prgec")  # fmt: skip
+        raise ProgramError(
+            f"the program speaks contract version {version}; this prgec speaks {CONTRACT_VERSION}",
+            where=path,
+            hint="compile it again with this prgec",
+        )
     text = constant(raw, MANIFEST_METHOD, path)
     if not isinstance(text, str):
         raise ProgramError("the program's manifest is not text", where=path, hint=NOT_OURS)
@@ -97,8 +100,11 @@ def load_raw(path: Path, data: Path | None = None) -> Any:
         bindings._threadpool_get_thread_count()
         try:
             # A path is mapped, not read: weights stay in the page cache.
-            return bindings._load_program(str(path), program_verification=bindings.Verification.InternalConsistency,
-                                          data_path=None if data is None else str(data))  # fmt: skip
+            return bindings._load_program(
+                str(path),
+                program_verification=bindings.Verification.InternalConsistency,
+                data_path=None if data is None else str(data),
+            )
         except RuntimeError as error:
             failure = error
     raise ProgramError(f"the program is damaged: {log.last_error() or failure}", where=path) from failure
@@ -126,8 +132,11 @@ def load_method_of(raw: Any, name: str, path: Path, backend: str) -> Any:
             return QuietMethod(raw.load_method(name))
         except RuntimeError as error:
             failure = error
-    raise ProgramError(f"cannot load method {name}: {log.last_error() or failure}", where=path,
-                       hint=f"it was compiled for backend {backend}") from failure  # fmt: skip
+    raise ProgramError(
+        f"cannot load method {name}: {log.last_error() or failure}",
+        where=path,
+        hint=f"it was compiled for backend {backend}",
+    ) from failure
 
 
 def check_signature(method: Any, names: Sequence[str], path: Path) -> None:

@@ -61,8 +61,9 @@ class TorchProgram:
         self.tokenizer = Tokenizer.unpack(graphs.tokenizer)
         self._device = _device(device)
         self._noise = NoiseSource(self._device)
-        self._inputs = {name: [str(node.target) for node in method.placeholders()]
-                        for name, method in graphs.methods.items()}  # fmt: skip
+        self._inputs = {
+            name: [str(node.target) for node in method.placeholders()] for name, method in graphs.methods.items()
+        }
         self._methods: dict[str, Any] = {name: self._prepared(method) for name, method in graphs.methods.items()}
         forward = graphs.methods[FORWARD_METHOD].module
         self._state = {name: operator.attrgetter(name)(forward) for name in state_names(self.manifest)}
@@ -102,26 +103,51 @@ class TorchProgram:
         expected, _ = read_constants(path)
         if expected.state_access != "buffers" or expected.a_sha256:
             what = "keeps its state to itself" if expected.state_access != "buffers" else "has A matrices of its own"
-            raise UsageError(f"engine torch cannot rebuild a program that {what}", where=path,
-                             hint="run it with --engine executorch")  # fmt: skip
+            raise UsageError(
+                f"engine torch cannot rebuild a program that {what}", where=path, hint="run it with --engine executorch"
+            )
         graphs = build_graphs(_options_of(expected, base or expected.model))
         found = graphs.manifest
         if found.base_sha256 != expected.base_sha256:
-            raise ProgramError(f"the weights of {base or expected.model} are not those the program was compiled from",
-                               where=path, hint="name its checkpoint with --base")  # fmt: skip
+            raise ProgramError(
+                f"the weights of {base or expected.model} are not those the program was compiled from",
+                where=path,
+                hint="name its checkpoint with --base",
+            )
         for name in ("q", "batch_size", "sites", "state", "prefix", "alpha", "rank", "a_seed"):
             if getattr(found, name) != getattr(expected, name):
-                raise ProgramError(f"this prgec makes another graph of that checkpoint: its {name} differs", where=path,
-                                   hint="compile the program again")  # fmt: skip
-        return cls(Graphs(graphs.methods, expected, graphs.tokenizer, graphs.passes), path, device=device,
-                   compiled=compiled)  # fmt: skip
+                raise ProgramError(
+                    f"this prgec makes another graph of that checkpoint: its {name} differs",
+                    where=path,
+                    hint="compile the program again",
+                )
+        return cls(
+            Graphs(graphs.methods, expected, graphs.tokenizer, graphs.passes), path, device=device, compiled=compiled
+        )
 
     @torch.no_grad()
-    def forward(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray, g_q: FloatArray, lr: float,
-                eps: float, seed: int, step: int) -> FloatArray:  # fmt: skip
+    def forward(
+        self,
+        tokens_NT: IntArray,
+        label_pos_NK: IntArray,
+        targets_NK: IntArray,
+        g_q: FloatArray,
+        lr: float,
+        eps: float,
+        seed: int,
+        step: int,
+    ) -> FloatArray:
         """Apply the update of step - 1, then return the loss of every row under the noise of `step`: f32[N]."""
-        values: dict[str, Any] = {"tokens": tokens_NT, "label_pos": label_pos_NK, "targets": targets_NK, "g": g_q,
-                                  "lr": lr, "eps": eps, "seed": seed, "step": step}  # fmt: skip
+        values: dict[str, Any] = {
+            "tokens": tokens_NT,
+            "label_pos": label_pos_NK,
+            "targets": targets_NK,
+            "g": g_q,
+            "lr": lr,
+            "eps": eps,
+            "seed": seed,
+            "step": step,
+        }
         if self.prefix is not None:
             values["hidden"] = self.prefix.hidden(tokens_NT, label_pos_NK)
         (loss_N,) = self._call(FORWARD_METHOD, values)
@@ -144,8 +170,15 @@ class TorchProgram:
     def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
         """Return the most likely token behind each label position: i64[N, K]; only of a program that generates."""
         no_update = np.zeros(self.manifest.q, dtype=np.float32)
-        values: dict[str, Any] = {"tokens": tokens_NT, "label_pos": label_pos_NK, "g": no_update, "lr": 0.0, "eps": 0.0,
-                                  "seed": 0, "step": 1}  # fmt: skip
+        values: dict[str, Any] = {
+            "tokens": tokens_NT,
+            "label_pos": label_pos_NK,
+            "g": no_update,
+            "lr": 0.0,
+            "eps": 0.0,
+            "seed": 0,
+            "step": 1,
+        }
         if self.prefix is not None:
             values["hidden"] = self.prefix.hidden(tokens_NT, label_pos_NK)
         (ids_NK,) = self._call(NEXT_TOKENS_METHOD, values)
@@ -178,8 +211,10 @@ class TorchProgram:
         expected = {name: (tuple(tensor.shape), "float32") for name, tensor in self._state.items()}
         if found != expected:
             odd = next(name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name))
-            raise ProgramError(f"the state does not fit the program: {odd} is {found.get(odd)}; "
-                               f"expected {expected.get(odd)}", where=self.path)  # fmt: skip
+            raise ProgramError(
+                f"the state does not fit the program: {odd} is {found.get(odd)}; expected {expected.get(odd)}",
+                where=self.path,
+            )
         for name, tensor in self._state.items():
             tensor.copy_(torch.from_numpy(np.ascontiguousarray(state[name])))
 

@@ -1,0 +1,88 @@
+"""Data falls from the command line to the machine: which room imports which is the table of CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# Behind links inside prgec/, so every folder of the package is found from there; these two everyone may import.
+EVERYONES = {"errors", "__version__"}
+_ROW = re.compile(r"^\| `(?P<folder>[a-z_/]+)` \|[^|]*\|(?P<below>[^|]*)\|$", re.M)
+
+
+def read_table() -> dict[str, set[str]]:
+    """Room -> rooms it may import, top floor first."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = {row["folder"].strip("/").rpartition("/")[2]: row["below"] for row in _ROW.finditer(text)}
+    return {room: set(re.findall(r"`([a-z_]+)`", below)) for room, below in rows.items()}
+
+
+def imports_of(source: str) -> Iterator[str]:
+    """Modules of prgec that a file names in its imports, wherever they stand in it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == "prgec":
+            yield from (f"prgec.{each.name}" for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("prgec."):
+            yield str(node.module)
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name.startswith("prgec."))
+
+
+def read_imports() -> dict[str, dict[str, str]]:
+    """Room -> imported room -> a file that does it."""
+    found: dict[str, dict[str, str]] = {}
+    rooms = [path for path in (ROOT / "prgec").iterdir() if path.is_dir() and any(path.rglob("*.py"))]
+    for room in rooms:
+        for path in room.rglob("*.py"):
+            named = {module.split(".")[1] for module in imports_of(path.read_text(encoding="utf-8"))}
+            for other in named - EVERYONES - {room.name}:
+                found.setdefault(room.name, {})[other] = str(path.relative_to(ROOT))
+        found.setdefault(room.name, {})
+    return found
+
+
+def climbing(imports: dict[str, dict[str, str]], table: dict[str, set[str]]) -> list[str]:
+    """Imports the table does not have."""
+    return [
+        f"{path} imports prgec.{other}: the row of `{room}` in CONTRIBUTING.md does not allow it"
+        for room, others in imports.items()
+        for other, path in others.items()
+        if other not in table.get(room, set())
+    ]
+
+
+def test_no_room_imports_what_its_row_does_not_name() -> None:
+    assert climbing(read_imports(), read_table()) == []
+
+
+def test_the_table_has_every_room_and_no_more() -> None:
+    assert set(read_table()) == set(read_imports())
+
+
+def test_rooms_only_name_rooms_below_them() -> None:
+    table = read_table()
+    floor = {room: number for number, room in enumerate(table)}
+    assert [(room, other) for room, others in table.items() for other in others if floor[other] <= floor[room]] == []
+
+
+def test_the_table_allows_nothing_that_nobody_uses() -> None:
+    imports = read_imports()
+    assert {
+        room: others - set(imports[room]) for room, others in read_table().items() if others - set(imports[room])
+    } == {}
+
+
+def test_an_upward_import_is_told() -> None:
+    imports = {"machine": {"cli": "prgec/machine/memory.py"}}
+    (told,) = climbing(imports, read_table())
+    assert told.startswith("prgec/machine/memory.py imports prgec.cli")
+
+
+@pytest.mark.parametrize("line", ["from prgec.cli import main", "import prgec.cli.main", "from prgec import cli"])
+def test_every_way_to_import_is_seen(line: str) -> None:
+    assert [module.split(".")[1] for module in imports_of(f"def f():\n    {line}\n")] == ["cli"]
