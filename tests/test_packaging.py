@@ -33,6 +33,14 @@ def test_subpackages_import_only_as_parts_of_prgec(name: str, tmp_path: Path) ->
     run_python(code, tmp_path)
 
 
+def test_no_source_is_ignored() -> None:
+    # What git ignores, the linter skips and a wheel may lack.
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+    listed = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    assert subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout == ""
+
+
 def test_the_contract_and_the_op_package_import_without_torch(tmp_path: Path) -> None:
     code = (
         "import sys, prgec.contract.manifest, prgec.runtime_ops\n"

@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from prgec.formats.adapter import load_adapter, save_adapter
-from prgec.training.evaluate import Evaluation
 from prgec.contract.engine import TrainableProgram
-from prgec.formats.run_folder import BEST_NAME, RunFolder
 from prgec.errors import ProgramError
+from prgec.formats.adapter import load_adapter, save_adapter
+from prgec.formats.run_folder import BEST_NAME, RunFolder
+from prgec.training.evaluate import Evaluation
 
 logger = logging.getLogger(__name__)
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from prgec.contract.engine import GeneratingProgram
 from prgec.data.dataset import LOW_VOLUME_TEST, Dataset, load_dataset
 from prgec.data.encode import Row, encode_items
-from prgec.data.rows_file import RowSet, read_rows
 from prgec.data.eval_set import encode_eval_set
-from prgec.runs.options import RunOptions
-from prgec.contract.engine import GeneratingProgram
-from prgec.runs.result import Listener
+from prgec.data.rows_file import RowSet, read_rows
 from prgec.errors import DataError
+from prgec.runs.options import RunOptions
+from prgec.runs.result import Listener
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,11 @@ class RunFiles:
             listener.on_data(train)
         test = load_dataset(options.eval_data, options.task) if options.eval_data else None
         if train is not None and test is not None and test.task != train.task:
-            raise DataError(f"--data is of task {train.task.name}, --eval-data of {test.task.name}", where=test.path,
-                            hint="name the task with --task")
+            raise DataError(
+                f"--data is of task {train.task.name}, --eval-data of {test.task.name}",
+                where=test.path,
+                hint="name the task with --task",
+            )
         if train is None or not options.low_volume:
             return cls(options, train, test)
         few, dev = train.low_volume(options.seed)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prgec.demo import data_file
-from prgec.training.estimators import DEFAULT_ESTIMATOR
-from prgec.runs.options import RunOptions
-from prgec.runs.run import run
-from prgec.formats.run_folder import PROGRAM_NAME, RunFolder
-from prgec.runs.result import Listener, RunResult
 from prgec.compile.options import CompileOptions
+from prgec.demo import data_file
+from prgec.formats.run_folder import PROGRAM_NAME, RunFolder
+from prgec.runs.options import RunOptions
+from prgec.runs.result import Listener, RunResult
+from prgec.runs.run import run
+from prgec.training.estimators import DEFAULT_ESTIMATOR
 
 # The longest row of the demo's data has fewer tokens.
 SEQ_LEN = 64
@@ -87,9 +87,16 @@ def run_demo(
 
     start = time.monotonic()
     folder = RunFolder.choose(options.out, "demo", force=False)
-    run_options = RunOptions(program=folder.path / PROGRAM_NAME, data=data_file("train"), eval_data=data_file("test"),
-                             steps=options.steps, lr=options.lr, estimator=options.estimator, seed=options.seed,
-                             out=folder.path)
+    run_options = RunOptions(
+        program=folder.path / PROGRAM_NAME,
+        data=data_file("train"),
+        eval_data=data_file("test"),
+        steps=options.steps,
+        lr=options.lr,
+        estimator=options.estimator,
+        seed=options.seed,
+        out=folder.path,
+    )
     run_options.check()
     program = folder.file(PROGRAM_NAME)
     compile_model(CompileOptions(model="demo", output=program, backend=options.backend, seq_len=SEQ_LEN), on_stage)

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prgec.contract.names import FROZEN_SUFFIX
 from prgec.contract.manifest import Manifest
+from prgec.contract.names import FROZEN_SUFFIX
+from prgec.engines.executorch.runtime import read_constants
+from prgec.errors import ProgramError, UsageError
 from prgec.formats.adapter import adapter_metadata, read_adapter
 from prgec.formats.lora_a import frozen_a
 from prgec.formats.peft import PeftAdapter, write_peft
 from prgec.formats.run_folder import ADAPTER_NAME, SUMMARY_NAME
-from prgec.engines.executorch.runtime import read_constants
-from prgec.errors import ProgramError, UsageError
 
 if TYPE_CHECKING:
     from prgec.frontend.checkpoint import Checkpoint
@@ -60,8 +60,9 @@ def open_trained(run: Path, program: Path | None = None) -> Trained:
     expected = adapter_metadata(manifest)
     for key in expected:
         if metadata.get(key) != expected[key] and key != "model":
-            raise ProgramError(f"the adapter's {key} is {metadata.get(key)}, the program's is {expected[key]}",
-                               where=path)
+            raise ProgramError(
+                f"the adapter's {key} is {metadata.get(key)}, the program's is {expected[key]}", where=path
+            )
     missing = [site.state_name for site in manifest.sites if site.state_name not in tensors]
     if missing:
         raise ProgramError(f"the adapter lacks {missing[0]}", where=path)
@@ -105,8 +106,11 @@ def _write_merged(trained: Trained, checkpoint: Checkpoint, output: Path) -> Non
 
     model: Any = load_model(checkpoint)
     if weights_sha256(model) != trained.manifest.base_sha256:
-        raise ProgramError("the adapter belongs to other weights than this checkpoint's", where=checkpoint.path,
-                           hint="name the checkpoint the program was compiled from with --base")
+        raise ProgramError(
+            "the adapter belongs to other weights than this checkpoint's",
+            where=checkpoint.path,
+            hint="name the checkpoint the program was compiled from with --base",
+        )
     adapter = trained.adapter
     with torch.no_grad():
         for site in trained.manifest.sites:
@@ -130,6 +134,7 @@ def _manifest_of_run(folder: Path) -> Manifest:
     except (OSError, ValueError):
         summary = {}
     if not isinstance(summary, dict) or "manifest" not in summary:
-        raise UsageError("nothing says which program the adapter belongs to", where=folder,
-                         hint="name the .pte with --program")
+        raise UsageError(
+            "nothing says which program the adapter belongs to", where=folder, hint="name the .pte with --program"
+        )
     return Manifest.from_json(json.dumps(summary["manifest"]))

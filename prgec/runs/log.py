@@ -9,9 +9,8 @@ from types import TracebackType
 
 import numpy as np
 
-from prgec.training.estimators import Estimator, find_estimator
-from prgec.training.evaluate import Evaluation
-from prgec.machine.files import rename
+from prgec.contract.sums import ordered_mean
+from prgec.errors import DataError, UsageError
 from prgec.formats.journal import (
     EvaluationRecord,
     Header,
@@ -22,11 +21,12 @@ from prgec.formats.journal import (
     StepRecord,
     read_journal,
 )
-from prgec.training.limits import intervention
 from prgec.formats.run_folder import JOURNAL_NAME, PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME, MetricsWriter, RunFolder
-from prgec.contract.sums import ordered_mean
+from prgec.machine.files import rename
+from prgec.training.estimators import Estimator, find_estimator
+from prgec.training.evaluate import Evaluation
+from prgec.training.limits import intervention
 from prgec.training.trainer import StepResult
-from prgec.errors import DataError, UsageError
 
 
 class RunLog:
@@ -98,8 +98,14 @@ class RunLog:
         if isinstance(record, StepRecord):
             self._has_steps = True
             done = intervention(record.losses, record.g, record.eps, self._estimator)
-            self._metrics.write(step=record.step, loss=_number(mean_loss(record)), lr=record.lr, g=record.g.tolist(),
-                                **({"limited": done} if done else {}), **seconds)
+            self._metrics.write(
+                step=record.step,
+                loss=_number(mean_loss(record)),
+                lr=record.lr,
+                g=record.g.tolist(),
+                **({"limited": done} if done else {}),
+                **seconds,
+            )
         elif isinstance(record, EvaluationRecord):
             self._metrics.write(step=record.step, eval_loss=record.loss, eval_accuracy=record.accuracy, **seconds)
 
@@ -129,5 +135,8 @@ def check_nothing_is_lost(folder: RunFolder) -> None:
     except DataError:  # not even its header was written
         return
     if num_steps:
-        raise UsageError(f"--out holds an unfinished run of {num_steps} steps", where=folder.path,
-                         hint="go on with --resume, or discard it with --force")
+        raise UsageError(
+            f"--out holds an unfinished run of {num_steps} steps",
+            where=folder.path,
+            hint="go on with --resume, or discard it with --force",
+        )

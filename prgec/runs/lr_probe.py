@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from prgec.contract.engine import GeneratingProgram
 from prgec.data.batches import step_indices, training_batch
 from prgec.data.encode import Row
 from prgec.data.rows_file import RowSet
-from prgec.formats.adapter import load_adapter
-from prgec.training.estimators import find_estimator
-from prgec.training.evaluate import evaluate
-from prgec.runs.options import RunOptions
-from prgec.contract.engine import GeneratingProgram
-from prgec.runs.data import RunFiles
-from prgec.runs.result import Listener
-from prgec.training.trainer import Trainer
 from prgec.engines.choose import open_program
 from prgec.errors import NumericsError
+from prgec.formats.adapter import load_adapter
+from prgec.runs.data import RunFiles
+from prgec.runs.options import RunOptions
+from prgec.runs.result import Listener
+from prgec.training.estimators import find_estimator
+from prgec.training.evaluate import evaluate
+from prgec.training.trainer import Trainer
 
 # Half a decade apart, around what was given: the paper searches 5e-5 to 1e-3 on models a thousand times the demo's.
 FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -112,8 +112,9 @@ def probe_rates(
     """
     options.check()
     files = RunFiles.read(options, listener)
-    program = open_program(options.program, options.engine, base=options.base, device=options.device,
-                           compiled=options.compiled)
+    program = open_program(
+        options.program, options.engine, base=options.base, device=options.device, compiled=options.compiled
+    )
     if options.adapter is not None:
         load_adapter(options.adapter, program)
     rows, test, dev = files.encode(program)
@@ -133,7 +134,11 @@ def probe_rates(
 
 
 def _probe(
-    program: GeneratingProgram, rows: Sequence[Row], judged: RowSet, options: RunOptions, steps: int,
+    program: GeneratingProgram,
+    rows: Sequence[Row],
+    judged: RowSet,
+    options: RunOptions,
+    steps: int,
     should_stop: Callable[[], bool],
 ) -> Probe:
     trainer = Trainer(program, find_estimator(options.estimator), eps=options.eps, seed=options.seed)

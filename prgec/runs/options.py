@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prgec.data.tasks import AUTO_TASK
+from prgec.engines.choose import EXECUTORCH, check_engine
+from prgec.errors import UsageError
 from prgec.training.estimators import DEFAULT_ESTIMATOR
 from prgec.training.limits import CLIP, STOP, Limits
 from prgec.training.schedules import DEFAULT_SCHEDULE
-from prgec.engines.choose import EXECUTORCH, check_engine
-from prgec.errors import UsageError
 
 
 @dataclass(frozen=True)

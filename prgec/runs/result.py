@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prgec.contract.engine import GeneratingProgram
 from prgec.data.dataset import Dataset
 from prgec.training.evaluate import Evaluation
-from prgec.contract.engine import GeneratingProgram
 from prgec.training.trainer import StepResult
 
 

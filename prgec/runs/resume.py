@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from prgec.contract.arrays import State
+from prgec.contract.engine import TrainableProgram
 from prgec.contract.manifest import Manifest
 from prgec.data.encode import Row
 from prgec.data.rows_file import fingerprint
+from prgec.errors import DataError, ProgramError, UsageError
 from prgec.formats.adapter import identity, load_adapter, masters_sha256
 from prgec.formats.journal import Header, Journal, read_journal
-from prgec.runs.options import RunOptions
-from prgec.contract.engine import TrainableProgram
 from prgec.formats.run_folder import (
     ADAPTER_NAME,
     JOURNAL_NAME,
@@ -25,27 +26,49 @@ from prgec.formats.run_folder import (
     SUMMARY_NAME,
     RunFolder,
 )
-from prgec.contract.arrays import State
+from prgec.runs.options import RunOptions
 from prgec.training.schedules import course
-from prgec.errors import DataError, ProgramError, UsageError
 
 logger = logging.getLogger(__name__)
 
 # What a user calls the fields of a header.
 _NAMES = {
-    "q": "the program's q", "batch_size": "the program's batch size", "seed": "--seed", "steps": "--steps",
-    "lr": "--lr", "eps": "--eps", "schedule": "--lr-schedule or --warmup", "estimator": "--estimator",
-    "num_examples": "the number of examples", "rows_crc": "the data", "program_sha256": "the program",
-    "start_sha256": "the adapter to start from", "max_g": "--max-g", "policies": "--over-limit or --not-finite",
+    "q": "the program's q",
+    "batch_size": "the program's batch size",
+    "seed": "--seed",
+    "steps": "--steps",
+    "lr": "--lr",
+    "eps": "--eps",
+    "schedule": "--lr-schedule or --warmup",
+    "estimator": "--estimator",
+    "num_examples": "the number of examples",
+    "rows_crc": "the data",
+    "program_sha256": "the program",
+    "start_sha256": "the adapter to start from",
+    "max_g": "--max-g",
+    "policies": "--over-limit or --not-finite",
 }
 
 
 def header_of(options: RunOptions, program: TrainableProgram, rows: Sequence[Row]) -> Header:
     """Return what a run is, with the start adapter in the program."""
     m = program.manifest
-    return Header(m.q, m.batch_size, options.seed, options.steps, options.lr, options.eps, course(options),
-                  options.estimator, len(rows), fingerprint(rows), identity(m), masters_sha256(program),
-                  options.limits.max_g, options.limits.flags)
+    return Header(
+        m.q,
+        m.batch_size,
+        options.seed,
+        options.steps,
+        options.lr,
+        options.eps,
+        course(options),
+        options.estimator,
+        len(rows),
+        fingerprint(rows),
+        identity(m),
+        masters_sha256(program),
+        options.limits.max_g,
+        options.limits.flags,
+    )
 
 
 def resume(program: TrainableProgram, folder: RunFolder, header: Header) -> Journal | None:
@@ -92,8 +115,9 @@ def rebuild(program: TrainableProgram, journal: Journal, step: int | None) -> in
     if journal.header.program_sha256 != identity(program.manifest):
         raise DataError("the journal is of a program with other weights, sites, rank, alpha or A", where=journal.path)
     if journal.header.start_sha256 != masters_sha256(program):
-        raise DataError("the journal's run began from another adapter", where=journal.path,
-                        hint="name it with --adapter")
+        raise DataError(
+            "the journal's run began from another adapter", where=journal.path, hint="name it with --adapter"
+        )
     available = len(journal.steps)
     last = available if step is None else step
     if not 0 <= last <= available:
@@ -136,17 +160,24 @@ def _check_same_run(journal: Journal, header: Header) -> None:
         found, expected = getattr(header, field.name), getattr(journal.header, field.name)
         if found != expected:
             detail = "" if field.name.endswith(("sha256", "crc")) else f": {found}, not {expected}"
-            raise UsageError(f"{_NAMES[field.name]} differs from the run to resume{detail}", where=journal.path,
-                             hint="resume with the flags the run was started with")
+            raise UsageError(
+                f"{_NAMES[field.name]} differs from the run to resume{detail}",
+                where=journal.path,
+                hint="resume with the flags the run was started with",
+            )
 
 
 def _check_replayable(manifest: Manifest, journal: Journal) -> None:
     if manifest.state != "seeded":
-        raise UsageError("a program with dual state keeps its noise in memory: its runs cannot be replayed",
-                         hint="compile it with --state seeded")
+        raise UsageError(
+            "a program with dual state keeps its noise in memory: its runs cannot be replayed",
+            hint="compile it with --state seeded",
+        )
     if manifest.q != journal.header.q:
-        raise DataError(f"the journal is of a program with q = {journal.header.q}; this one has q = {manifest.q}",
-                        where=journal.path)
+        raise DataError(
+            f"the journal is of a program with q = {journal.header.q}; this one has q = {manifest.q}",
+            where=journal.path,
+        )
 
 
 def _load_snapshot(program: TrainableProgram, journal: Journal, folder: RunFolder) -> int:
@@ -181,5 +212,8 @@ def _replay(program: TrainableProgram, journal: Journal, first: int, last: int) 
     for record in journal.steps[first:last]:
         program.apply(record.g, record.lr, journal.header.seed, record.step + 1)
         if record.step == checked and masters_sha256(program) != states[checked]:
-            raise ProgramError(f"the replay of step {checked} gives another state than the run had",
-                               where=journal.path, hint="was the run made on another kind of processor?")
+            raise ProgramError(
+                f"the replay of step {checked} gives another state than the run had",
+                where=journal.path,
+                hint="was the run made on another kind of processor?",
+            )

@@ -14,31 +14,31 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import prgec
+from prgec.contract.arrays import State
+from prgec.contract.engine import Engine
 from prgec.contract.names import CONTRACT_VERSION
 from prgec.data.batches import step_indices, training_batch
 from prgec.data.encode import Row
 from prgec.data.rows_file import RowSet
+from prgec.engines.choose import open_program
+from prgec.errors import NumericsError
 from prgec.formats.adapter import load_adapter, masters_sha256, save_adapter
+from prgec.formats.journal import EvaluationRecord, Header, Journal
+from prgec.formats.run_folder import ADAPTER_NAME, PARTIAL_JOURNAL_NAME, PLOT_NAME, SNAPSHOT_NAME, RunFolder
+from prgec.machine.folder_lock import FolderLock
+from prgec.report.plot import plot_run
 from prgec.runs.best import BestState
+from prgec.runs.data import RunFiles
+from prgec.runs.log import RunLog, check_nothing_is_lost, mean_loss
+from prgec.runs.options import RunOptions
+from prgec.runs.result import Listener, RunResult
+from prgec.runs.resume import go_back, header_of, resume
+from prgec.runs.samples import peak_rss_bytes, samples
 from prgec.training.divergence import Divergence
 from prgec.training.estimators import find_estimator
 from prgec.training.evaluate import Evaluation, evaluate
-from prgec.machine.folder_lock import FolderLock
-from prgec.formats.journal import EvaluationRecord, Header, Journal
-from prgec.runs.options import RunOptions
-from prgec.report.plot import plot_run
-from prgec.runs.samples import peak_rss_bytes, samples
-from prgec.runs.resume import go_back, header_of, resume
-from prgec.runs.data import RunFiles
-from prgec.formats.run_folder import ADAPTER_NAME, PARTIAL_JOURNAL_NAME, PLOT_NAME, SNAPSHOT_NAME, RunFolder
-from prgec.runs.log import RunLog, check_nothing_is_lost, mean_loss
-from prgec.runs.result import Listener, RunResult
-from prgec.contract.arrays import State
 from prgec.training.schedules import learning_rate
 from prgec.training.trainer import Trainer
-from prgec.contract.engine import Engine
-from prgec.engines.choose import open_program
-from prgec.errors import NumericsError
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +104,9 @@ class _Session:
         files = RunFiles.read(options, listener)
         if not (options.resume or options.force):
             check_nothing_is_lost(folder)
-        program = open_program(options.program, options.engine, base=options.base, device=options.device,
-                               compiled=options.compiled)
+        program = open_program(
+            options.program, options.engine, base=options.base, device=options.device, compiled=options.compiled
+        )
         if options.adapter is not None:
             load_adapter(options.adapter, program)
         if (remark := estimator.remark(program.manifest.q)) is not None:
@@ -117,10 +118,23 @@ class _Session:
         header = header_of(options, program, rows)
         initial = program.read_state() if options.diverged else {}
         journal = resume(program, folder, header) if options.resume else None
-        session = cls(options, listener, should_stop, folder, program,
-                      Trainer(program, estimator, eps=options.eps, seed=options.seed, limits=options.limits),
-                      rows, eval_set, dev_set, BestState(options.patience, folder), header, journal, initial,
-                      Divergence(options.diverged, options.window), start)
+        session = cls(
+            options,
+            listener,
+            should_stop,
+            folder,
+            program,
+            Trainer(program, estimator, eps=options.eps, seed=options.seed, limits=options.limits),
+            rows,
+            eval_set,
+            dev_set,
+            BestState(options.patience, folder),
+            header,
+            journal,
+            initial,
+            Divergence(options.diverged, options.window),
+            start,
+        )
         if journal is not None:
             session._take_up(journal)
         return session
@@ -173,8 +187,9 @@ class _Session:
         step = self.divergence.best_step or 0
         if go_back(self.program, self.initial, self.folder.file(PARTIAL_JOURNAL_NAME), step):
             self.best.step = step
-            logger.warning("kept the state of step %d, the end of the %d steps with the lowest losses", step,
-                           self.options.window)
+            logger.warning(
+                "kept the state of step %d, the end of the %d steps with the lowest losses", step, self.options.window
+            )
         else:
             logger.warning("this program's state cannot be replayed: kept the last one")
 
@@ -281,14 +296,20 @@ class _Session:
         log.commit()
         self.best.clean()
         options = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self.options).items()}
-        self.folder.write_summary({
-            **result.to_json(),
-            "status": "stopped: " + failure.what if failure else "interrupted" if result.interrupted else "complete",
-            "options": options,
-            "prgec": prgec.__version__,
-            "contract": CONTRACT_VERSION,
-            "base_sha256": self.program.manifest.base_sha256,
-            "manifest": json.loads(self.program.manifest.to_json()),
-            "samples": samples(self.eval_set, result.before, result.after),
-            "peak_rss_bytes": peak_rss_bytes(),
-        })
+        self.folder.write_summary(
+            {
+                **result.to_json(),
+                "status": "stopped: " + failure.what
+                if failure
+                else "interrupted"
+                if result.interrupted
+                else "complete",
+                "options": options,
+                "prgec": prgec.__version__,
+                "contract": CONTRACT_VERSION,
+                "base_sha256": self.program.manifest.base_sha256,
+                "manifest": json.loads(self.program.manifest.to_json()),
+                "samples": samples(self.eval_set, result.before, result.after),
+                "peak_rss_bytes": peak_rss_bytes(),
+            }
+        )

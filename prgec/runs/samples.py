@@ -5,8 +5,8 @@ from __future__ import annotations
 import resource
 from typing import Any
 
-from prgec.data.rows_file import RowSet
 from prgec.data.eval_set import EvalSet
+from prgec.data.rows_file import RowSet
 from prgec.training.evaluate import Evaluation
 
 MAX_SAMPLES = 12

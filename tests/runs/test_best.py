@@ -66,8 +66,17 @@ def test_lost_file_keeps_the_last_state(tiny_pte: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def options(tiny_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path: Path) -> RunOptions:
     # A rate that wrecks what was learned, so that an early state is the best one.
-    return RunOptions(program=tiny_pte, data=train_jsonl, eval_data=dev_jsonl, steps=60, lr=8.0, schedule="constant",
-                      eval_every=5, patience=3, out=tmp_path / "out")
+    return RunOptions(
+        program=tiny_pte,
+        data=train_jsonl,
+        eval_data=dev_jsonl,
+        steps=60,
+        lr=8.0,
+        schedule="constant",
+        eval_every=5,
+        patience=3,
+        out=tmp_path / "out",
+    )
 
 
 def test_run_stops_early_and_keeps_the_best(options: RunOptions) -> None:
@@ -99,7 +108,10 @@ def test_best_survives_a_kill(options: RunOptions, tmp_path: Path) -> None:
         run(cut, Killed())
     resumed = run(replace(cut, resume=True))
     assert (resumed.best_step, resumed.steps, resumed.state_sha256) == (
-        whole.best_step, whole.steps, whole.state_sha256)
+        whole.best_step,
+        whole.steps,
+        whole.state_sha256,
+    )
 
 
 def test_early_stop_needs_evaluations(options: RunOptions) -> None:

@@ -17,8 +17,15 @@ from prgec.runs.run import run
 
 @pytest.fixture
 def options(tiny_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path: Path) -> RunOptions:
-    return RunOptions(program=tiny_pte, data=train_jsonl, eval_data=dev_jsonl, lr=0.1, steps=20, schedule="constant",
-                      out=tmp_path / "out")
+    return RunOptions(
+        program=tiny_pte,
+        data=train_jsonl,
+        eval_data=dev_jsonl,
+        lr=0.1,
+        steps=20,
+        schedule="constant",
+        out=tmp_path / "out",
+    )
 
 
 def _probe(options: RunOptions, steps: int) -> ProbeResult:
@@ -59,8 +66,20 @@ def test_advice(losses: tuple[float | None, ...], lr: float | None, advice: str)
 
 
 def test_command_writes_nothing(options: RunOptions, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["run", options.program, "--data", options.data, "--eval-data", options.eval_data, "--lr-probe", 2,
-                 "--lr", 0.1, "--out", options.out]
+    arguments = [
+        "run",
+        options.program,
+        "--data",
+        options.data,
+        "--eval-data",
+        options.eval_data,
+        "--lr-probe",
+        2,
+        "--lr",
+        0.1,
+        "--out",
+        options.out,
+    ]
     assert main([*map(str, arguments)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["lr", "loss", "accuracy"]

@@ -53,8 +53,9 @@ def whole(tiny_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path_factory: 
 
 
 def _options(program: Path, data: Path, eval_data: Path, out: Path) -> RunOptions:
-    return RunOptions(program=program, data=data, eval_data=eval_data, steps=STEPS, lr=0.05, eval_every=5,
-                      snapshot_every=4, out=out)
+    return RunOptions(
+        program=program, data=data, eval_data=eval_data, steps=STEPS, lr=0.05, eval_every=5, snapshot_every=4, out=out
+    )
 
 
 def _folder(options: RunOptions) -> Path:

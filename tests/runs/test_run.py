@@ -22,8 +22,15 @@ FILES = {"adapter.safetensors", "journal.bin", "metrics.jsonl", "plot.png", "run
 
 @pytest.fixture
 def options(tiny_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path: Path) -> RunOptions:
-    return RunOptions(program=tiny_pte, data=train_jsonl, eval_data=dev_jsonl, steps=30, lr=0.05, schedule="constant",
-                      out=tmp_path / "out")
+    return RunOptions(
+        program=tiny_pte,
+        data=train_jsonl,
+        eval_data=dev_jsonl,
+        steps=30,
+        lr=0.05,
+        schedule="constant",
+        out=tmp_path / "out",
+    )
 
 
 def _metrics(options: RunOptions) -> list[dict[str, Any]]:
