@@ -8,7 +8,7 @@ help: ## Show this help
 setup: ## Create .venv with prgec installed in editable mode; quick when nothing changed
 	@.ci/run setup
 
-lint: ## Run ruff and mypy
+lint: ## Run ruff, clang-format and mypy
 	@.ci/run lint
 
 test: ## Set up, lint, and run every test that needs neither a GPU nor minutes
@@ -31,8 +31,9 @@ fuzz: setup ## Feed damaged files to every reader for some minutes; nothing may 
 golden: setup ## Accept the current text of every golden test; review the diff as code
 	@EXPECTTEST_ACCEPT=1 .venv/bin/python -m pytest -q -m "not slow and not gpu" tests/passes
 
-format: setup ## Format the Python sources
+format: setup ## Format the sources
 	@.venv/bin/ruff format .
+	@git ls-files '*.cpp' '*.h' | xargs .venv/bin/clang-format -i
 	@.venv/bin/ruff check --fix .
 
 wheel: setup ## Build a wheel into dist/

@@ -48,27 +48,17 @@ void write_tile(const NoiseKey& key, int64_t query, int64_t tile, int64_t numel,
 }
 
 Tensor& randn_out(
-    KernelRuntimeContext& ctx,
-    const Tensor& seed,
-    const Tensor& step,
-    int64_t site,
-    int64_t q,
-    ArrayRef<int64_t> shape,
+    KernelRuntimeContext& ctx, const Tensor& seed, const Tensor& step, int64_t site, int64_t q, ArrayRef<int64_t> shape,
     Tensor& out) {
   ET_KERNEL_CHECK_MSG(
-      ctx,
-      is_contiguous(seed, ScalarType::Long, 0) && is_contiguous(step, ScalarType::Long, 0),
-      InvalidArgument,
-      out,
+      ctx, is_contiguous(seed, ScalarType::Long, 0) && is_contiguous(step, ScalarType::Long, 0), InvalidArgument, out,
       "prge::randn: seed and step must be int64 of rank 0");
   ET_KERNEL_CHECK_MSG(ctx, is_site(site), InvalidArgument, out, "prge::randn: site is outside [0, 2^32)");
   ET_KERNEL_CHECK_MSG(
       ctx,
       out.scalar_type() == ScalarType::Float && resize_out(q, shape, out) &&
           executorch::runtime::tensor_is_default_dim_order(out),
-      InvalidArgument,
-      out,
-      "prge::randn: out must be float32[q, *shape] with q >= 1");
+      InvalidArgument, out, "prge::randn: out must be float32[q, *shape] with q >= 1");
 
   const NoiseKey key = noise_key(int_of(seed), int_of(step), site);
   const int64_t numel = out.numel() / q;
@@ -87,8 +77,8 @@ Tensor& randn_out(
 } // namespace prgec
 
 // The same noise for callers outside ExecuTorch: writes f32[q, numel], on the caller's thread.
-extern "C" __attribute__((visibility("default"))) void
-prgec_randn(int64_t seed, int64_t step, int64_t site, int64_t q, int64_t numel, float* out) {
+extern "C" __attribute__((visibility("default"))) void prgec_randn(
+    int64_t seed, int64_t step, int64_t site, int64_t q, int64_t numel, float* out) {
   const prgec::NoiseKey key = prgec::noise_key(seed, step, site);
   const int64_t tiles = prgec::num_tiles(numel);
   for (int64_t index = 0; index < q * tiles; ++index) {

@@ -36,8 +36,8 @@ PRGEC_INLINE Words4 philox4x32(Words4 counter, PhiloxKey key) {
     const uint64_t product1 = kMultiplier1 * c.x2;
     const uint32_t high0 = static_cast<uint32_t>(product0 >> 32);
     const uint32_t high1 = static_cast<uint32_t>(product1 >> 32);
-    c = {high1 ^ c.x1 ^ key.k0, static_cast<uint32_t>(product1),
-         high0 ^ c.x3 ^ key.k1, static_cast<uint32_t>(product0)};
+    c = {
+        high1 ^ c.x1 ^ key.k0, static_cast<uint32_t>(product1), high0 ^ c.x3 ^ key.k1, static_cast<uint32_t>(product0)};
     key = {key.k0 + 0x9E3779B9u, key.k1 + 0xBB67AE85u};
   }
   return c;

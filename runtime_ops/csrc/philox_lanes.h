@@ -55,8 +55,8 @@ PRGEC_INLINE void philox_scalar(const BlockRange& range, int begin, int end, uin
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
 // Writes the blocks [0, 16 n) it can and returns their number.
-PRGEC_TARGET("avx512f") PRGEC_NOINLINE
-inline int philox_avx512(const BlockRange& range, int num_blocks, uint32_t* words, int stride) {
+PRGEC_TARGET("avx512f")
+PRGEC_NOINLINE inline int philox_avx512(const BlockRange& range, int num_blocks, uint32_t* words, int stride) {
   const __m512i m0 = _mm512_set1_epi64(kPhiloxMultiplier0);
   const __m512i m1 = _mm512_set1_epi64(kPhiloxMultiplier1);
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -90,8 +90,8 @@ inline int philox_avx512(const BlockRange& range, int num_blocks, uint32_t* word
 }
 
 // Writes the blocks [0, 8 n) it can and returns their number.
-PRGEC_TARGET("avx2") PRGEC_NOINLINE
-inline int philox_avx2(const BlockRange& range, int num_blocks, uint32_t* words, int stride) {
+PRGEC_TARGET("avx2")
+PRGEC_NOINLINE inline int philox_avx2(const BlockRange& range, int num_blocks, uint32_t* words, int stride) {
   const __m256i m0 = _mm256_set1_epi64x(kPhiloxMultiplier0);
   const __m256i m1 = _mm256_set1_epi64x(kPhiloxMultiplier1);
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

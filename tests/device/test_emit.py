@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -36,3 +40,18 @@ def test_refuses_a_folder_with_something_else(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is a file"):
         emit_driver(tmp_path / "CMakeLists.txt")
     assert (tmp_path / "CMakeLists.txt").read_text() == "precious"
+
+
+def test_every_cmake_here_configures_it(tmp_path: Path) -> None:
+    """Does the system's cmake read the presets, or say what it lacks?"""
+    emit_driver(tmp_path)
+    scripts = sysconfig.get_path("scripts")
+    found = {shutil.which("cmake", path=path) for path in (scripts, os.environ["PATH"], os.defpath)} - {None}
+    assert found
+    for cmake in found:
+        # The driver finds ExecuTorch through the python of the environment in use.
+        environment = {**os.environ, "PATH": os.pathsep.join((scripts, os.environ["PATH"]))}
+        command = [str(cmake), "--preset", "host", "-B", str(tmp_path / "build" / Path(str(cmake)).parent.name)]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        too_old = "expected 3.28 or newer. Hint: pip install cmake"
+        assert done.returncode == 0 or too_old in " ".join(done.stderr.split()), done.stderr

@@ -98,9 +98,9 @@ bool parse(int argc, char** argv, Options& options, const char*& bad) {
       return false;
     }
   }
-  bad = options.program.empty() ? "PROGRAM is missing"
-      : options.rows.empty()    ? "--rows is missing"
-      : options.out.empty()     ? "--out is missing"
+  bad = options.program.empty()                              ? "PROGRAM is missing"
+      : options.rows.empty()                                 ? "--rows is missing"
+      : options.out.empty()                                  ? "--out is missing"
       : options.eval_every != 0 && options.eval_rows.empty() ? "--eval-every needs --eval-rows"
                                                              : nullptr;
   return bad == nullptr;

@@ -4,12 +4,12 @@
 #include "prge/error.h"
 
 // Returns from a function that gives an Error or a Result when an expression is an error.
-#define PRGE_TRY(expression)                     \
-  do {                                           \
+#define PRGE_TRY(expression)                       \
+  do {                                             \
     const ::prge::Error prge_error = (expression); \
-    if (prge_error != ::prge::Error::Ok) {       \
-      return prge_error;                         \
-    }                                            \
+    if (prge_error != ::prge::Error::Ok) {         \
+      return prge_error;                           \
+    }                                              \
   } while (false)
 
 namespace prge {

@@ -213,8 +213,7 @@ bool JournalReader::next(Record& record) {
   unpack(at, header_.q, record);
   const uint64_t expected = last_step_ + (record.kind == RecordKind::Step ? 1 : 0);
   // What a run that stopped early leaves behind is evaluated last: an earlier state, the best one.
-  const bool is_placed =
-      record.kind == RecordKind::Evaluation ? record.step <= last_step_ : record.step == expected;
+  const bool is_placed = record.kind == RecordKind::Evaluation ? record.step <= last_step_ : record.step == expected;
   if (!is_placed || !is_applicable(record)) {
     return false;
   }

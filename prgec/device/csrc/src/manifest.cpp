@@ -108,9 +108,10 @@ Result<Manifest> Manifest::parse(std::string_view text) {
   PRGE_TRY(read_sizes(json, out));
   PRGE_TRY(read_choices(json, out));
   PRGE_TRY(read_sites(json, out));
-  for (const auto& [name, field] : {std::pair<const char*, std::string*>{"model", &out.model},
-                                    {"backend", &out.backend},
-                                    {"base_sha256", &out.base_sha256}}) {
+  for (const auto& [name, field] :
+       {std::pair<const char*, std::string*>{"model", &out.model},
+        {"backend", &out.backend},
+        {"base_sha256", &out.base_sha256}}) {
     if (!json[name].is_string()) {
       return damaged(name);
     }

@@ -25,8 +25,7 @@ using executorch::runtime::EValue;
 constexpr int32_t kMinTokens = 2;
 
 TensorPtr ints(std::vector<int64_t>& data, int64_t rows, int64_t columns) {
-  return from_blob(
-      data.data(), {static_cast<SizesType>(rows), static_cast<SizesType>(columns)}, ScalarType::Long);
+  return from_blob(data.data(), {static_cast<SizesType>(rows), static_cast<SizesType>(columns)}, ScalarType::Long);
 }
 
 // `scalar` outlives the call it is an input of.
@@ -163,8 +162,7 @@ Error Program::find_state() {
       continue;
     }
     const auto tensor = methods_->attribute(state.name);
-    if (!tensor.ok() || tensor->scalar_type() != ScalarType::Float ||
-        tensor->numel() != state.copies * state.numel()) {
+    if (!tensor.ok() || tensor->scalar_type() != ScalarType::Float || tensor->numel() != state.copies * state.numel()) {
       return fail(
           Error::InvalidProgram, "the program has no state %s as its manifest says (%s)", state.name.c_str(),
           path_.c_str());
@@ -214,8 +212,7 @@ Result<const float*> Program::forward(const float* g, double lr, double eps, int
   if (m.prefix == Prefix::Method) {
     PRGE_TRY(run_prefix());
     tensors[8] = from_blob(
-        hidden_.data(),
-        {static_cast<SizesType>(m.batch_size), num_tokens_, static_cast<SizesType>(m.hidden_size)},
+        hidden_.data(), {static_cast<SizesType>(m.batch_size), num_tokens_, static_cast<SizesType>(m.hidden_size)},
         ScalarType::Float);
   }
   for (const TensorPtr& tensor : tensors) {
@@ -257,8 +254,8 @@ Error Program::run_prefix() {
   const TensorPtr tokens = ints(tokens_, m.batch_size, num_tokens_); // the first B rows
   const auto outputs = methods_->execute("prefix", {EValue(*tokens)});
   const int64_t numel = m.batch_size * num_tokens_ * m.hidden_size;
-  if (!outputs.ok() || outputs->empty() || !(*outputs)[0].isTensor() ||
-      (*outputs)[0].toTensor().numel() != numel || (*outputs)[0].toTensor().scalar_type() != ScalarType::Float) {
+  if (!outputs.ok() || outputs->empty() || !(*outputs)[0].isTensor() || (*outputs)[0].toTensor().numel() != numel ||
+      (*outputs)[0].toTensor().scalar_type() != ScalarType::Float) {
     return fail(Error::InvalidProgram, "the program's prefix failed to run (%s)", path_.c_str());
   }
   // The next method may use the memory the result lies in.
@@ -276,12 +273,10 @@ Error Program::apply(const float* g, double lr, int64_t seed, uint64_t step) {
   lr_ = static_cast<float>(lr);
   seed_ = seed, step_ = static_cast<int64_t>(step);
   const TensorPtr tensors[] = {
-      from_blob(g_.data(), {static_cast<SizesType>(manifest_.q)}, ScalarType::Float),
-      scalar(lr_, ScalarType::Float),
-      scalar(seed_, ScalarType::Long),
-      scalar(step_, ScalarType::Long)};
-  const auto outputs = methods_->execute(
-      "apply", {EValue(*tensors[0]), EValue(*tensors[1]), EValue(*tensors[2]), EValue(*tensors[3])});
+      from_blob(g_.data(), {static_cast<SizesType>(manifest_.q)}, ScalarType::Float), scalar(lr_, ScalarType::Float),
+      scalar(seed_, ScalarType::Long), scalar(step_, ScalarType::Long)};
+  const auto outputs =
+      methods_->execute("apply", {EValue(*tensors[0]), EValue(*tensors[1]), EValue(*tensors[2]), EValue(*tensors[3])});
   return outputs.ok()
       ? Error::Ok
       : fail(Error::InvalidProgram, "the program failed to run (%s): %s", path_.c_str(), to_string(outputs.error()));

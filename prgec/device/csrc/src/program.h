@@ -16,8 +16,8 @@
 
 namespace prge {
 
-// The trainable buffer of one site: f32[copies, rank, out]; one copy, or 2q in dual state. Alive and writable, or, where
-// the manifest says that forward returns it, what the last call returned.
+// The trainable buffer of one site: f32[copies, rank, out]; one copy, or 2q in dual state. Alive and writable, or,
+// where the manifest says that forward returns it, what the last call returned.
 struct SiteState {
   std::string name;
   float* data = nullptr;

@@ -85,8 +85,8 @@ Result<uint64_t> Trainer::resume(const Rows& rows, const std::string& folder) {
   }
   if (const char* what = difference((*reader)->header(), t.header_of(rows)); what != nullptr) {
     return fail(
-        Error::InvalidArgument, "%s differs from the run to resume (%s). Hint: resume with the flags it was started with",
-        what, path.c_str());
+        Error::InvalidArgument,
+        "%s differs from the run to resume (%s). Hint: resume with the flags it was started with", what, path.c_str());
   }
   return t.take_up(path, **reader);
 }
@@ -119,8 +119,9 @@ Error Trainer::Impl::go_back() {
   const uint64_t step = divergence.best_step();
   PRGE_TRY(replay(**reader, 0, step));
   char line[128];
-  snprintf(line, sizeof(line), "kept the state of step %llu, the end of the %llu steps with the lowest losses",
-           static_cast<unsigned long long>(step), static_cast<unsigned long long>(settings.window));
+  snprintf(
+      line, sizeof(line), "kept the state of step %llu, the end of the %llu steps with the lowest losses",
+      static_cast<unsigned long long>(step), static_cast<unsigned long long>(settings.window));
   warn(line);
   return Error::Ok;
 }
@@ -146,8 +147,9 @@ Result<uint64_t> Trainer::Impl::take_up(const std::string& path, JournalReader& 
   }
   if (good_bytes != reader.size()) {
     char line[128];
-    snprintf(line, sizeof(line), "the last %llu bytes of the journal are damaged: going on after step %llu",
-             static_cast<unsigned long long>(reader.size() - good_bytes), static_cast<unsigned long long>(steps_done));
+    snprintf(
+        line, sizeof(line), "the last %llu bytes of the journal are damaged: going on after step %llu",
+        static_cast<unsigned long long>(reader.size() - good_bytes), static_cast<unsigned long long>(steps_done));
     warn(line);
   }
   PRGE_TRY(replay(reader, load_snapshot(reader), steps_done));

@@ -25,8 +25,7 @@ Digest Program::masters_sha256() const {
   Sha256 sha256;
   float chunk[kChunk];
   for (const SiteState& site : sites_) {
-    const std::string head =
-        site.name + " [" + std::to_string(site.rank) + ", " + std::to_string(site.out) + "]\n";
+    const std::string head = site.name + " [" + std::to_string(site.rank) + ", " + std::to_string(site.out) + "]\n";
     sha256.update(head.data(), head.size());
     for (int64_t at = 0; at < site.numel(); at += kChunk) {
       const int64_t count = std::min(kChunk, site.numel() - at);

@@ -31,7 +31,8 @@ Error check_settings(const Settings& settings) {
   }
   if (!is_schedule(settings.schedule)) {
     return fail(
-        Error::InvalidArgument, "unknown schedule %s. Hint: known: constant, linear, cosine", settings.schedule.c_str());
+        Error::InvalidArgument, "unknown schedule %s. Hint: known: constant, linear, cosine",
+        settings.schedule.c_str());
   }
   if (!is_estimator(settings.estimator)) {
     return fail(

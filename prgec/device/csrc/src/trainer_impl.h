@@ -33,10 +33,8 @@ class Trainer::Impl {
     record.g.resize(q);
     rows.resize(static_cast<size_t>(manifest.num_rows()));
     shape = {
-        static_cast<uint32_t>(manifest.q),
-        static_cast<uint32_t>(manifest.batch_size),
-        static_cast<uint32_t>(manifest.seq_len),
-        static_cast<uint32_t>(manifest.num_labels),
+        static_cast<uint32_t>(manifest.q), static_cast<uint32_t>(manifest.batch_size),
+        static_cast<uint32_t>(manifest.seq_len), static_cast<uint32_t>(manifest.num_labels),
         static_cast<uint32_t>(manifest.vocab_size)};
   }
 

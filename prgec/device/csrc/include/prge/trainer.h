@@ -7,7 +7,7 @@
 //   trainer.begin(**rows, "run");                              // or trainer.resume(**rows, "run") after a restart
 //   prge::Order order((*rows)->num_examples(), trainer.shape().batch_size, settings.seed);
 //   while (trainer.steps_done() < settings.steps) {
-//     trainer.step(batch);                                     // batch: the rows order.step(trainer.steps_done() + 1) names
+//     trainer.step(batch);                                     // of the rows order.step(trainer.steps_done() + 1)
 //   }
 //   trainer.finish();                                          // run/adapter.safetensors, run/journal.bin
 //
