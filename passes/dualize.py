@@ -26,11 +26,11 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import STATE_SUFFIX
 from prgec.passes.infra import Pass, PassResult, Tier, rounding
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dynamic_dims, shape_of, view_sizes
+from prgec.passes.sites import branches
 
 aten = torch.ops.aten
 
@@ -60,12 +60,10 @@ class Dualize(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every site."""
         rewriter = Rewriter(program, self.name)
-        hits = 0
-        for branch in program.calls(aten.matmul.default):
-            if is_site_matmul(branch):
-                self._dualize(rewriter, branch)
-                hits += 1
-        return PassResult(program, hits > 0, hits)
+        found = branches(program)
+        for branch in found:
+            self._dualize(rewriter, branch)
+        return PassResult(program, bool(found), len(found))
 
     def _dualize(self, rewriter: Rewriter, branch: Node) -> None:
         low_rank, b_RO = branch.args
@@ -88,9 +86,3 @@ class Dualize(Pass):
             return product
         num_rows, _, out = shape_of(branch)
         return rewriter.call(aten.view.default, product, [2 * self.q, int(num_rows) // (2 * self.q), -1, out])
-
-
-def is_site_matmul(node: Node) -> bool:
-    """Whether a node multiplies by a site's B as inject-lora-fa left it."""
-    state = node.args[1]
-    return isinstance(state, Node) and state.op == "get_attr" and str(state.target).endswith(STATE_SUFFIX)

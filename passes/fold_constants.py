@@ -30,6 +30,7 @@ from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier, describe
 from prgec.passes.program import TOKENS, GraphProgram, is_mutation
 from prgec.passes.rewrite import Rewriter, erase_dead
 from prgec.passes.shapes import dynamic_dims, is_same_shape, is_tensor, shape_of
+from prgec.passes.sites import site_of
 from prgec.passes.tables import SeqTables, is_seq_len
 
 aten = torch.ops.aten
@@ -130,7 +131,7 @@ class _Evaluator:
         constant: set[Node] = set()
         for node in self.program.graph.nodes:
             if node.op == "get_attr":
-                if str(node.target) not in self.state and not str(node.target).endswith((".lora_A", ".lora_B")):
+                if str(node.target) not in self.state and not site_of(node):
                     constant.add(node)
             elif is_seq_len(node) or (node.op == "call_function" and _is_foldable(node, constant)):
                 constant.add(node)

@@ -34,11 +34,11 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import STATE_SUFFIX
 from prgec.passes.infra import Pass, PassResult, Refusal, Tier, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, erase_dead
 from prgec.passes.shapes import shape_of
+from prgec.passes.sites import writes
 from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - torch.ops.prge exists only after it
 
 aten = torch.ops.aten
@@ -72,10 +72,7 @@ class FuseUpdate(Pass):
         """Fuse every chain that matches; say why others do not."""
         rewriter = Rewriter(program, self.name)
         hits, refusals = 0, []
-        for write in program.calls(aten.copy_.default):
-            state = write.args[0]
-            if not isinstance(state, Node) or not str(state.target).endswith(STATE_SUFFIX):
-                continue
+        for write, state in writes(program):
             try:
                 found = match(write)
             except _Mismatch as reason:

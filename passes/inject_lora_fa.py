@@ -26,13 +26,13 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import FROZEN_SUFFIX, STATE_SUFFIX
 from prgec.errors import UsageError
 from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier
 from prgec.passes.layer_choice import ALL_LAYERS, chosen
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
+from prgec.passes.sites import a_name, b_name, is_a
 from prgec.runtime_ops.lora import lora_a
 
 aten = torch.ops.aten
@@ -70,7 +70,7 @@ class InjectLoraFa(Pass):
         reasons = []
         if self.rank < 1:
             reasons.append(f"rank is {self.rank}; expected at least 1")
-        if any(str(node.target).endswith(FROZEN_SUFFIX) for node in program.graph.find_nodes(op="get_attr")):
+        if any(map(is_a, program.graph.nodes)):
             reasons.append("the graph has LoRA-FA sites already")
         return reasons
 
@@ -99,8 +99,8 @@ class InjectLoraFa(Pass):
         a_RD = lora_a(self.seed, site, self.rank, in_features) * (self.alpha / self.rank)
         successor = node.next
         with rewriter.before(successor):
-            low_rank = rewriter.call(aten.linear.default, source, rewriter.constant(name + FROZEN_SUFFIX, a_RD))
-            b_RO = rewriter.state(name + STATE_SUFFIX, torch.zeros(self.rank, out_features))
+            low_rank = rewriter.call(aten.linear.default, source, rewriter.constant(a_name(name), a_RD))
+            b_RO = rewriter.state(b_name(name), torch.zeros(self.rank, out_features))
             branch = rewriter.call(aten.matmul.default, low_rank, b_RO)
             total = rewriter.call(aten.add.Tensor, node, branch)
         rewriter.redirect(node, total)

@@ -28,11 +28,12 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import DUAL_EPS_STATE, STATE_MODES, STATE_SUFFIX
+from prgec.contract.names import DUAL_EPS_STATE, STATE_MODES
 from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
+from prgec.passes.sites import b_names, copies
 from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - torch.ops.prge exists only after it
 
 aten = torch.ops.aten
@@ -79,31 +80,22 @@ class InsertSelfUpdate(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every site, in the order of their noise index."""
         rewriter = Rewriter(program, self.name)
-        sites = [node for node in program.calls(aten.expand.default) if is_site_expand(node)]
+        sites = copies(program)
         if not sites:
             return PassResult(program, False)
-        q = int(shape_of(sites[0])[0]) // 2
+        q = int(shape_of(sites[0][0])[0]) // 2
         inputs = _add_inputs(rewriter, q)
         if self.state == "seeded":
-            for index, expand in enumerate(sites):
-                _insert_seeded(rewriter, inputs, expand, index)
+            for index, (expand, master) in enumerate(sites):
+                _insert_seeded(rewriter, inputs, expand, master, index)
         else:
             _insert_dual(rewriter, inputs, sites)
         return PassResult(program, True, len(sites))
 
     def ensures(self, program: GraphProgram) -> list[str]:
         """Every B is part of the mutable state."""
-        names = {str(n.target) for n in program.graph.find_nodes(op="get_attr") if str(n.target).endswith(STATE_SUFFIX)}
-        return [f"{name} is never updated" for name in sorted(names - set(program.state_names()))]
-
-
-def is_site_expand(node: Node) -> bool:
-    """Whether a node is the 2q copies of a site's B as dualize left them."""
-    source = node.args[0]
-    if not isinstance(source, Node) or source.target is not aten.unsqueeze.default:
-        return False
-    state = source.args[0]
-    return isinstance(state, Node) and state.op == "get_attr" and str(state.target).endswith(STATE_SUFFIX)
+        never = set(b_names(program)) - set(program.state_names())
+        return [f"{name} is never updated" for name in sorted(never)]
 
 
 def _add_inputs(rewriter: Rewriter, q: int) -> Inputs:
@@ -117,8 +109,7 @@ def _add_inputs(rewriter: Rewriter, q: int) -> Inputs:
     )
 
 
-def _insert_seeded(rewriter: Rewriter, inputs: Inputs, expand: Node, site: int) -> None:
-    master = _state_of(expand)
+def _insert_seeded(rewriter: Rewriter, inputs: Inputs, expand: Node, master: Node, site: int) -> None:
     rank, out = shape_of(master)
     q = int(shape_of(inputs.g)[0])
     call = rewriter.call
@@ -129,29 +120,27 @@ def _insert_seeded(rewriter: Rewriter, inputs: Inputs, expand: Node, site: int) 
         call(aten.copy_.default, master, updated)
         z_now = call(prge.randn.default, inputs.seed, inputs.step, site, q, [rank, out])
         stacked = _perturb(rewriter, inputs, updated, z_now)
-        copies = call(aten.view.default, stacked, [2 * q, rank, out])
-    rewriter.replace(expand, copies)
+        perturbed = call(aten.view.default, stacked, [2 * q, rank, out])
+    rewriter.replace(expand, perturbed)
 
 
-def _insert_dual(rewriter: Rewriter, inputs: Inputs, sites: list[Node]) -> None:
+def _insert_dual(rewriter: Rewriter, inputs: Inputs, sites: list[tuple[Node, Node]]) -> None:
     call = rewriter.call
-    with rewriter.before(sites[0]):
+    with rewriter.before(sites[0][0]):
         # Two elements: one-element mutable buffers are folded into constants by some delegates.
         eps_before = rewriter.state(DUAL_EPS_STATE, torch.zeros(2))
         safe_eps = call(aten.clamp.default, call(aten.select.int, eps_before, 0, 0), _SMALLEST_EPS)
         q = int(shape_of(inputs.g)[0])
         rate = call(aten.div.Tensor, inputs.lr, call(aten.mul.Tensor, safe_eps, q))
-    for index, expand in enumerate(sites):
-        _insert_dual_site(rewriter, inputs, expand, index, rate)
-        last = expand
-    with rewriter.before(last):
+    for index, (expand, master) in enumerate(sites):
+        _insert_dual_site(rewriter, inputs, expand, master, index, rate)
+    with rewriter.before(sites[-1][0]):
         call(aten.copy_.default, eps_before, call(aten.expand.default, inputs.eps, [2]))
-    for expand in sites:
+    for expand, _ in sites:
         rewriter.erase(expand)
 
 
-def _insert_dual_site(rewriter: Rewriter, inputs: Inputs, expand: Node, site: int, rate: Node) -> None:
-    old = _state_of(expand)
+def _insert_dual_site(rewriter: Rewriter, inputs: Inputs, expand: Node, old: Node, site: int, rate: Node) -> None:
     rank, out = shape_of(old)
     q = int(shape_of(inputs.g)[0])
     call = rewriter.call
@@ -166,8 +155,8 @@ def _insert_dual_site(rewriter: Rewriter, inputs: Inputs, expand: Node, site: in
         z_now = call(prge.randn.default, inputs.seed, inputs.step, site, q, [rank, out])
         stacked = _perturb(rewriter, inputs, updated, z_now)
         call(aten.copy_.default, b_Q2RO, stacked)
-        copies = call(aten.view.default, stacked, [2 * q, rank, out])
-    expand.replace_all_uses_with(copies)
+        perturbed = call(aten.view.default, stacked, [2 * q, rank, out])
+    rewriter.redirect(expand, perturbed)
 
 
 def _update(rewriter: Rewriter, inputs: Inputs, master: Node, z_QRO: Node, rate: Node) -> Node:
@@ -184,11 +173,3 @@ def _perturb(rewriter: Rewriter, inputs: Inputs, master: Node, z_QRO: Node) -> N
     call = rewriter.call
     scaled = call(aten.mul.Tensor, z_QRO, inputs.eps)
     return call(aten.stack.default, [call(aten.add.Tensor, master, scaled), call(aten.sub.Tensor, master, scaled)], 1)
-
-
-def _state_of(expand: Node) -> Node:
-    unsqueeze = expand.args[0]
-    assert isinstance(unsqueeze, Node)
-    state = unsqueeze.args[0]
-    assert isinstance(state, Node)
-    return state

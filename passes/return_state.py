@@ -27,12 +27,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch.fx import Node
+from torch.fx.node import Argument
 
-from prgec.contract.names import STATE_SUFFIX
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram, is_mutation
 from prgec.passes.shapes import shape_of
+from prgec.passes.sites import writes
 
 aten = torch.ops.aten
 
@@ -53,7 +53,7 @@ class ReturnState(Pass):
             if is_mutation(node) and node.target is not aten.copy_.default:
                 reasons.append(f"%{node.name} updates its state inside {node.target}; leave out fuse-update")
                 break
-        if any(len(shape_of(write)) != 2 for write in _writes(program)):
+        if any(len(shape_of(b)) != 2 for _, b in writes(program)):
             reasons.append("the state is dual; only a single master a site can be returned")
         return reasons
 
@@ -62,7 +62,7 @@ class ReturnState(Pass):
         output = next(iter(program.graph.find_nodes(op="output")))
         returned = output.args[0]
         assert isinstance(returned, (list, tuple))
-        missing = [value for write in _writes(program) if (value := write.args[1]) not in returned]
+        missing = [value for value in _masters(program) if value not in returned]
         output.args = ((*returned, *missing),)
         return PassResult(program, bool(missing), len(missing))
 
@@ -71,14 +71,9 @@ class ReturnState(Pass):
         output = next(iter(program.graph.find_nodes(op="output")))
         returned = output.args[0]
         assert isinstance(returned, (list, tuple))
-        return [f"{write.args[0]} is not returned" for write in _writes(program) if write.args[1] not in returned]
+        return [f"{b} is not returned" for write, b in writes(program) if write.args[1] not in returned]
 
 
-def _writes(program: GraphProgram) -> list[Node]:
-    """Writes to masters, in the order of the sites."""
-    writes = {}
-    for node in program.calls(aten.copy_.default):
-        state = node.args[0]
-        if isinstance(state, Node) and str(state.target).endswith(STATE_SUFFIX):
-            writes[str(state.target)] = node
-    return list(writes.values())
+def _masters(program: GraphProgram) -> list[Argument]:
+    """Values written to masters, in the order of the sites."""
+    return [write.args[1] for write, _ in writes(program)]

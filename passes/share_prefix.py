@@ -28,12 +28,12 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import STATE_SUFFIX
 from prgec.errors import PassError
 from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, is_tensor, shape_of
+from prgec.passes.sites import is_b
 from prgec.passes.tables import is_seq_len
 
 aten = torch.ops.aten
@@ -87,7 +87,7 @@ def find_cut(program: GraphProgram) -> Node | None:
     assert tokens is not None
     rows = _row_nodes(program)
     num_rows = _num_rows(program)
-    first_site = next((node for node in program.graph.nodes if _reads_state(node)), None)
+    first_site = next((node for node in program.graph.nodes if any(map(is_b, node.all_input_nodes))), None)
     order = {node: index for index, node in enumerate(program.graph.nodes)}
     last_use: dict[Node, int] = {node: max((order[user] for user in node.users), default=0) for node in rows}
     cut, open_nodes = None, set[Node]()
@@ -122,10 +122,6 @@ def _has_rows_first(node: Node, num_rows: int) -> bool:
     return all(
         isinstance(part, torch.Tensor) and part.ndim > 0 and is_same_size(part.shape[0], num_rows) for part in parts
     )
-
-
-def _reads_state(node: Node) -> bool:
-    return any(source.op == "get_attr" and str(source.target).endswith(STATE_SUFFIX) for source in node.all_input_nodes)
 
 
 def _prefix_of(program: GraphProgram, cut: Node) -> list[Node]:

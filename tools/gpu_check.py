@@ -35,6 +35,7 @@ from prgec.bench.eager import EagerMezo
 from prgec.compile.compiler import compile_model
 from prgec.compile.options import CompileOptions
 from prgec.compile.pipelines import default_pipeline
+from prgec.contract.names import STATE_SUFFIX
 from prgec.engines.executorch.open import open_pte
 from prgec.errors import PrgecError
 from prgec.frontend.checkpoint import find_checkpoint
@@ -195,7 +196,7 @@ def _run_pte(options: CompileOptions, module: torch.nn.Module, device: str) -> s
     except PrgecError as error:
         return {**size, "run": f"lowered, not run: {error}"}
     for name, buffer in module.named_buffers():
-        if name.endswith(".lora_B"):
+        if name.endswith(STATE_SUFFIX):
             buffer.zero_()
     worst = 0.0
     with torch.no_grad():

@@ -23,11 +23,11 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.dualize import is_site_matmul
 from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dynamic_dims, shape_of, view_sizes
+from prgec.passes.sites import branches
 
 aten = torch.ops.aten
 
@@ -57,7 +57,7 @@ class FeedCopies(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every site."""
         rewriter = Rewriter(program, self.name)
-        sites = [branch for branch in program.calls(aten.matmul.default) if is_site_matmul(branch)]
+        sites = branches(program)
         for index, branch in enumerate(sites):
             self._feed(rewriter, branch, f"copies_{index}")
         return PassResult(program, bool(sites), len(sites))

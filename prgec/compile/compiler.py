@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import operator
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,19 +25,17 @@ from prgec.compile.preflight import check_memory
 from prgec.compile.source import Source, load_source
 from prgec.compile.write import write_program
 from prgec.contract.arrays import State
-from prgec.contract.manifest import Manifest, Site
+from prgec.contract.manifest import Manifest
 from prgec.contract.names import (
     APPLY_METHOD,
     CONTRACT_VERSION,
     DELEGATION_METHOD,
     FORWARD_METHOD,
-    FROZEN_SUFFIX,
     HIDDEN_INPUT,
     MANIFEST_METHOD,
     NEXT_TOKENS_METHOD,
     NO_FINGERPRINT,
     PREFIX_METHOD,
-    STATE_SUFFIX,
     TOKENIZER_METHOD,
     VERSION_METHOD,
 )
@@ -53,6 +50,7 @@ from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
 from prgec.passes.pipeline import PassRecord, check_order, dump_to, run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.saved import save_program
+from prgec.passes.sites import sites_of
 from prgec.passes.spec import parse_pipeline
 
 logger = logging.getLogger(__name__)
@@ -167,18 +165,6 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
             a_sha256=hash_of(given),
         )
     return Graphs(methods, manifest, source.tokenizer, tuple(records), given)
-
-
-def sites_of(program: GraphProgram) -> tuple[Site, ...]:
-    """Trained layers of a program in the order of their noise index, that is, of their first use."""
-    sites: dict[str, Site] = {}
-    for node in program.graph.find_nodes(op="get_attr"):
-        if str(node.target).endswith(FROZEN_SUFFIX):
-            name = str(node.target).removesuffix(FROZEN_SUFFIX)
-            state = operator.attrgetter(name + STATE_SUFFIX)(program.module)
-            in_features, out_features = int(node.meta["val"].shape[-1]), int(state.shape[-1])
-            sites.setdefault(name, Site(name, len(sites), in_features, out_features))
-    return tuple(sites.values())
 
 
 def _export(options: CompileOptions, source: Source, dynamic: bool) -> GraphProgram:

@@ -10,12 +10,13 @@ import torch
 from prgec.compile.options import CompileOptions
 from prgec.contract.arrays import State
 from prgec.contract.manifest import Site
-from prgec.contract.names import FROZEN_SUFFIX, LORA_A_METHOD
+from prgec.contract.names import LORA_A_METHOD
 from prgec.errors import InternalError, UsageError
 from prgec.formats.lora_a import a_sha256
 from prgec.formats.peft import PeftAdapter
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
+from prgec.passes.sites import a_name
 
 
 def options_for(options: CompileOptions, adapter: PeftAdapter) -> CompileOptions:
@@ -45,7 +46,7 @@ def give_a(program: GraphProgram, sites: tuple[Site, ...], adapter: PeftAdapter)
     rewriter = Rewriter(program, "give-a")
     given: State = {}
     for site in sites:
-        name = site.name + FROZEN_SUFFIX
+        name = a_name(site.name)
         matrix = adapter.tensors[name]
         if matrix.shape != (adapter.rank, site.in_features):
             raise UsageError(f"the adapter's {name} is {list(matrix.shape)}; the layer reads {site.in_features}")
