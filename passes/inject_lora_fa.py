@@ -33,6 +33,7 @@ from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
 from prgec.passes.sites import a_name, b_name, is_a
+from prgec.passes.weights import layer_name
 from prgec.runtime_ops.lora import lora_a
 
 aten = torch.ops.aten
@@ -40,7 +41,6 @@ aten = torch.ops.aten
 ALL_LINEAR = "all-linear"
 # Output layers are not "all linear" anywhere in the field (PEFT leaves them out too); name them to train them.
 _HEAD_NAMES = frozenset({"lm_head", "embed_out", "embed_tokens", "wte", "embed_in"})
-_WEIGHT = ".weight"
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,6 @@ class InjectLoraFa(Pass):
         rewriter.redirect(node, total)
 
 
-def site_name(node: Node) -> str:
-    """Module path of a linear whose weight is an attribute `<path>.weight`; empty for any other."""
-    weight = node.args[1] if len(node.args) > 1 else None
-    if not isinstance(weight, Node) or weight.op != "get_attr" or not str(weight.target).endswith(_WEIGHT):
-        return ""
-    return str(weight.target).removesuffix(_WEIGHT)
-
-
 def is_target(name: str, targets: tuple[str, ...]) -> bool:
     """Whether one of `targets` names the module path `name`."""
     leaf = name.rpartition(".")[2]
@@ -138,7 +130,7 @@ def _linears(program: GraphProgram) -> dict[str, list[Node]]:
     """Calls of every linear with a module path, in graph order."""
     linears: dict[str, list[Node]] = {}
     for node in program.calls(aten.linear.default):
-        if name := site_name(node):
+        if name := layer_name(node):
             linears.setdefault(name, []).append(node)
     return linears
 

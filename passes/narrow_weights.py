@@ -31,17 +31,15 @@ import torch
 from torch.fx import Node
 
 from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier
-from prgec.passes.inject_lora_fa import site_name
 from prgec.passes.program import GraphProgram
-from prgec.passes.quantize_base import SCHEMES, quantized
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
+from prgec.passes.weights import NIBBLE_ZERO, SCHEMES, layer_name, packed_nibbles, quantized
 
 aten = torch.ops.aten
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 _SCHEMES = {8: SCHEMES["8da8w"], 4: SCHEMES["8da4w"]}
-_NIBBLE_ZERO = 8
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class NarrowWeights(Pass):
         narrower = _Narrower(program, Rewriter(program, self.name), self)
         hits, refusals = 0, []
         for node in program.calls(aten.linear.default):
-            name = site_name(node)
+            name = layer_name(node)
             if not name:
                 continue
             if dtype_of(node) != torch.float32:
@@ -153,7 +151,7 @@ class _Narrower:
         if self._options.bits == 8:
             codes = self._cast(constant(f"{name}.weight_qdata", values), self._dtype)
         else:
-            codes = self._nibbles(constant(f"{name}.weight_qdata", packed(values)))
+            codes = self._nibbles(constant(f"{name}.weight_qdata", packed_nibbles(values, even_is_low=True)))
         grouped = call(aten.view.default, codes, [out, width // group, group])
         scaled = call(aten.mul.Tensor, grouped, constant(f"{name}.weight_scale", scale_OG1))
         return call(aten.view.default, scaled, [out, width])
@@ -163,10 +161,4 @@ class _Narrower:
         low = call(aten.bitwise_and.Scalar, bytes_OH, 15)
         high = call(aten.bitwise_right_shift.Tensor_Scalar, bytes_OH, 4)
         pairs = self._cast(call(aten.stack.default, [low, high], -1), self._dtype)
-        return call(aten.sub.Tensor, pairs, float(_NIBBLE_ZERO))
-
-
-def packed(values: torch.Tensor) -> torch.Tensor:
-    """Two values in [-8, 7] a byte, the even column in the low half: u8[O, D / 2]."""
-    shifted = (values + _NIBBLE_ZERO).to(torch.uint8)
-    return shifted[:, ::2] | (shifted[:, 1::2] << 4)
+        return call(aten.sub.Tensor, pairs, float(NIBBLE_ZERO))

@@ -36,41 +36,12 @@ import torch
 from torch.fx import Node
 
 from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier
-from prgec.passes.inject_lora_fa import site_name
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
+from prgec.passes.weights import SCHEMES, Scheme, layer_name, quantized, rounded
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """How weights are stored.
-
-    Attributes:
-        bits: Width of a value; narrow ones live in int8 tensors until a delegate packs them.
-        minimum: Smallest value.
-        maximum: Largest value.
-        is_grouped: Whether every group of inputs has its own scale, or only every output.
-        quantizes_input: Whether activations become int8 as well.
-    """
-
-    bits: int
-    minimum: int
-    maximum: int
-    is_grouped: bool
-    quantizes_input: bool = True
-
-
-SCHEMES: dict[str, Scheme] = {
-    "8da8w": Scheme(8, -128, 127, is_grouped=False),
-    "8da4w": Scheme(4, -8, 7, is_grouped=True),
-    "w8a16": Scheme(8, -127, 127, is_grouped=False, quantizes_input=False),
-    "w4a16": Scheme(4, -7, 7, is_grouped=False, quantizes_input=False),
-}
-# Scales tried for 4-bit weights, as fractions of the one that clips nothing.
-_FRACTIONS = tuple(1.0 - 0.05 * step for step in range(12))
 
 
 @dataclass(frozen=True)
@@ -109,7 +80,7 @@ class QuantizeBase(Pass):
         builder = _Builder(program, Rewriter(program, self.name), SCHEMES[self.scheme], self.group)
         hits, refusals = 0, []
         for node in program.calls(aten.linear.default):
-            name = site_name(node)
+            name = layer_name(node)
             if not name:
                 continue
             reason = self._why_not(node)
@@ -180,39 +151,3 @@ class _Builder:
     def _stored(self, name: str, parts: Sequence[torch.Tensor]) -> list[Node]:
         names = (f"{name}.weight_{part}" for part in ("qdata", "scale", "zero_point"))
         return [self._rewriter.constant(each, value) for each, value in zip(names, parts, strict=True)]
-
-
-def quantized(
-    weight: torch.Tensor, scheme: Scheme, block: Sequence[int]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return values i8[O, D], scales f32 and zero points i8, one a block; torchao's symmetric rounding."""
-    from torchao.quantization import IntxUnpackedToInt8Tensor
-    from torchao.quantization.quant_primitives import MappingType
-
-    with torch.no_grad():
-        packed = IntxUnpackedToInt8Tensor.from_hp(
-            weight.detach(), tuple(block), getattr(torch, f"int{scheme.bits}"), mapping_type=MappingType.SYMMETRIC
-        )
-    return packed.qdata, packed.scale.to(torch.float32), packed.zero_point.to(torch.int8)
-
-
-def rounded(weight: torch.Tensor, scheme: Scheme) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return values i8[O, D], scales f32[O] and zero points i64[O], all 0.
-
-    Eight bits clip nothing. Of four, outliers would take most: each output gets the scale of least squared error.
-    """
-    weight_OD = weight.detach().to(torch.float32)
-    # A row of zeros has no scale of its own; any serves.
-    widest_O = weight_OD.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / scheme.maximum
-    best_O, scale_O = torch.full_like(widest_O, torch.inf), widest_O
-    for fraction in _FRACTIONS if scheme.bits < 8 else (1.0,):
-        tried_O = widest_O * fraction
-        error_O = (_values(weight_OD, tried_O, scheme) * tried_O[:, None] - weight_OD).square().sum(dim=1)
-        is_better = error_O < best_O
-        best_O, scale_O = torch.where(is_better, error_O, best_O), torch.where(is_better, tried_O, scale_O)
-    zero_O = torch.zeros(len(scale_O), dtype=torch.int64)
-    return _values(weight_OD, scale_O, scheme).to(torch.int8), scale_O, zero_O
-
-
-def _values(weight_OD: torch.Tensor, scale_O: torch.Tensor, scheme: Scheme) -> torch.Tensor:
-    return (weight_OD / scale_O[:, None]).round().clamp(scheme.minimum, scheme.maximum)

@@ -21,9 +21,9 @@ from torch.fx import Node
 
 from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier, describe
 from prgec.passes.program import TOKENS, GraphProgram
-from prgec.passes.quantize_base import SCHEMES, quantized
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
+from prgec.passes.weights import SCHEMES, packed_nibbles, quantized
 
 aten = torch.ops.aten
 
@@ -84,7 +84,8 @@ class QuantizeEmbedding(Pass):
         values, scale, _ = quantized(program.attribute(table), scheme, [1, self.group])
         ops = torch.ops.quantized_decomposed
         op = ops.embedding_byte.default if self.bits == 8 else ops.embedding_4bit.default
-        stored = values if self.bits == 8 else packed_nibbles(values)
+        # The runtime's kernel reads even columns from the high halves.
+        stored = values if self.bits == 8 else packed_nibbles(values, even_is_low=False)
         with rewriter.before(node):
             # Not <table>_scale: that is the head's own, where the table is tied to it.
             data = rewriter.constant(f"{table.target}_rows", stored)
@@ -97,9 +98,3 @@ def _is_token_ids(node: Node) -> bool:
     """Whether a node is the tokens, or (behind share-prefix) some rows of them."""
     source = node.args[0] if node.target is aten.slice.Tensor else node
     return isinstance(source, Node) and source.target == TOKENS
-
-
-def packed_nibbles(values: torch.Tensor) -> torch.Tensor:
-    """Two values in [-8, 7] a byte, the even column in the high half: u8[V, D / 2]."""
-    shifted = (values + 8).to(torch.uint8)
-    return (shifted[:, ::2] << 4) | shifted[:, 1::2]

@@ -31,10 +31,10 @@ from torch.fx import Node
 from prgec.passes.columns import Columns, whole
 from prgec.passes.cuts import Cut, cuts_of
 from prgec.passes.infra import Pass, PassResult, Tier, rounding
-from prgec.passes.inject_lora_fa import site_name
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, erase_dead
 from prgec.passes.shapes import is_same_size, shape_of
+from prgec.passes.weights import layer_name
 
 aten = torch.ops.aten
 
@@ -94,7 +94,7 @@ class SplitFusedLinear(Pass):
             found = match(linear)
             if found is None:
                 continue
-            site, tensors = site_name(linear), [str(node.target) for node in linear.args[1:] if isinstance(node, Node)]
+            site, tensors = layer_name(linear), [str(node.target) for node in linear.args[1:] if isinstance(node, Node)]
             _split(rewriter, program, found, parts[site])
             parts[site] += len(found.pieces)
             erase_dead(program)
@@ -106,7 +106,7 @@ class SplitFusedLinear(Pass):
 
 def match(linear: Node) -> Fused | None:
     """The fused layer computed by `linear`; None if it is none."""
-    if not site_name(linear):
+    if not layer_name(linear):
         return None
     top, product = linear, None
     views: tuple[Node, ...] = ()
@@ -199,7 +199,7 @@ def _narrow_linear(rewriter: Rewriter, program: GraphProgram, linear: Node, colu
     source, *tensors = linear.args
     rows = columns.indices()
     read = [
-        rewriter.constant(f"{site_name(linear)}.part{number}.{leaf}", program.attribute(tensor)[rows])
+        rewriter.constant(f"{layer_name(linear)}.part{number}.{leaf}", program.attribute(tensor)[rows])
         for leaf, tensor in zip(("weight", "bias"), tensors, strict=False)
         if isinstance(tensor, Node)
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from prgec.passes.quantize_base import Scheme, rounded
+from prgec.passes.weights import Scheme, rounded
 
 VOCAB_SIZE = 320
 _WORDS = "the film was great terrible awful lovely movie plot acting boring bright dull a an it is in of and It".split()

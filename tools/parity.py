@@ -168,7 +168,7 @@ def _run(case: Case, folder: Path, steps: int | None, layers: int) -> Row:
     from prgec.compile.compiler import compile_model
     from prgec.compile.options import CompileOptions
     from prgec.engines.executorch.open import open_pte
-    from prgec.passes.quantize_base import SCHEMES
+    from prgec.passes.weights import SCHEMES
     from tests.lockstep import follow, oracle_for, random_steps
     from tests.models import TinyLlama, rounded_checkpoint
 

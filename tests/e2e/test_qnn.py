@@ -22,7 +22,7 @@ from prgec.compile.options import CompileOptions
 from prgec.demo import data_file
 from prgec.engines.executorch.open import open_pte
 from prgec.errors import BackendError, UsageError
-from prgec.passes.quantize_base import SCHEMES
+from prgec.passes.weights import SCHEMES
 from tests.architectures import architecture, random_rows
 from tests.lockstep import follow, oracle_for, random_steps
 from tests.models import TinyLlama, rounded_checkpoint

@@ -6,7 +6,8 @@ from torch import nn
 
 from prgec.errors import PassError
 from prgec.passes.program import GraphProgram
-from prgec.passes.quantize_base import SCHEMES, QuantizeBase, rounded
+from prgec.passes.quantize_base import QuantizeBase
+from prgec.passes.weights import SCHEMES, rounded
 from tests.passes.builder import GraphBuilder, row_inputs
 from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run
