@@ -27,14 +27,11 @@ def eval_command(program: Path, data: Path, task: str, adapter: Path | None, as_
     """Measure loss and accuracy of PROGRAM on a data file."""
     from prgec.data.dataset import load_dataset
     from prgec.data.eval_set import encode_eval_set
-    from prgec.engines.executorch.open import open_pte
-    from prgec.formats.adapter import load_adapter
+    from prgec.runs.open import open_with_adapter
     from prgec.training.evaluate import evaluate
 
     dataset = load_dataset(data, task)
-    loaded = open_pte(program)
-    if adapter is not None:
-        load_adapter(adapter, loaded)
+    loaded = open_with_adapter(program, adapter)
     eval_set = encode_eval_set(dataset, loaded)
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
         display.on_data(dataset)

@@ -18,7 +18,7 @@ from prgec.data.tasks import AUTO_TASK, find_task
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
-    from prgec.engines.executorch.program import Program
+    from prgec.contract.engine import GeneratingProgram
     from prgec.training.predict import Prediction
 
 FILE = click.Path(path_type=Path)
@@ -66,12 +66,9 @@ def predict(
 ) -> int:
     """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
     found, items = _items(data, texts, task, is_free=bool(candidates) or max_tokens is not None)
-    from prgec.engines.executorch.open import open_pte
-    from prgec.formats.adapter import load_adapter
+    from prgec.runs.open import open_with_adapter
 
-    loaded = open_pte(program)
-    if adapter is not None:
-        load_adapter(adapter, loaded)
+    loaded = open_with_adapter(program, adapter)
     choices = candidates or found.candidates
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
         if max_tokens is not None:
@@ -95,7 +92,11 @@ def predict(
 
 
 def _choose(
-    program: Program, items: list[Item], choices: tuple[str, ...], display: RunDisplay, should_stop: Callable[[], bool]
+    program: GeneratingProgram,
+    items: list[Item],
+    choices: tuple[str, ...],
+    display: RunDisplay,
+    should_stop: Callable[[], bool],
 ) -> tuple[list[dict[str, Any]], list[str]]:
     from prgec.training.predict import predict as choose
 
@@ -107,7 +108,7 @@ def _choose(
 
 
 def _write(
-    program: Program, items: list[Item], max_tokens: int, display: RunDisplay, should_stop: Callable[[], bool]
+    program: GeneratingProgram, items: list[Item], max_tokens: int, display: RunDisplay, should_stop: Callable[[], bool]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     from prgec.training.generate import generate, prompt_ids
 

@@ -9,10 +9,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from prgec.cli.render import stderr_console
 from prgec.contract.engine import GeneratingProgram
 from prgec.data.dataset import Dataset
-from prgec.runs.lr_probe import Probe
+from prgec.runs.probe import Probe
 from prgec.runs.result import Listener
 from prgec.training.evaluate import Evaluation
-from prgec.training.trainer import StepResult
+from prgec.training.step import StepResult
 
 # Weight of the newest loss in the displayed running mean.
 _SMOOTHING = 0.05

@@ -22,15 +22,13 @@ FILE = click.Path(path_type=Path)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def replay(journal: Path, program: Path, output: Path, step: int | None, adapter: Path | None, as_json: bool) -> int:
     """Rebuild the adapter of any step of a run from its JOURNAL, with no data and no forward pass."""
-    from prgec.engines.executorch.open import open_pte
-    from prgec.formats.adapter import load_adapter, masters_sha256, save_adapter
+    from prgec.formats.adapter import masters_sha256, save_adapter
     from prgec.formats.journal import read_journal
+    from prgec.runs.open import open_with_adapter
     from prgec.runs.resume import rebuild
 
     read = read_journal(journal)
-    loaded = open_pte(program)
-    if adapter is not None:
-        load_adapter(adapter, loaded)
+    loaded = open_with_adapter(program, adapter)
     done = rebuild(loaded, read, step)
     save_adapter(output, loaded)
     is_verified = done in read.states

@@ -15,8 +15,8 @@ from prgec.cli.task_option import TASK, TASK_HELP
 from prgec.engines.choose import ENGINES
 from prgec.errors import UsageError
 from prgec.formats.run_folder import ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME
-from prgec.runs.lr_probe import DEFAULT_STEPS, probe_rates
 from prgec.runs.options import RunOptions
+from prgec.runs.probe import DEFAULT_STEPS, probe_rates
 from prgec.runs.result import RunResult
 from prgec.runs.run import run as train
 from prgec.training.estimators import ESTIMATORS

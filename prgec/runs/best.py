@@ -62,10 +62,6 @@ class BestState:
             self.step = self.evaluation = None
         return self.evaluation
 
-    def clean(self) -> None:
-        """Remove the file: the state is now the run's adapter."""
-        (self._folder.path / BEST_NAME).unlink(missing_ok=True)
-
     def _note(self, step: int, evaluation: Evaluation) -> bool:
         if self.evaluation is not None and evaluation.score <= self.evaluation.score:
             self._waited += 1

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-import numpy as np
-
-from prgec.contract.sums import ordered_mean
 from prgec.errors import DataError, UsageError
 from prgec.formats.journal import (
     EvaluationRecord,
@@ -21,12 +19,18 @@ from prgec.formats.journal import (
     StepRecord,
     read_journal,
 )
-from prgec.formats.run_folder import JOURNAL_NAME, PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME, MetricsWriter, RunFolder
+from prgec.formats.run_folder import (
+    BEST_NAME,
+    JOURNAL_NAME,
+    PARTIAL_JOURNAL_NAME,
+    SNAPSHOT_NAME,
+    MetricsWriter,
+    RunFolder,
+)
 from prgec.machine.files import rename
-from prgec.training.estimators import Estimator, find_estimator
 from prgec.training.evaluate import Evaluation
-from prgec.training.limits import intervention
-from prgec.training.trainer import StepResult
+from prgec.training.step import StepResult
+from prgec.training.trainer import EstimatedStep
 
 
 class RunLog:
@@ -38,16 +42,16 @@ class RunLog:
         folder: The run folder.
         header: What run it is.
         journal: The journal to go on with; None to begin.
-        eps: Perturbation scale, for the records.
+        steps: What the steps told whose records it has.
 
     Attributes:
         last_state: Step of the last state the journal has a hash of, -1 for none.
     """
 
-    def __init__(self, folder: RunFolder, header: Header, journal: Journal | None, eps: float) -> None:
+    def __init__(
+        self, folder: RunFolder, header: Header, journal: Journal | None, steps: Sequence[StepResult] = ()
+    ) -> None:
         self._folder = folder
-        self._eps = eps
-        self._estimator: Estimator = find_estimator(header.estimator)
         self._start = time.monotonic()
         self._metrics = MetricsWriter(folder)
         self._path = folder.file(PARTIAL_JOURNAL_NAME)
@@ -57,7 +61,10 @@ class RunLog:
         self._has_steps = False
         self.last_state = max(journal.states, default=-1) if journal else -1
         for record in journal.records if journal else ():
-            self._note(record)
+            if isinstance(record, StepRecord):
+                self._write_step(steps[record.step - 1])
+            elif isinstance(record, EvaluationRecord):
+                self._write_evaluation(record)
 
     def __enter__(self) -> RunLog:
         return self
@@ -72,11 +79,14 @@ class RunLog:
 
     def step(self, result: StepResult) -> None:
         """Record one training step."""
-        self._add(StepRecord(result.step, result.lr, self._eps, result.losses, result.g))
+        self._journal.append(_record_of(result))
+        self._write_step(result, seconds=self._seconds())
 
     def evaluation(self, step: int, result: Evaluation) -> None:
         """Record one evaluation after `step` steps."""
-        self._add(EvaluationRecord(step, result.loss, result.accuracy, result.num_examples))
+        record = EvaluationRecord(step, result.loss, result.accuracy, result.num_examples)
+        self._journal.append(record)
+        self._write_evaluation(record, seconds=self._seconds())
 
     def state(self, step: int, sha256: str) -> None:
         """Record the hash of the state after `step` steps, and wait until everything is on the disk."""
@@ -84,41 +94,29 @@ class RunLog:
         self.last_state = step
 
     def commit(self) -> None:
-        """Give metrics and journal their final names: the run has ended."""
+        """Give metrics and journal their final names, and remove states on the way: the run has ended."""
         self._metrics.commit()
         rename(self._path, self._folder.file(JOURNAL_NAME))
-        self._folder.file(SNAPSHOT_NAME).unlink(missing_ok=True)
+        for name in (SNAPSHOT_NAME, BEST_NAME):
+            self._folder.file(name).unlink(missing_ok=True)
 
-    def _add(self, record: Record) -> None:
-        self._journal.append(record)
-        self._note(record, seconds=round(time.monotonic() - self._start, 4))
+    def _seconds(self) -> float:
+        return round(time.monotonic() - self._start, 4)
 
-    def _note(self, record: Record, **seconds: float) -> None:
-        """Write the line of a record; steps that were not timed here have no seconds."""
-        if isinstance(record, StepRecord):
-            self._has_steps = True
-            done = intervention(record.losses, record.g, record.eps, self._estimator)
-            self._metrics.write(
-                step=record.step,
-                loss=_number(mean_loss(record)),
-                lr=record.lr,
-                g=record.g.tolist(),
-                **({"limited": done} if done else {}),
-                **seconds,
-            )
-        elif isinstance(record, EvaluationRecord):
-            self._metrics.write(step=record.step, eval_loss=record.loss, eval_accuracy=record.accuracy, **seconds)
+    def _write_step(self, result: StepResult, **seconds: float) -> None:
+        """Write the line of a step; those that were not timed here have no seconds."""
+        self._has_steps = True
+        self._metrics.write(**result.metrics(), **seconds)
+
+    def _write_evaluation(self, record: EvaluationRecord, **seconds: float) -> None:
+        line: dict[str, Any] = {"step": record.step, "eval_loss": record.loss, "eval_accuracy": record.accuracy}
+        self._metrics.write(**line, **seconds)
 
 
-def mean_loss(record: StepRecord) -> float:
-    """Return the mean over all rows of a step; not finite where a loss was not."""
-    with np.errstate(invalid="ignore"):
-        return float(ordered_mean(record.losses.reshape(-1)))
-
-
-def _number(value: float) -> float | None:
-    # JSON has no other numbers.
-    return value if math.isfinite(value) else None
+def _record_of(result: StepResult) -> Record:
+    """Return what the journal keeps of a step."""
+    assert isinstance(result, EstimatedStep), "every kind of step needs a kind of record"
+    return StepRecord(result.step, result.lr, result.eps, result.losses, result.g)
 
 
 def check_nothing_is_lost(folder: RunFolder) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from prgec.contract.engine import GeneratingProgram
 from prgec.data.dataset import Dataset
 from prgec.training.evaluate import Evaluation
-from prgec.training.trainer import StepResult
+from prgec.training.step import StepResult
 
 
 @dataclass(frozen=True)

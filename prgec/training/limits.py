@@ -83,19 +83,16 @@ class Limits:
         return np.clip(g_q, -bound, bound) if self.over_limit == CLIP else np.zeros_like(g_q)
 
 
-def intervention(losses: Float64Array, g_q: FloatArray, eps: float, estimator: Estimator) -> str | None:
+def intervention(measured_q: FloatArray, applied_q: FloatArray) -> str | None:
     """Return what was done to a step, `skipped` or `clipped`, or None.
 
     Args:
-        losses: As measured: f64[q, 2].
-        g_q: As applied: f32[q].
-        eps: Perturbation scale of the step.
-        estimator: One that has heard of every step before this one.
+        measured_q: What the estimator made of its losses: f32[q].
+        applied_q: What the program was given: f32[q].
     """
-    measured_q = coefficients(losses, eps, estimator)
-    if np.array_equal(measured_q, g_q):
+    if np.array_equal(measured_q, applied_q):
         return None
-    return "clipped" if g_q.any() else "skipped"
+    return "clipped" if applied_q.any() else "skipped"
 
 
 def coefficients(losses: Float64Array, eps: float, estimator: Estimator) -> FloatArray:

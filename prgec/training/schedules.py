@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from prgec.errors import UsageError
@@ -27,7 +28,8 @@ def cosine(progress: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-SCHEDULES: dict[str, Schedule] = {"constant": constant, "linear": linear, "cosine": cosine}
+CONSTANT = "constant"
+SCHEDULES: dict[str, Schedule] = {CONSTANT: constant, "linear": linear, "cosine": cosine}
 DEFAULT_SCHEDULE = "linear"
 
 
@@ -49,6 +51,16 @@ class RateOptions(Protocol):
     @property
     def warmup(self) -> int:
         """Steps over which lr rises in a straight line; the schedule follows over the others."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A course of learning rates; `RateOptions` says what its fields are."""
+
+    steps: int
+    lr: float
+    schedule: str = DEFAULT_SCHEDULE
+    warmup: int = 0
 
 
 def learning_rate(options: RateOptions, step: int) -> float:

@@ -1,4 +1,4 @@
-"""One training step after another: feeds each step's g into the next call, and flushes the last one.
+"""Trains by estimated gradients: feeds each step's g into the next call, and flushes the last one.
 
 Letters: q queries, B examples a step, N = 2qB rows.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,34 +16,50 @@ from prgec.contract.engine import TrainableProgram
 from prgec.contract.sums import ordered_mean
 from prgec.data.batches import Batch
 from prgec.training.estimators import Estimator
-from prgec.training.limits import Limits, coefficients
+from prgec.training.limits import Limits, coefficients, intervention
+from prgec.training.step import StepResult
 
 
 @dataclass(frozen=True)
-class StepResult:
-    """What one step measured.
+class EstimatedStep(StepResult):
+    """What a step measured that estimates the gradient from losses.
 
     Attributes:
-        step: Number of the step, counted from 1.
-        loss: Mean over all N rows.
         losses: Mean over the B examples for each query and sign: f64[q, 2].
-        g: Coefficients the next call applies, within the limits: f32[q].
-        lr: Learning rate they will be applied with.
+        g: Coefficients of its update, within the limits: f32[q].
+        eps: Perturbation scale it measured with.
+        limited: What the limits did to it, `skipped` or `clipped`; None for nothing.
     """
 
-    step: int
-    loss: float
     losses: Float64Array
     g: FloatArray
-    lr: float
+    eps: float
+    limited: str | None = None
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the fields of its line of metrics."""
+        limited = {"limited": self.limited} if self.limited else {}
+        return {**super().metrics(), "g": self.g.tolist(), **limited}
 
 
-class Measured(Protocol):
+class Recorded(Protocol):
     """What is known of a step that was done."""
+
+    @property
+    def step(self) -> int:
+        """Its number, from 1."""
+
+    @property
+    def lr(self) -> float:
+        """Its learning rate."""
 
     @property
     def losses(self) -> Float64Array:
         """Mean over the B examples for each query and sign: f64[q, 2]."""
+
+    @property
+    def g(self) -> FloatArray:
+        """Coefficients of its update, as applied: f32[q]."""
 
 
 class Trainer:
@@ -85,17 +101,19 @@ class Trainer:
         """Whether the program's state includes every step done so far."""
         return not self._pending.any()
 
-    def take_up(self, steps: Sequence[Measured]) -> None:
+    def take_up(self, records: Sequence[Recorded]) -> list[EstimatedStep]:
         """Go on behind steps that were done before, whose updates the program's state includes.
 
         Args:
-            steps: All steps so far; what they measured is what the estimator may remember.
-        """
-        for done in steps:
-            coefficients(done.losses, self._eps, self._estimator)
-        self.step_number = len(steps)
+            records: All steps so far; what they measured is what the estimator may remember.
 
-    def step(self, batch: Batch, lr: float) -> StepResult:
+        Returns:
+            What they told when they were done.
+        """
+        self.step_number = len(records)
+        return [self._result(each.step, each.losses, self._measure(each.losses), each.g, each.lr) for each in records]
+
+    def step(self, batch: Batch, lr: float) -> EstimatedStep:
         """Run one forward call: applies the step before, measures this one.
 
         Args:
@@ -121,10 +139,10 @@ class Trainer:
         self.step_number = number
         with np.errstate(invalid="ignore"):  # what is not finite is for the limits to judge
             losses = ordered_mean(loss_N.astype(np.float64).reshape(manifest.q, 2, manifest.batch_size))
-            loss = float(ordered_mean(losses.reshape(-1)))
-        g_q = self._limits.apply(coefficients(losses, self._eps, self._estimator), losses, number)
+        measured_q = self._measure(losses)
+        g_q = self._limits.apply(measured_q, losses, number)
         self._pending, self._pending_lr = g_q, lr
-        return StepResult(number, loss, losses, g_q, lr)
+        return self._result(number, losses, measured_q, g_q, lr)
 
     def flush(self) -> None:
         """Apply the pending update, so that the state is the trained one; the next step passes g = 0."""
@@ -132,3 +150,13 @@ class Trainer:
             return
         self._program.apply(self._pending, self._pending_lr, self._seed, self.step_number + 1)
         self._pending, self._pending_lr = self._zeros, 0.0
+
+    def _measure(self, losses: Float64Array) -> FloatArray:
+        return coefficients(losses, self._eps, self._estimator)
+
+    def _result(
+        self, step: int, losses: Float64Array, measured_q: FloatArray, g_q: FloatArray, lr: float
+    ) -> EstimatedStep:
+        with np.errstate(invalid="ignore"):
+            loss = float(ordered_mean(losses.reshape(-1)))
+        return EstimatedStep(step, loss, lr, losses, g_q, self._eps, intervention(measured_q, g_q))

@@ -18,7 +18,7 @@ from prgec.formats.journal import read_journal
 from prgec.machine.folder_lock import FolderLock
 from prgec.runs.result import Listener
 from prgec.runs.run import run
-from prgec.training.trainer import StepResult
+from prgec.training.step import StepResult
 from tests.device.conftest import PROGRAMS, QUICK, STEPS, Drivers, run_driver
 
 

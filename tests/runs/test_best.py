@@ -18,7 +18,7 @@ from prgec.runs.options import RunOptions
 from prgec.runs.result import Listener
 from prgec.runs.run import run
 from prgec.training.evaluate import Evaluation
-from prgec.training.trainer import StepResult
+from prgec.training.step import StepResult
 
 
 def _scored(accuracy: float | None, loss: float = 1.0) -> Evaluation:
@@ -40,8 +40,7 @@ def test_best_comes_back_and_patience_counts(tiny_pte: Path, tmp_path: Path) -> 
     assert best.step == 1, "of equal scores the earlier one"
     best.restore(program)
     assert all((array == 1.0).all() for array in program.read_state().values())
-    best.clean()
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["best.safetensors"]
 
 
 def test_loss_decides_without_a_metric(tiny_pte: Path, tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_loss_decides_without_a_metric(tiny_pte: Path, tmp_path: Path) -> None:
 def test_lost_file_keeps_the_last_state(tiny_pte: Path, tmp_path: Path) -> None:
     program, best = open_pte(tiny_pte), BestState(1, RunFolder(tmp_path))
     best.hear(1, _scored(0.5), program)
-    best.clean()
+    (tmp_path / "best.safetensors").unlink()
     _trained(program, 3.0)
     assert best.restore(program) is None
     assert best.step is None

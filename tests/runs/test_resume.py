@@ -21,7 +21,7 @@ from prgec.runs.log import RunLog
 from prgec.runs.options import RunOptions
 from prgec.runs.result import Listener
 from prgec.runs.run import run
-from prgec.training.trainer import StepResult
+from prgec.training.step import StepResult
 
 STEPS = 23
 

@@ -15,7 +15,7 @@ from prgec.errors import DataError, NumericsError, PrgecError, ProgramError, Usa
 from prgec.runs.options import RunOptions
 from prgec.runs.result import Listener
 from prgec.runs.run import run
-from prgec.training.trainer import StepResult
+from prgec.training.step import StepResult
 
 FILES = {"adapter.safetensors", "journal.bin", "metrics.jsonl", "plot.png", "run.json"}
 

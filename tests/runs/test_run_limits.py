@@ -16,7 +16,7 @@ from prgec.formats.journal import read_journal
 from prgec.runs.options import RunOptions
 from prgec.runs.result import Listener
 from prgec.runs.run import run
-from prgec.training.trainer import StepResult
+from prgec.training.step import StepResult
 
 
 @pytest.fixture

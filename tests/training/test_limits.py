@@ -33,7 +33,7 @@ def test_coefficients_are_the_estimators() -> None:
 def test_g_is_kept_within_the_bound(limits: Limits, expected: list[float]) -> None:
     g = limits.apply(G, LOSSES, 1)
     assert (g.dtype, g.tolist()) == (np.float32, expected)
-    done = intervention(LOSSES, g, EPS, Plain())
+    done = intervention(G, g)
     assert done == (None if expected == G.tolist() else "skipped" if not any(expected) else "clipped")
 
 
@@ -46,7 +46,8 @@ def test_what_is_not_finite_stops_or_is_skipped(losses: np.ndarray, g: np.ndarra
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_skipped_step_without_numbers_is_told(name: str) -> None:
-    assert intervention(NAN_LOSSES, np.zeros(2, np.float32), EPS, find_estimator(name)) == "skipped"
+    measured = coefficients(NAN_LOSSES, EPS, find_estimator(name))
+    assert intervention(measured, np.zeros(2, np.float32)) == "skipped"
 
 
 def test_flags_tell_the_policies_apart() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prgec.cli.main import main
-from prgec.runs.lr_probe import FACTORS, Probe, ProbeResult, probe_rates
 from prgec.runs.options import RunOptions
+from prgec.runs.probe import FACTORS, Probe, ProbeResult, probe_rates
 from prgec.runs.result import Listener
 from prgec.runs.run import run
 
@@ -46,6 +47,21 @@ def test_divergence_is_an_answer(options: RunOptions) -> None:
     result = _probe(replace(options, lr=1e38), steps=3)
     assert result.probes[-1].loss is None
     assert result.to_json()["probes"][-1] == {"lr": 1e39, "loss": None, "accuracy": None}
+
+
+@pytest.mark.parametrize("changes", [{"max_g": 0.3}, {"max_g": 0.5, "over_limit": "skip", "estimator": "plain"}])
+def test_limits_hold_as_in_a_run(options: RunOptions, changes: dict[str, Any]) -> None:
+    limited = _probe(replace(options, **changes), steps=20)
+    alone = run(replace(options, lr=limited.probes[3].lr, **changes))
+    free = run(replace(options, lr=limited.probes[3].lr, force=True, **{**changes, "max_g": 0.0}))
+    assert alone.after and free.after
+    assert limited.probes[3].loss == pytest.approx(alone.after.loss, rel=1e-12)
+    assert alone.after.loss != free.after.loss
+
+
+def test_steps_without_numbers_can_be_skipped(options: RunOptions) -> None:
+    nowhere = _probe(replace(options, eps=1e38, not_finite="skip"), steps=2)
+    assert {probe.loss for probe in nowhere.probes} == {nowhere.before}
 
 
 @pytest.mark.parametrize(

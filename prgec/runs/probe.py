@@ -2,30 +2,22 @@
 
 Every rate trains the same program from the same state on the same steps with the same noise, at a constant rate; what
 differs is the rate alone. The probe leaves the program as it found it.
-
-Letters: B examples a step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from prgec.contract.engine import GeneratingProgram
-from prgec.data.batches import step_indices, training_batch
-from prgec.data.encode import Row
 from prgec.data.rows_file import RowSet
-from prgec.engines.choose import open_program
 from prgec.errors import NumericsError
-from prgec.formats.adapter import load_adapter
-from prgec.runs.data import RunFiles
+from prgec.runs.open import Opened, open_run
 from prgec.runs.options import RunOptions
 from prgec.runs.result import Listener
-from prgec.training.estimators import find_estimator
 from prgec.training.evaluate import evaluate
-from prgec.training.trainer import Trainer
+from prgec.training.schedules import CONSTANT, Rates
 
 # Half a decade apart, around what was given: the paper searches 5e-5 to 1e-3 on models a thousand times the demo's.
 FACTORS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -110,52 +102,36 @@ def probe_rates(
         PrgecError: As a run would.
         KeyboardInterrupt: If it was stopped.
     """
-    options.check()
-    files = RunFiles.read(options, listener)
-    program = open_program(
-        options.program, options.engine, base=options.base, device=options.device, compiled=options.compiled
-    )
-    if options.adapter is not None:
-        load_adapter(options.adapter, program)
-    rows, test, dev = files.encode(program)
-    judged = dev or test or RowSet(tuple(rows[:MAX_JUDGED]), 1, (0,) * min(len(rows), MAX_JUDGED))
-    start = program.read_state()
-    before = evaluate(program, judged, listener.on_eval_batch, should_stop)
+    opened = open_run(options, listener)
+    few = opened.rows[:MAX_JUDGED]
+    judged = opened.dev_set or opened.eval_set or RowSet(tuple(few), 1, (0,) * len(few))
+    start = opened.program.read_state()
+    before = evaluate(opened.program, judged, listener.on_eval_batch, should_stop)
     if before is None:
         raise KeyboardInterrupt
     probes = []
     for factor in FACTORS:
-        program.write_state(start)
-        probe = _probe(program, rows, judged, replace(options, lr=_rounded(options.lr * factor)), steps, should_stop)
-        probes.append(probe)
-        on_probe(probe)
-    program.write_state(start)
+        opened.program.write_state(start)
+        rates = Rates(steps, _rounded(options.lr * factor), CONSTANT)
+        probes.append(_probe(opened, judged, rates, should_stop))
+        on_probe(probes[-1])
+    opened.program.write_state(start)
     return ProbeResult(steps, before.loss, tuple(probes))
 
 
-def _probe(
-    program: GeneratingProgram,
-    rows: Sequence[Row],
-    judged: RowSet,
-    options: RunOptions,
-    steps: int,
-    should_stop: Callable[[], bool],
-) -> Probe:
-    trainer = Trainer(program, find_estimator(options.estimator), eps=options.eps, seed=options.seed)
-    manifest = program.manifest
+def _probe(opened: Opened, judged: RowSet, rates: Rates, should_stop: Callable[[], bool]) -> Probe:
+    trainer = opened.trainer()
     try:
-        for step in range(1, steps + 1):
-            indices = step_indices(len(rows), manifest.batch_size, options.seed, step)
-            trainer.step(training_batch(rows, indices, manifest), options.lr)
+        for _ in opened.loop(trainer, rates):
             if should_stop():
                 raise KeyboardInterrupt
         trainer.flush()
-        result = evaluate(program, judged, should_stop=should_stop)
+        result = evaluate(opened.program, judged, should_stop=should_stop)
     except NumericsError:
-        return Probe(options.lr, None, None)
+        return Probe(rates.lr, None, None)
     if result is None:
         raise KeyboardInterrupt
-    return Probe(options.lr, result.loss, result.accuracy)
+    return Probe(rates.lr, result.loss, result.accuracy)
 
 
 def _rounded(lr: float) -> float:

@@ -1,0 +1,102 @@
+"""Open what a run, a probe and a command need: a program with its adapter, encoded data, and a trainer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prgec.contract.engine import Engine
+from prgec.data.encode import Row
+from prgec.data.rows_file import RowSet
+from prgec.engines.choose import EXECUTORCH, open_program
+from prgec.formats.adapter import load_adapter
+from prgec.formats.journal import StepRecord
+from prgec.runs.data import RunFiles
+from prgec.runs.options import RunOptions
+from prgec.runs.result import Listener
+from prgec.training.estimators import find_estimator
+from prgec.training.loop import TrainingLoop
+from prgec.training.schedules import RateOptions, learning_rate
+from prgec.training.step import Steps, StepTrainer
+from prgec.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+def open_with_adapter(
+    path: Path,
+    adapter: Path | None,
+    engine: str = EXECUTORCH,
+    *,
+    base: str | None = None,
+    device: str = "cpu",
+    compiled: bool = False,
+) -> Engine:
+    """Open a program, with an adapter in it where one is named.
+
+    Raises:
+        PrgecError: If the program, the adapter, the checkpoint or the device cannot be used.
+    """
+    program = open_program(path, engine, base=base, device=device, compiled=compiled)
+    if adapter is not None:
+        load_adapter(adapter, program)
+    return program
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A program and its data, ready to train.
+
+    Attributes:
+        options: What they were opened for.
+        program: The program, with the adapter to start from in it.
+        rows: Training rows.
+        eval_set: What it is evaluated on before and after; None to evaluate nothing.
+        dev_set: What it is evaluated on in between.
+    """
+
+    options: RunOptions
+    program: Engine
+    rows: Sequence[Row]
+    eval_set: RowSet | None
+    dev_set: RowSet | None
+
+    def trainer(self) -> StepTrainer[StepRecord]:
+        """Return a new trainer of the program's kind, within the limits of the options."""
+        options = self.options
+        return Trainer(
+            self.program, find_estimator(options.estimator), eps=options.eps, seed=options.seed, limits=options.limits
+        )
+
+    def loop(self, trainer: Steps, rates: RateOptions) -> TrainingLoop:
+        """Return the loop that trains on the rows, in the order of the options' seed."""
+        return TrainingLoop(trainer, self.rows, self.program.manifest, self.options.seed, rates)
+
+
+def open_run(options: RunOptions, listener: Listener) -> Opened:
+    """Check and load everything that can be bad; nothing is written.
+
+    Raises:
+        PrgecError: Of the fitting kind if an option, the program or the data are bad.
+    """
+    options.check()
+    estimator = find_estimator(options.estimator)
+    learning_rate(options, 1)
+    files = RunFiles.read(options, listener)
+    program = open_with_adapter(
+        options.program,
+        options.adapter,
+        options.engine,
+        base=options.base,
+        device=options.device,
+        compiled=options.compiled,
+    )
+    if (remark := estimator.remark(program.manifest.q)) is not None:
+        logger.warning("%s", remark)
+    rows, eval_set, dev_set = files.encode(program)
+    if options.prefix_cache is not None:
+        program.keep_prefix_in(options.prefix_cache)
+    listener.on_ready(program, len(rows), len(eval_set.answers) if eval_set else 0)
+    return Opened(options, program, rows, eval_set, dev_set)

@@ -1,0 +1,67 @@
+"""What a run leaves behind when it ends: the adapter, the plot, the metrics and journal by their names, run.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import prgec
+from prgec.contract.names import CONTRACT_VERSION
+from prgec.errors import NumericsError
+from prgec.formats.adapter import save_adapter
+from prgec.formats.run_folder import ADAPTER_NAME, PLOT_NAME, RunFolder
+from prgec.report.plot import plot_run
+from prgec.runs.log import RunLog
+from prgec.runs.open import Opened
+from prgec.runs.result import RunResult
+from prgec.runs.samples import peak_rss_bytes, samples
+from prgec.training.evaluate import Evaluation
+
+
+def write_run(
+    folder: RunFolder,
+    opened: Opened,
+    log: RunLog,
+    result: RunResult,
+    losses: Sequence[float],
+    evaluations: Sequence[tuple[int, Evaluation]],
+    failure: NumericsError | None,
+) -> None:
+    """Write everything that a run did not write as it went, the summary last.
+
+    Args:
+        folder: The run folder.
+        opened: The program in the state to keep, and its data.
+        log: What was written already.
+        result: What the run achieved.
+        losses: Training loss of each step.
+        evaluations: What it scored, by steps done.
+        failure: Why it stopped early, if it failed.
+    """
+    manifest = opened.program.manifest
+    save_adapter(folder.file(ADAPTER_NAME), opened.program)
+    points = [(step, evaluation.loss, evaluation.accuracy) for step, evaluation in evaluations]
+    plot_run(folder.file(PLOT_NAME), losses, points, manifest.model)
+    log.commit()
+    options = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(opened.options).items()}
+    folder.write_summary(
+        {
+            **result.to_json(),
+            "status": _status(result, failure),
+            "options": options,
+            "prgec": prgec.__version__,
+            "contract": CONTRACT_VERSION,
+            "base_sha256": manifest.base_sha256,
+            "manifest": json.loads(manifest.to_json()),
+            "samples": samples(opened.eval_set, result.before, result.after),
+            "peak_rss_bytes": peak_rss_bytes(),
+        }
+    )
+
+
+def _status(result: RunResult, failure: NumericsError | None) -> str:
+    if failure is not None:
+        return "stopped: " + failure.what
+    return "interrupted" if result.interrupted else "complete"

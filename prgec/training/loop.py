@@ -1,0 +1,48 @@
+"""The training loop: which rows and which learning rate every step gets, and the time steps take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from prgec.contract.manifest import Manifest
+from prgec.data.batches import step_indices, training_batch
+from prgec.data.encode import Row
+from prgec.training.schedules import RateOptions, learning_rate
+from prgec.training.step import StepResult, Steps
+
+
+@dataclass
+class TrainingLoop:
+    """Steps behind the last one the trainer took, up to the last of the course; iterate to take them.
+
+    Whoever iterates does what is due between two steps, and ends early by leaving.
+
+    Attributes:
+        trainer: Takes the steps.
+        rows: Training rows.
+        manifest: Shapes of the program.
+        seed: Key of the order of examples.
+        rates: Number of steps, and their learning rates.
+        wall_seconds: Time the steps took so far.
+        cpu_seconds: CPU time of the process they took, over all threads.
+    """
+
+    trainer: Steps
+    rows: Sequence[Row]
+    manifest: Manifest
+    seed: int
+    rates: RateOptions
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def __iter__(self) -> Iterator[StepResult]:
+        for step in range(self.trainer.step_number + 1, self.rates.steps + 1):
+            wall, cpu = time.monotonic(), time.process_time()
+            indices = step_indices(len(self.rows), self.manifest.batch_size, self.seed, step)
+            batch = training_batch(self.rows, indices, self.manifest)
+            result = self.trainer.step(batch, learning_rate(self.rates, step))
+            self.wall_seconds += time.monotonic() - wall
+            self.cpu_seconds += time.process_time() - cpu
+            yield result

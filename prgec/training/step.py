@@ -1,0 +1,67 @@
+"""One training step, whatever kind of program does it: what it tells, and what drives it.
+
+The loop (`training.loop`) and a run's log know these only. What one kind of step needs besides, such as coefficients
+that wait for the next call, is known to its trainer alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from prgec.data.batches import Batch
+
+RecordT = TypeVar("RecordT", contravariant=True)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step measured.
+
+    Attributes:
+        step: Number of the step, counted from 1.
+        loss: Mean over all rows; not finite where a loss was not and the step was skipped.
+        lr: Learning rate of its update.
+    """
+
+    step: int
+    loss: float
+    lr: float
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the fields of its line of metrics; a kind of step adds its own."""
+        # JSON has no numbers that are not finite.
+        return {"step": self.step, "loss": self.loss if math.isfinite(self.loss) else None, "lr": self.lr}
+
+
+class Steps(Protocol):
+    """What takes training steps.
+
+    Attributes:
+        step_number: Number of the last step taken, 0 before the first.
+    """
+
+    step_number: int
+
+    def step(self, batch: Batch, lr: float) -> StepResult:
+        """Take the next step.
+
+        Args:
+            batch: Its examples, as the program takes them.
+            lr: Its learning rate.
+
+        Raises:
+            NumericsError: If it gives no number to go on with; the state is then that of the step before.
+        """
+
+    def flush(self) -> None:
+        """Bring every step taken into the program's state."""
+
+
+class StepTrainer(Steps, Protocol[RecordT]):
+    """What takes the steps of a run, which can be killed and go on from records of its steps."""
+
+    def take_up(self, records: Sequence[RecordT]) -> Sequence[StepResult]:
+        """Go on behind all steps so far, which the program's state includes; return what they told."""
