@@ -42,10 +42,8 @@ from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import LossModel, export_loss, load_model
 from prgec.machine.describe import describe_machine
 from prgec.machine.quiet import quiet_libraries
-from prgec.passes import pass_table
 from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram
-from prgec.passes.spec import parse_pipeline
 
 SMALL = Shape(
     hidden_size=256,
@@ -133,7 +131,7 @@ def _step_graph(checkpoint: Path, options: CompileOptions) -> GraphProgram:
     program = export_loss(
         model, num_rows=options.num_rows, seq_len=options.seq_len, num_labels=options.num_labels, dynamic=False
     )
-    run_pipeline(program, parse_pipeline(default_pipeline(options, CudaBackend()), pass_table()))
+    run_pipeline(program, default_pipeline(options, CudaBackend()))
     return program
 
 

@@ -27,10 +27,9 @@ from prgec.contract.names import FORWARD_METHOD
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
 from prgec.frontend.model import export_loss, load_model
 from prgec.machine.files import write_atomic
-from prgec.passes import pass_table
 from prgec.passes.infra import Pass
 from prgec.passes.pipeline import run_pipeline
-from prgec.passes.spec import parse_pipeline, print_pipeline
+from prgec.passes.spec import print_pipeline
 
 # Says what a program without manifest is for; a program with this method trains nothing.
 BENCH_METHOD = "prgec_bench"
@@ -125,7 +124,7 @@ def build(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
 def pipeline_of(variant: Variant, cell: Cell, options: CompileOptions, backend: Backend) -> list[Pass]:
     """Passes of a variant: the default ones of the backend, less what it does without."""
     passes: list[Pass] = []
-    for each in parse_pipeline(default_pipeline(options, backend), pass_table()):
+    for each in default_pipeline(options, backend):
         if each.name not in variant.left_out:
             passes.append(each)
         if each.name == "inject-lora-fa" and variant.branch is Branch.FED:

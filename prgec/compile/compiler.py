@@ -17,6 +17,7 @@ from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport
 from prgec.backends.lowering import lower
 from prgec.compile.describe import manifest_of, scheme_of
+from prgec.compile.fingerprint import prefix_sha256
 from prgec.compile.given_a import a_constants, give_a, hash_of, options_for
 from prgec.compile.lengths import fit_options
 from prgec.compile.options import CompileOptions
@@ -141,7 +142,7 @@ def _backend_of(options: CompileOptions) -> Backend:
 def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     adapter = read_peft(options.lora_a) if options.lora_a else None
     options = options_for(options, adapter) if adapter else options
-    passes = parse_pipeline(options.passes or default_pipeline(options, backend), pass_table())
+    passes = parse_pipeline(options.passes, pass_table()) if options.passes else default_pipeline(options, backend)
     check_order(passes)
     with clock.stage("load"):
         backend.check()
@@ -164,6 +165,8 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
             data_sha256=NO_FINGERPRINT if backend.has_data_file else "",
             a_sha256=hash_of(given),
         )
+        if PREFIX_METHOD in methods:
+            manifest = replace(manifest, prefix_sha256=prefix_sha256(manifest, passes))
     return Graphs(methods, manifest, source.tokenizer, tuple(records), given)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 from prgec import __version__
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
@@ -12,8 +12,17 @@ from prgec.compile.source import Source
 from prgec.contract.manifest import Manifest, Site
 from prgec.contract.tokenizer import Tokenizer
 from prgec.errors import UsageError
+from prgec.passes.dualize import Dualize
 from prgec.passes.infra import Pass
+from prgec.passes.inject_lora_fa import InjectLoraFa
+from prgec.passes.insert_self_update import InsertSelfUpdate
+from prgec.passes.narrow_weights import NarrowWeights
+from prgec.passes.quantize_base import QuantizeBase
+from prgec.passes.quantize_embedding import QuantizeEmbedding
+from prgec.passes.return_state import ReturnState
 from prgec.passes.spec import print_pipeline
+
+P = TypeVar("P", bound=Pass)
 
 
 def manifest_of(
@@ -27,23 +36,25 @@ def manifest_of(
     if not sites:
         hint = "keep inject-lora-fa, dualize and insert-self-update in --passes"
         raise UsageError("the pipeline trains nothing", hint=hint)
+    dualize, branch = _only(passes, Dualize), _only(passes, InjectLoraFa)
+    embedding = _first(passes, QuantizeEmbedding)
     return Manifest(
         model=source.checkpoint.name,
         architecture=source.checkpoint.architecture,
         backend=options.backend,
-        q=_option(passes, "dualize", "q"),
-        batch_size=options.num_rows // (2 * _option(passes, "dualize", "q")),
+        q=dualize.q,
+        batch_size=options.num_rows // (2 * dualize.q),
         seq_len=options.seq_len,
         dynamic_seq_len=dynamic,
         num_labels=options.num_labels,
         vocab_size=source.vocab_size,
-        rank=_option(passes, "inject-lora-fa", "rank"),
-        alpha=_option(passes, "inject-lora-fa", "alpha"),
-        a_seed=_option(passes, "inject-lora-fa", "seed"),
-        state=_option(passes, "insert-self-update", "state"),
+        rank=branch.rank,
+        alpha=branch.alpha,
+        a_seed=branch.seed,
+        state=_only(passes, InsertSelfUpdate).state,
         quantize=scheme_of(passes),
-        quantize_embedding=_optional(passes, "quantize-embedding", "bits", 0),
-        state_access="outputs" if any(each.name == "return-state" for each in passes) else "buffers",
+        quantize_embedding=embedding.bits if embedding else 0,
+        state_access="outputs" if _first(passes, ReturnState) else "buffers",
         generate=options.generate,
         sites=sites,
         pipeline=print_pipeline(passes),
@@ -59,22 +70,24 @@ def _pad_id(source: Source) -> int:
     return pad_id if pad_id < source.vocab_size else 0
 
 
-def _option(passes: Sequence[Pass], name: str, option: str) -> Any:
-    found = [each for each in passes if each.name == name]
+def _only(passes: Sequence[Pass], kind: type[P]) -> P:
+    found = [each for each in passes if isinstance(each, kind)]
     if len(found) != 1:
-        raise UsageError(f"the pipeline has {name} {len(found)} times; a program that trains itself needs it once")
-    return getattr(found[0], option)
+        raise UsageError(f"the pipeline has {kind.name} {len(found)} times; a program that trains itself needs it once")
+    return found[0]
 
 
 def scheme_of(passes: Sequence[Pass]) -> str:
     """Return the name of the scheme of the frozen layers, as `--quantize` spells it."""
-    bits = _optional(passes, "narrow-weights", "bits", 16)
-    weight_only = next((name for name, width in WEIGHT_ONLY_BITS.items() if width == bits), None)
-    return weight_only or str(_optional(passes, "quantize-base", "scheme", "none"))
+    narrow, base = _first(passes, NarrowWeights), _first(passes, QuantizeBase)
+    weight_only = {bits: name for name, bits in WEIGHT_ONLY_BITS.items()}
+    if narrow is not None and narrow.bits in weight_only:
+        return weight_only[narrow.bits]
+    return base.scheme if base else "none"
 
 
-def _optional(passes: Sequence[Pass], name: str, option: str, default: Any) -> Any:
-    return next((getattr(each, option) for each in passes if each.name == name), default)
+def _first(passes: Sequence[Pass], kind: type[P]) -> P | None:
+    return next((each for each in passes if isinstance(each, kind)), None)
 
 
 def _versions() -> dict[str, str]:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from prgec.backends.base import Backend
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
 from prgec.errors import UsageError
 from prgec.passes import pass_table
-from prgec.passes.spec import print_pipeline
+from prgec.passes.decompose_noise import DecomposeNoise
+from prgec.passes.dualize import Dualize
+from prgec.passes.fuse_update import FuseUpdate
+from prgec.passes.infra import Pass
+from prgec.passes.inject_lora_fa import InjectLoraFa
+from prgec.passes.insert_self_update import InsertSelfUpdate
+from prgec.passes.narrow_weights import NarrowWeights
+from prgec.passes.quantize_base import QuantizeBase
+from prgec.passes.quantize_embedding import QuantizeEmbedding
+from prgec.passes.share_prefix import SharePrefix
 
 
-def default_pipeline(options: CompileOptions, backend: Backend) -> str:
-    """Pipeline text for `options`; the order is that of the pass table, less what the backend does not need.
+def default_pipeline(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
+    """Passes for `options`; the order is that of the pass table, less what the backend does not need.
 
     Raises:
         UsageError: If the backend has no such quantisation or dtype.
     """
     _check_formats(options, backend)
-    chosen = _pass_options(options, backend)
+    chosen = {type(each): each for each in _configured(options, backend)}
     unused = _unused(options, backend)
-    needed = {
-        name: cls
-        for name, cls in pass_table().items()
-        if name not in unused and (not cls.is_legality or name in backend.legality)
-    }
-    return print_pipeline([cls(**chosen.get(name, {})) for name, cls in needed.items()])
+    return tuple(
+        chosen.get(kind) or kind()
+        for name, kind in pass_table().items()
+        if kind not in unused and (not kind.is_legality or name in backend.legality)
+    )
 
 
 def _check_formats(options: CompileOptions, backend: Backend) -> None:
@@ -43,41 +49,34 @@ def _check_formats(options: CompileOptions, backend: Backend) -> None:
         raise UsageError(f"--quantize {options.quantize} multiplies in 16 bits; leave out --dtype f32")
 
 
-def _pass_options(options: CompileOptions, backend: Backend) -> dict[str, dict[str, Any]]:
-    return {
-        "inject-lora-fa": {
-            "targets": options.targets,
-            "layers": options.layers,
-            "rank": options.rank,
-            "alpha": options.alpha,
-            "seed": options.a_seed,
-        },
-        "share-prefix": {"q": options.q},
-        "dualize": {"q": options.q},
-        "insert-self-update": {"state": options.state},
-        "quantize-base": {"scheme": options.quantize, "group": options.group_size},
-        "quantize-embedding": {"bits": options.quantize_embedding, "group": options.group_size},
-        "narrow-weights": {
-            "dtype": _dtype(options, backend),
-            "bits": WEIGHT_ONLY_BITS.get(options.quantize, 16),
-            "group": options.group_size,
-        },
-    }
+def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
+    """Passes that take options, in no order."""
+    return (
+        InjectLoraFa(options.targets, options.rank, options.alpha, options.a_seed, options.layers),
+        SharePrefix(options.q),
+        Dualize(options.q),
+        InsertSelfUpdate(options.state),
+        QuantizeBase(options.quantize, options.group_size),
+        QuantizeEmbedding(options.quantize_embedding, options.group_size),
+        NarrowWeights(
+            _dtype(options, backend), WEIGHT_ONLY_BITS.get(options.quantize, NarrowWeights.bits), options.group_size
+        ),
+    )
 
 
-def _unused(options: CompileOptions, backend: Backend) -> set[str]:
+def _unused(options: CompileOptions, backend: Backend) -> set[type[Pass]]:
     """Passes that these options have no work for."""
     has_kernels = options.rng == "kernel" or (options.rng == "auto" and backend.has_kernels)
-    is_used = {
-        "share-prefix": options.prefix in ("shared", "method")
+    is_used: dict[type[Pass], bool] = {
+        SharePrefix: options.prefix in ("shared", "method")
         or (options.prefix == "auto" and options.layers != ("all",)),
-        "fuse-update": has_kernels,
-        "decompose-noise": not has_kernels,
-        "quantize-base": options.quantize != "none" and options.quantize not in WEIGHT_ONLY_BITS,
-        "quantize-embedding": bool(options.quantize_embedding),
-        "narrow-weights": _dtype(options, backend) != "f32",
+        FuseUpdate: has_kernels,
+        DecomposeNoise: not has_kernels,
+        QuantizeBase: options.quantize != "none" and options.quantize not in WEIGHT_ONLY_BITS,
+        QuantizeEmbedding: bool(options.quantize_embedding),
+        NarrowWeights: _dtype(options, backend) != "f32",
     }
-    return {name for name, is_on in is_used.items() if not is_on}
+    return {kind for kind, is_on in is_used.items() if not is_on}
 
 
 def _dtype(options: CompileOptions, backend: Backend) -> str:

@@ -74,6 +74,8 @@ class Manifest:
             own compiler, if it has one.
         pad_token_id: Token used to right-pad rows.
         soc: Chip it was compiled for; empty where that makes no difference.
+        prefix_sha256: Hash of everything results of the `prefix` method depend on besides the tokens; empty without
+            one, and in programs made before there was this field.
     """
 
     model: str
@@ -103,6 +105,7 @@ class Manifest:
     generate: bool = False
     a_sha256: str = ""
     soc: str = ""
+    prefix_sha256: str = ""
 
     @property
     def num_distinct_rows(self) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -30,26 +29,27 @@ logger = logging.getLogger(__name__)
 # In front of the values: CRC-32 of everything behind it, then the exponent of their scale.
 _CHECKSUM, _EXPONENT = struct.Struct("<I"), struct.Struct("<i")
 _HEADER_BYTES = _CHECKSUM.size + _EXPONENT.size
-_FORMAT = "prgec hidden states 1"
+_FORMAT = "prgec hidden states 2"
 
 
 class HiddenCache:
     """Results of a prefix on disk, one file a row of tokens: f16[length, D].
 
-    A result depends on the frozen weights and the tokens alone: the folder's name is the hash of what makes the
-    weights, and a file's name that of the tokens. Files appear whole or not at all, and carry a checksum, so that
+    A result depends on the tokens and on what the prefix computes: the folder's name is the hash of the latter, and a
+    file's name that of the tokens. Files appear whole or not at all, and carry a checksum, so that
     any number of runs may share a folder and none ever reads half a row. A damaged file is a row that is not kept.
 
     Args:
-        folder: Parent folder; programs of other weights may share it.
+        folder: Parent folder; any programs may share it.
         manifest: The program the results come from.
+        engine: What computes them.
 
     Raises:
         UsageError: If the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self._folder = folder / _identity(manifest)
+    def __init__(self, folder: Path, manifest: Manifest, engine: str) -> None:
+        self._folder = folder / _identity(manifest, engine)
         self._width = manifest.hidden_size
         self._takes_more = True
         try:
@@ -92,11 +92,13 @@ class PrefixRunner:
     Args:
         compute: The `prefix` method: tokens i64[B, T] -> f32[B, T, D].
         manifest: The program's manifest.
+        engine: What runs it: engines agree to rounding only, so that none takes results of another.
     """
 
-    def __init__(self, compute: Callable[[IntArray], FloatArray], manifest: Manifest) -> None:
+    def __init__(self, compute: Callable[[IntArray], FloatArray], manifest: Manifest, engine: str) -> None:
         self._compute = compute
         self._manifest = manifest
+        self._engine = engine
         self._cache: HiddenCache | None = None
 
     def keep_in(self, folder: Path) -> None:
@@ -105,7 +107,7 @@ class PrefixRunner:
         Raises:
             UsageError: If the folder cannot be used.
         """
-        self._cache = HiddenCache(folder, self._manifest)
+        self._cache = HiddenCache(folder, self._manifest, self._engine)
 
     def hidden(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> FloatArray:
         """Return the hidden states of the B examples: f32[B, T, D].
@@ -145,19 +147,11 @@ def keep_prefix(prefix: PrefixRunner | None, folder: Path, program: Path) -> Non
     prefix.keep_in(folder)
 
 
-def _identity(manifest: Manifest) -> str:
-    """Hash of everything a result depends on besides the tokens; some models choose their RoPE by the largest T."""
-    schemes = re.findall(r"quantize-\w+(?:\{[^}]*\})?", manifest.pipeline)
-    parts = [
-        _FORMAT,
-        manifest.base_sha256,
-        manifest.backend,
-        manifest.seq_len,
-        manifest.hidden_size,
-        manifest.sites[0].name,
-        *schemes,
-    ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+def _identity(manifest: Manifest, engine: str) -> str:
+    """Hash of everything a result depends on besides the tokens."""
+    # A program that does not say what its prefix computes keeps its results to itself.
+    computed = manifest.prefix_sha256 or hashlib.sha256(manifest.to_json().encode()).hexdigest()
+    return hashlib.sha256(json.dumps([_FORMAT, engine, computed]).encode()).hexdigest()[:16]
 
 
 def _pack(hidden: FloatArray) -> bytes:

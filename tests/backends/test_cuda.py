@@ -24,9 +24,7 @@ from prgec.engines.executorch.program import Program
 from prgec.errors import BackendError
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import export_loss, load_model
-from prgec.passes import pass_table
 from prgec.passes.pipeline import run_pipeline
-from prgec.passes.spec import parse_pipeline
 from prgec.runtime_ops import noise
 from tests.lockstep import follow, oracle_for, random_steps
 from tests.models import TinyLlama
@@ -60,7 +58,7 @@ def _exported(checkpoint: Path, **options: Any) -> ExportedProgram:
         num_labels=settings.num_labels,
         dynamic=False,
     )
-    run_pipeline(program, parse_pipeline(default_pipeline(settings, CudaBackend()), pass_table()))
+    run_pipeline(program, default_pipeline(settings, CudaBackend()))
     return program.to_exported()
 
 

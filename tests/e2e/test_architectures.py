@@ -14,10 +14,8 @@ from prgec.backends import load_backend
 from prgec.compile.options import CompileOptions
 from prgec.compile.pipelines import default_pipeline
 from prgec.frontend.model import LossModel, export_loss
-from prgec.passes import pass_table
 from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram
-from prgec.passes.spec import parse_pipeline
 from tests.architectures import ARCHITECTURES, LENGTHS, SEQ_LEN, Architecture, architecture, measure, random_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +59,7 @@ def _ids(each: Architecture) -> str:
 def test_rewritten_graph_computes_what_transformers_computes(each: Architecture) -> None:
     model = each.build()
     program = export_loss(model, num_rows=OPTIONS.num_rows, seq_len=SEQ_LEN, num_labels=2, dynamic=True)
-    run_pipeline(program, parse_pipeline(default_pipeline(OPTIONS, load_backend("xnnpack")), pass_table()))
+    run_pipeline(program, default_pipeline(OPTIONS, load_backend("xnnpack")))
     assert len(program.state_names()) == each.num_sites
     assert illegal(program) == []
     for length in LENGTHS:

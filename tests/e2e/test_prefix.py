@@ -66,7 +66,7 @@ class Counted:
 def _counted(program: Program, folder: Path) -> Counted:
     """Keep what the program's prefix returns in `folder`, and count what it computes."""
     counted = Counted(program)
-    program.prefix = PrefixRunner(counted, program.manifest)
+    program.prefix = PrefixRunner(counted, program.manifest, "executorch")
     program.prefix.keep_in(folder)
     return counted
 

@@ -40,9 +40,14 @@ MANIFEST = Manifest(
     pad_token_id=PAD,
     prefix="method",
     hidden_size=WIDTH,
+    prefix_sha256="ef" * 32,
 )
 ROW = np.array([5, 6, 7, 8], dtype=np.int64)
 HIDDEN = np.linspace(-3.0, 3.0, 4 * WIDTH, dtype=np.float32).reshape(4, WIDTH)
+
+
+def _cache(folder: Path, manifest: Manifest = MANIFEST) -> HiddenCache:
+    return HiddenCache(folder, manifest, "executorch")
 
 
 def _rounded(hidden: FloatArray) -> FloatArray:
@@ -56,8 +61,8 @@ def _entry(folder: Path) -> Path:
 
 
 def test_hit(tmp_path: Path) -> None:
-    assert np.array_equal(HiddenCache(tmp_path, MANIFEST).put(ROW, HIDDEN), _rounded(HIDDEN))
-    found = HiddenCache(tmp_path, MANIFEST).get(ROW)
+    assert np.array_equal(_cache(tmp_path).put(ROW, HIDDEN), _rounded(HIDDEN))
+    found = _cache(tmp_path).get(ROW)
     assert found is not None and found.dtype == np.float32
     assert np.array_equal(found, _rounded(HIDDEN))
     assert _entry(tmp_path).stat().st_size == 2 * HIDDEN.size + 8
@@ -65,41 +70,37 @@ def test_hit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tokens", [[5, 6, 7], [5, 6, 7, 8, 2], [5, 6, 8, 7], [6, 7, 8]])
 def test_miss(tmp_path: Path, tokens: list[int]) -> None:
-    cache = HiddenCache(tmp_path, MANIFEST)
+    cache = _cache(tmp_path)
     cache.put(ROW, HIDDEN)
     assert cache.get(np.array(tokens, dtype=np.int64)) is None
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"base_sha256": "cd" * 32},
-        {"pipeline": "dualize{q=2},quantize-base{scheme=8da4w}"},
-        {"pipeline": "dualize{q=2},quantize-base{scheme=8da4w group=64}"},
-        {"pipeline": "dualize{q=2},quantize-embedding{bits=8}"},
-        {"sites": (Site("layers.1.up", 0, 6, 9),)},
-        {"backend": "xnnpack"},
-        {"seq_len": 32},
-        {"hidden_size": 12},
-    ],
-)
-def test_other_weights_are_not_mistaken_for_these(tmp_path: Path, change: dict[str, object]) -> None:
-    others = [MANIFEST, replace(MANIFEST, pipeline="quantize-base{scheme=8da4w group=32}")]
-    for each in others:
-        HiddenCache(tmp_path, each).put(ROW, HIDDEN)
-    assert HiddenCache(tmp_path, replace(MANIFEST, **change)).get(ROW) is None  # type: ignore[arg-type]
-
-
-def test_programs_of_the_same_weights_share_a_cache(tmp_path: Path) -> None:
+def test_programs_share_a_cache_where_their_prefixes_compute_the_same(tmp_path: Path) -> None:
     """What is trained behind the prefix, and how, does not matter to it."""
-    HiddenCache(tmp_path, MANIFEST).put(ROW, HIDDEN)
+    _cache(tmp_path).put(ROW, HIDDEN)
     other = replace(MANIFEST, q=1, batch_size=8, rank=8, a_seed=3, num_labels=1, pipeline="dualize{q=1}")
-    assert HiddenCache(tmp_path, other).get(ROW) is not None
+    assert _cache(tmp_path, other).get(ROW) is not None
+    assert _cache(tmp_path, replace(MANIFEST, prefix_sha256="cd" * 32)).get(ROW) is None
+
+
+def test_engines_do_not_share_a_cache(tmp_path: Path) -> None:
+    _cache(tmp_path).put(ROW, HIDDEN)
+    assert HiddenCache(tmp_path, MANIFEST, "torch cpu").get(ROW) is None
+
+
+@pytest.mark.parametrize("change", [{}, {"pipeline": "dualize{q=2},narrow-weights{dtype=f16}"}, {"backend": "qnn"}])
+def test_a_program_that_does_not_say_what_its_prefix_computes_shares_with_none(
+    tmp_path: Path, change: dict[str, str]
+) -> None:
+    old = replace(MANIFEST, prefix_sha256="")
+    _cache(tmp_path, old).put(ROW, HIDDEN)
+    assert (_cache(tmp_path, replace(old, **change)).get(ROW) is not None) == (not change)  # type: ignore[arg-type]
+    assert _cache(tmp_path).get(ROW) is None
 
 
 @pytest.mark.parametrize("keep", [0, 3, 8, 31, 55])
 def test_torn_tail(tmp_path: Path, keep: int) -> None:
-    cache = HiddenCache(tmp_path, MANIFEST)
+    cache = _cache(tmp_path)
     cache.put(ROW, HIDDEN)
     path = _entry(tmp_path)
     path.write_bytes(path.read_bytes()[:keep])
@@ -110,7 +111,7 @@ def test_torn_tail(tmp_path: Path, keep: int) -> None:
 
 @pytest.mark.parametrize("position", [0, 4, 8, 40])
 def test_damage(tmp_path: Path, position: int) -> None:
-    cache = HiddenCache(tmp_path, MANIFEST)
+    cache = _cache(tmp_path)
     cache.put(ROW, HIDDEN)
     raw = bytearray(_entry(tmp_path).read_bytes())
     raw[position] ^= 0x10
@@ -123,7 +124,7 @@ def test_damage(tmp_path: Path, position: int) -> None:
 def test_values_too_large_for_f16(tmp_path: Path) -> None:
     """Some models have hidden states in the millions; f16 ends at 65504."""
     large = HIDDEN * np.float32(1e6)
-    kept = HiddenCache(tmp_path, MANIFEST).put(ROW, large)
+    kept = _cache(tmp_path).put(ROW, large)
     assert np.isfinite(kept).all()
     np.testing.assert_allclose(kept, large, rtol=1e-3)
 
@@ -131,12 +132,12 @@ def test_values_too_large_for_f16(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [0.0, 65504.0, 65505.0, 131008.0, 3.4e38, float("inf")])
 def test_limits(tmp_path: Path, value: float) -> None:
     hidden = np.full((4, WIDTH), value, dtype=np.float32)
-    np.testing.assert_allclose(HiddenCache(tmp_path, MANIFEST).put(ROW, hidden), hidden, rtol=1e-3)
+    np.testing.assert_allclose(_cache(tmp_path).put(ROW, hidden), hidden, rtol=1e-3)
 
 
 def test_a_full_disk_is_no_reason_to_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Rows keep their rounding, one warning says so, and nothing tries again."""
-    cache = HiddenCache(tmp_path, MANIFEST)
+    cache = _cache(tmp_path)
     (folder,) = tmp_path.iterdir()
     folder.rmdir()
     for row in (ROW, ROW[:3]):
@@ -150,11 +151,11 @@ def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("")
     with pytest.raises(UsageError, match=r"^cannot use the prefix cache: Not a directory \(.*file\)$"):
-        HiddenCache(path, MANIFEST)
+        _cache(path)
 
 
 def _put_many(folder: Path, seed: int) -> None:
-    cache = HiddenCache(folder, MANIFEST)
+    cache = _cache(folder)
     for number in np.random.default_rng(seed).permutation(40):
         cache.put(np.full(4, number, dtype=np.int64), HIDDEN + np.float32(number))
 
@@ -166,7 +167,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
         writer.start()
     for writer in writers:
         writer.join()
-    cache = HiddenCache(tmp_path, MANIFEST)
+    cache = _cache(tmp_path)
     for number in range(40):
         found = cache.get(np.full(4, number, dtype=np.int64))
         assert found is not None
@@ -203,7 +204,7 @@ def kept(tmp_path: Path) -> Callable[[], tuple[PrefixRunner, Prefix]]:
 
     def make() -> tuple[PrefixRunner, Prefix]:
         prefix = Prefix()
-        runner = PrefixRunner(prefix, MANIFEST)
+        runner = PrefixRunner(prefix, MANIFEST, "executorch")
         runner.keep_in(tmp_path)
         return runner, prefix
 
@@ -212,7 +213,7 @@ def kept(tmp_path: Path) -> Callable[[], tuple[PrefixRunner, Prefix]]:
 
 def test_without_a_cache_every_call_computes_the_first_b_rows() -> None:
     prefix = Prefix()
-    runner = PrefixRunner(prefix, MANIFEST)
+    runner = PrefixRunner(prefix, MANIFEST, "executorch")
     for _ in range(2):
         assert np.array_equal(runner.hidden(*_batch([[3, 4], [5]], 4)), Prefix()(_batch([[3, 4], [5]], 4)[0][:2]))
     assert prefix.num_calls == 2

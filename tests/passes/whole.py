@@ -13,10 +13,9 @@ from prgec.backends import load_backend
 from prgec.compile.options import CompileOptions
 from prgec.compile.pipelines import default_pipeline
 from prgec.frontend.model import export_loss
-from prgec.passes import pass_table
 from prgec.passes.pipeline import PassRecord, run_pipeline
 from prgec.passes.program import GraphProgram
-from prgec.passes.spec import parse_pipeline
+from prgec.passes.spec import print_pipeline
 from tests.models import TinyLlama
 
 OPTIONS = CompileOptions(
@@ -52,6 +51,6 @@ def finished(backend: str, state: str) -> Finished:
         num_labels=options.num_labels,
         dynamic=target.dynamic_seq_len,
     )
-    text = default_pipeline(options, target)
-    records = run_pipeline(program, parse_pipeline(text, pass_table()))
-    return Finished(text, tuple(records), program)
+    passes = default_pipeline(options, target)
+    records = run_pipeline(program, passes)
+    return Finished(print_pipeline(passes), tuple(records), program)

@@ -64,7 +64,7 @@ class Program:
         # Most programs are never asked to generate.
         inputs = [name for name in FORWARD_INPUTS if name != TARGETS_INPUT] + [HIDDEN_INPUT] * has_prefix
         self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
-        self.prefix = PrefixRunner(self.compute_prefix, manifest) if has_prefix else None
+        self.prefix = PrefixRunner(self.compute_prefix, manifest, "executorch") if has_prefix else None
 
     def _bind_state(self, load_method: LoadMethod) -> None:
         self._apply = load_method(APPLY_METHOD, APPLY_INPUTS)

@@ -71,7 +71,10 @@ class TorchProgram:
             _share(method.module, self._state)
         if compiled:
             self._methods[FORWARD_METHOD] = torch.compile(self._methods[FORWARD_METHOD])
-        self.prefix = PrefixRunner(self.compute_prefix, self.manifest) if PREFIX_METHOD in self._methods else None
+        engine = f"torch {self._device.type}"
+        self.prefix = (
+            PrefixRunner(self.compute_prefix, self.manifest, engine) if PREFIX_METHOD in self._methods else None
+        )
 
     @classmethod
     def build(cls, options: CompileOptions, *, device: str = "cpu", compiled: bool = False) -> TorchProgram:
