@@ -39,6 +39,7 @@ COMMANDS: dict[str, Subcommand] = {
     "compile": Subcommand("prgec.cli.compile:compile_command", "Compile a checkpoint into a .pte that trains itself."),
     "tokenize": Subcommand("prgec.cli.tokenize:tokenize", "Turn a jsonl file into rows that need no tokenizer."),
     "run": Subcommand("prgec.cli.run:run", "Train a compiled program on a jsonl file."),
+    "probe": Subcommand("prgec.cli.probe:probe", "Try learning rates on a program, and say which one to take."),
     "replay": Subcommand("prgec.cli.replay:replay", "Rebuild the adapter of any step from a run's journal."),
     "export": Subcommand("prgec.cli.export:export", "Write an adapter for PEFT or llama.cpp, or a merged checkpoint."),
     "report": Subcommand("prgec.cli.report:report", "Turn a run into one HTML page."),

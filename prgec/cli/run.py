@@ -16,7 +16,6 @@ from prgec.engines.choose import ENGINES
 from prgec.errors import UsageError
 from prgec.formats.run_folder import ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME
 from prgec.runs.options import RunOptions
-from prgec.runs.probe import DEFAULT_STEPS, probe_rates
 from prgec.runs.result import RunResult
 from prgec.runs.run import run as train
 from prgec.training.estimators import ESTIMATORS
@@ -25,6 +24,12 @@ from prgec.training.schedules import SCHEDULES
 
 FILE = click.Path(path_type=Path)
 STOPPING = "stopping after this step; press Ctrl-C again to abort without saving"
+
+
+def _refuse_lr_probe(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        steps = f" --steps {value}" if value else ""
+        raise UsageError("--lr-probe is a command of its own", hint=f"prgec probe PROGRAM{steps}, and the other flags")
 
 
 @click.command()
@@ -146,25 +151,15 @@ STOPPING = "stopping after this step; press Ctrl-C again to abort without saving
     help="Steps that mean is taken over.",
 )
 @click.option("--force", is_flag=True, help="Use --out even if it holds other files or an unfinished run.")
-@click.option(
-    "--lr-probe",
-    type=int,
-    is_flag=False,
-    flag_value=DEFAULT_STEPS,
-    default=None,
-    metavar="N",
-    help=f"Instead of a run, try rates around --lr for N steps each [{DEFAULT_STEPS}] and say which to take.",
-)
+@click.option("--lr-probe", is_flag=False, flag_value="", hidden=True, callback=_refuse_lr_probe, expose_value=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def run(as_json: bool, lr_probe: int | None, **flags: Any) -> int:
+def run(as_json: bool, **flags: Any) -> int:
     """Train PROGRAM (a .pte made by prgec compile) on a data file.
 
     Rows are those of a known task (docs/tasks.md), prompt and completion, chat messages or text. The run folder gets
     metrics.jsonl, adapter.safetensors, plot.png and run.json; prgec report turns it into a page.
     """
     options = RunOptions(**flags)
-    if lr_probe is not None:
-        return _probe(options, lr_probe, as_json)
     with stop_on_interrupt(STOPPING) as should_stop, RunDisplay(options.steps) as display:
         result = train(options, display, should_stop)
     if as_json:
@@ -172,23 +167,6 @@ def run(as_json: bool, lr_probe: int | None, **flags: Any) -> int:
     else:
         print_lines(*summary_lines(result))
     return INTERRUPTED_EXIT_CODE if result.interrupted else 0
-
-
-def _probe(options: RunOptions, steps: int, as_json: bool) -> int:
-    if steps < 1:
-        raise UsageError(f"--lr-probe is {steps}; expected at least 1 step")
-    with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
-        result = probe_rates(options, steps, display, should_stop, display.on_probe)
-    if as_json:
-        print_json(result.to_json())
-        return 0
-    print_lines(f"{'lr':>9}  {'loss':>8}  accuracy", f"{'none':>9}  {result.before:8.4f}")
-    for probe in result.probes:
-        loss = "diverged" if probe.loss is None else f"{probe.loss:8.4f}"
-        accuracy = "" if probe.accuracy is None else f"{probe.accuracy:8.1%}"
-        print_lines(f"{probe.lr:9.2g}  {loss}  {accuracy}{'  <' if probe is result.best else ''}".rstrip())
-    print_lines(result.advice())
-    return 0
 
 
 def summary_lines(result: RunResult) -> list[str]:

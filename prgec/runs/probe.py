@@ -83,17 +83,12 @@ class ProbeResult:
 
 
 def probe_rates(
-    options: RunOptions,
-    steps: int,
-    listener: Listener,
-    should_stop: Callable[[], bool],
-    on_probe: Callable[[Probe], None],
+    options: RunOptions, listener: Listener, should_stop: Callable[[], bool], on_probe: Callable[[Probe], None]
 ) -> ProbeResult:
     """Try rates around `options.lr` on the program and the data of a run; nothing is written.
 
     Args:
-        options: The run the rates are for.
-        steps: Training steps of each rate.
+        options: The run the rates are for, with the training steps of each rate.
         listener: Hears of the data and of evaluation calls.
         should_stop: True ends the sweep.
         on_probe: Hears of each rate as it is done.
@@ -112,11 +107,11 @@ def probe_rates(
     probes = []
     for factor in FACTORS:
         opened.program.write_state(start)
-        rates = Rates(steps, _rounded(options.lr * factor), CONSTANT)
+        rates = Rates(options.steps, _rounded(options.lr * factor), CONSTANT)
         probes.append(_probe(opened, judged, rates, should_stop))
         on_probe(probes[-1])
     opened.program.write_state(start)
-    return ProbeResult(steps, before.loss, tuple(probes))
+    return ProbeResult(options.steps, before.loss, tuple(probes))
 
 
 def _probe(opened: Opened, judged: RowSet, rates: Rates, should_stop: Callable[[], bool]) -> Probe:

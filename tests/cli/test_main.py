@@ -21,6 +21,7 @@ LIGHT_COMMANDS = (
     "compile",
     "tokenize",
     "run",
+    "probe",
     "replay",
     "export",
     "report",
@@ -206,6 +207,9 @@ def test_flags_are_frozen() -> None:
         "--eval-every --eval-rows --force --init-adapter --json --low-volume --lr --lr-probe --lr-schedule "
         "--max-g --not-finite --out --over-limit --prefix-cache --resume --rows --seed --snapshot-every --steps "
         "--task --torch-compile --warmup --window",
+        "probe": "--adapter --base --data --device --engine --eps --estimator --eval-data --eval-rows --init-adapter "
+        "--json --low-volume --lr --max-g --not-finite --over-limit --prefix-cache --rows --seed --steps --task "
+        "--torch-compile",
         "study": "--json --only --out",
         "replay": "--adapter --json --output --program --step -o",
         "export": "--base --format --json --output --program -o",

@@ -30,7 +30,7 @@ def options(tiny_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path: Path) 
 
 
 def _probe(options: RunOptions, steps: int) -> ProbeResult:
-    return probe_rates(options, steps, Listener(), lambda: False, lambda probe: None)
+    return probe_rates(replace(options, steps=steps), Listener(), lambda: False, lambda probe: None)
 
 
 def test_each_rate_is_a_run_of_its_own(options: RunOptions) -> None:
@@ -81,25 +81,35 @@ def test_advice(losses: tuple[float | None, ...], lr: float | None, advice: str)
     assert result.to_json()["lr"] == lr
 
 
-def test_command_writes_nothing(options: RunOptions, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "run",
-        options.program,
-        "--data",
-        options.data,
-        "--eval-data",
-        options.eval_data,
-        "--lr-probe",
-        2,
-        "--lr",
-        0.1,
-        "--out",
-        options.out,
-    ]
-    assert main([*map(str, arguments)]) == 0
+@pytest.fixture
+def arguments(options: RunOptions) -> list[str]:
+    return [str(options.program), "--data", str(options.data), "--eval-data", str(options.eval_data), "--lr", "0.1"]
+
+
+def test_command_writes_nothing(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["probe", *arguments, "--steps", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["lr", "loss", "accuracy"]
     assert len(lines) == 2 + len(FACTORS) + 1
-    assert options.out is not None and not options.out.exists()
-    assert main([*map(str, arguments), "--json"]) == 0
+    assert list(Path().iterdir()) == []
+    assert main(["probe", *arguments, "--steps", "2", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["probes"]) == len(FACTORS)
+
+
+@pytest.mark.parametrize(("given", "named"), [(["--lr-probe"], ""), (["--lr-probe", "20"], " --steps 20")])
+def test_the_old_flag_says_where_it_went(
+    arguments: list[str], given: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *arguments, *given]) == 2
+    found = capsys.readouterr().err
+    assert found.startswith("error: --lr-probe is a command of its own")
+    assert f"prgec probe PROGRAM{named}, and the other flags" in found
+
+
+def test_steps_are_positive(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", *arguments, "--steps", "0"]) == 2
+    assert capsys.readouterr().err == "error: --steps is 0; expected at least 1\n"
