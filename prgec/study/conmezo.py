@@ -65,10 +65,10 @@ class ConMezo(Mezo):
         self._mean = self._normal(self._take_seed())
 
     @torch.no_grad()
-    def step(self, rows: Batch, lr: float) -> float:
+    def _train(self, batch: Batch, lr: float) -> float:
         """Run two forwards of B rows, then move the weights and the centre of the cone."""
         direction = self._direction()
-        plus, minus = self._two_sided(rows, functools.partial(self._add, direction))
+        plus, minus = self._two_sided(batch, functools.partial(self._add, direction))
         g = (plus - minus) / (2 * self._eps)
         self._add(direction, -lr * g)
         beta = warm_beta(self._beta, self._steps, self._warmup)

@@ -8,6 +8,7 @@ import torch
 
 from prgec.data.batches import Batch
 from prgec.errors import NumericsError, UsageError
+from prgec.study.baseline import Baseline
 from prgec.study.eager import EagerProgram
 from prgec.study.spaces import Settings
 
@@ -16,7 +17,7 @@ _FORWARDS_PER_STEP = 3
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
 
-class FirstOrder:
+class FirstOrder(Baseline):
     """One run of first-order fine-tuning.
 
     Args:
@@ -46,23 +47,19 @@ class FirstOrder:
         if optimizer not in OPTIMIZERS:
             raise UsageError(f"unknown optimizer {optimizer!r}", hint=f"known: {', '.join(OPTIMIZERS)}")
         settings = Settings(rank, alpha)
-        self.program = EagerProgram(model, space=space, seed=seed, batch_size=batch_size, settings=settings)
-        self.batch_size = batch_size
-        self.rows_per_step = _FORWARDS_PER_STEP * batch_size
+        program = EagerProgram(model, space=space, seed=seed, batch_size=batch_size, settings=settings)
+        super().__init__(program, _FORWARDS_PER_STEP * batch_size)
         self._optimizer: torch.optim.Optimizer = OPTIMIZERS[optimizer](self.program.trained, lr=0.0)
 
-    def step(self, rows: Batch, lr: float) -> float:
+    def _train(self, batch: Batch, lr: float) -> float:
         """Run one forward and one backward pass of B rows, and the optimiser."""
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         self._optimizer.zero_grad(set_to_none=True)
-        loss = self.program.losses(rows).mean()
+        loss = self.program.losses(batch).mean()
         value = float(loss.detach())
         if not math.isfinite(value):
             raise NumericsError("the loss is not finite", hint="lower lr")
         loss.backward()
         self._optimizer.step()
         return value
-
-    def finish(self) -> None:
-        """Nothing is pending."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from prgec.contract.engine import GeneratingProgram
 from prgec.errors import UsageError
 from prgec.study.spec import Options
+from prgec.training.step import Steps
 
 # Kind -> `module:class`, imported when it is used.
 KINDS = {
@@ -19,28 +20,16 @@ KINDS = {
 }
 
 
-class Method(Protocol):
-    """A model under training.
+class Method(Steps, Protocol):
+    """A model under training, one batch of the program's shapes a step.
 
     Attributes:
         program: Answers `forward` and carries manifest and tokenizer, for encoding and evaluation.
-        batch_size: Examples a step.
         rows_per_step: Rows of forward passes a step costs.
     """
 
     program: GeneratingProgram
-    batch_size: int
     rows_per_step: int
-
-    def step(self, rows: Any, lr: float) -> float:
-        """Train on one batch and return its loss; `rows` is a `Batch` of the program's shapes.
-
-        Raises:
-            NumericsError: If the loss is not finite.
-        """
-
-    def finish(self) -> None:
-        """Bring everything learned so far into the weights that `program` evaluates."""
 
 
 def build_method(model: str, options: Options, seed: int, where: Path) -> Method:

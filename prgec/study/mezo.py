@@ -14,6 +14,7 @@ import torch
 
 from prgec.data.batches import Batch
 from prgec.errors import NumericsError
+from prgec.study.baseline import Baseline
 from prgec.study.eager import EagerProgram
 from prgec.study.spaces import Settings
 
@@ -21,7 +22,7 @@ from prgec.study.spaces import Settings
 _STRIDE = 1_000_003
 
 
-class Mezo:
+class Mezo(Baseline):
     """One run of sequential MeZO.
 
     Args:
@@ -50,40 +51,36 @@ class Mezo:
         vera_rank: int = 256,
     ) -> None:
         settings = Settings(rank, alpha, vera_rank)
-        self.program = EagerProgram(model, space=space, seed=seed, batch_size=batch_size, settings=settings)
-        self.batch_size = batch_size
-        self.rows_per_step = 2 * q * batch_size
+        program = EagerProgram(model, space=space, seed=seed, batch_size=batch_size, settings=settings)
+        super().__init__(program, 2 * q * batch_size)
         self._eps, self._q = eps, q
         self._next_seed = seed * _STRIDE
         self._generator = torch.Generator()
 
     @torch.no_grad()
-    def step(self, rows: Batch, lr: float) -> float:
+    def _train(self, batch: Batch, lr: float) -> float:
         """Run 2q forwards of B rows, then move the weights."""
         seeds = range(self._next_seed, self._next_seed + self._q)
         self._next_seed += self._q
         g, losses = [], []
         for seed in seeds:
-            plus, minus = self._two_sided(rows, functools.partial(self._move, seed))
+            plus, minus = self._two_sided(batch, functools.partial(self._move, seed))
             g.append((plus - minus) / (2 * self._eps))
             losses += [plus, minus]
         for seed, each in zip(seeds, g, strict=True):
             self._move(seed, -lr / self._q * each)
         return sum(losses) / len(losses)
 
-    def finish(self) -> None:
-        """Nothing is pending."""
-
-    def _two_sided(self, rows: Batch, move: Callable[[float], None]) -> tuple[float, float]:
+    def _two_sided(self, batch: Batch, move: Callable[[float], None]) -> tuple[float, float]:
         """Return the losses at +eps and -eps along what `move` adds a multiple of; the weights end where they were.
 
         Raises:
             NumericsError: If one is not finite.
         """
         move(self._eps)
-        plus = float(self.program.losses(rows).mean())
+        plus = float(self.program.losses(batch).mean())
         move(-2 * self._eps)
-        minus = float(self.program.losses(rows).mean())
+        minus = float(self.program.losses(batch).mean())
         move(self._eps)
         if not (math.isfinite(plus) and math.isfinite(minus)):
             raise NumericsError("the loss is not finite", hint="lower lr or eps")

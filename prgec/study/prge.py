@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from prgec.compile.options import CompileOptions
-from prgec.data.batches import Batch
 from prgec.engines.torch.program import TorchProgram
 from prgec.training.estimators import Estimator, find_estimator
 from prgec.training.trainer import Trainer
 
 
-class Prge:
+class Prge(Trainer):
     """One run of P-RGE.
 
     Args:
@@ -37,17 +36,8 @@ class Prge:
                 options[name] = tuple(options[name].split(","))
         self.program = _program(tuple(sorted({**options, "model": model}.items())))
         self.program.write_state({name: 0.0 * array for name, array in self.program.read_state().items()})
-        self._trainer = Trainer(self.program, chosen, eps=eps, seed=seed)
-        self.batch_size = self.program.manifest.batch_size
+        super().__init__(self.program, chosen, eps=eps, seed=seed)
         self.rows_per_step = self.program.manifest.num_rows
-
-    def step(self, rows: Batch, lr: float) -> float:
-        """Train on one batch and return its loss."""
-        return self._trainer.step(rows, lr).loss
-
-    def finish(self) -> None:
-        """Apply the pending update."""
-        self._trainer.flush()
 
 
 def _with_constants(estimator: Any, options: dict[str, Any]) -> Estimator:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import resource
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prgec.data.batches import step_indices, training_batch
 from prgec.data.dataset import load_dataset
 from prgec.data.encode import Row, encode_items
 from prgec.data.eval_set import EvalSet, encode_row_set
@@ -19,7 +17,8 @@ from prgec.study.method import Method, build_method
 from prgec.study.results import Point, Result, append_result, read_results
 from prgec.study.spec import Options, Run, Study, StudyMethod, StudyTask
 from prgec.training.evaluate import Evaluation, evaluate
-from prgec.training.schedules import DEFAULT_SCHEDULE, find_schedule
+from prgec.training.loop import TrainingLoop
+from prgec.training.schedules import DEFAULT_SCHEDULE, Rates
 
 logger = logging.getLogger(__name__)
 
@@ -174,13 +173,15 @@ class _Course:
     """One run on its way."""
 
     def __init__(self, method: Method, data: _Data, run: Run, study: Study) -> None:
-        self.method, self.data, self.run = method, data, run
-        self.num_steps = max(1, study.forward_rows // method.rows_per_step)
+        self.method, self.data = method, data
+        schedule = str(run.options.get("schedule", DEFAULT_SCHEDULE))
+        num_steps = max(1, study.forward_rows // method.rows_per_step)
+        rates = Rates(num_steps, float(run.options["lr"]), schedule)
+        self.loop = TrainingLoop(method, data.train, method.program.manifest, run.seed, rates)
         self.steps_per_eval = max(1, study.eval_every // method.rows_per_step)
         self.curve: list[Point] = []
         self.steps_done = 0
         self.peak_bytes = 0
-        self._wall_s = self._cpu_s = 0.0
 
     def go(self) -> None:
         """Train to the end of the budget, scoring dev on the way.
@@ -188,13 +189,11 @@ class _Course:
         Raises:
             NumericsError: If training diverges; the curve then ends with what was reached.
         """
-        options = self.run.options
-        schedule = find_schedule(str(options.get("schedule", DEFAULT_SCHEDULE)))
         start_bytes = _peak_bytes()
         self._note()
-        for step in range(1, self.num_steps + 1):
-            self._step(step, float(options["lr"]) * schedule((step - 1) / self.num_steps))
-            if step % self.steps_per_eval == 0 or step == self.num_steps:
+        for result in self.loop:
+            self.steps_done = result.step
+            if result.step % self.steps_per_eval == 0 or result.step == self.loop.rates.steps:
                 self.peak_bytes = max(self.peak_bytes, _peak_bytes() - start_bytes)
                 self._note()
 
@@ -207,19 +206,12 @@ class _Course:
         assert found is not None, "nothing stops it"
         return found
 
-    def _step(self, step: int, lr: float) -> None:
-        wall, cpu = time.monotonic(), time.process_time()
-        indices = step_indices(len(self.data.train), self.method.batch_size, self.run.seed, step)
-        self.method.step(training_batch(self.data.train, indices, self.method.program.manifest), lr)
-        self._wall_s += time.monotonic() - wall
-        self._cpu_s += time.process_time() - cpu
-        self.steps_done = step
-
     def _note(self) -> None:
-        self.method.finish()
+        self.method.flush()
         found = self.score(self.data.dev)
         rows = self.steps_done * self.method.rows_per_step
-        self.curve.append(Point(rows, found.accuracy or 0.0, found.loss, round(self._wall_s, 4), round(self._cpu_s, 4)))
+        wall, cpu = round(self.loop.wall_seconds, 4), round(self.loop.cpu_seconds, 4)
+        self.curve.append(Point(rows, found.accuracy or 0.0, found.loss, wall, cpu))
 
 
 def _peak_bytes() -> int:

@@ -180,7 +180,7 @@ def test_conmezo_with_a_right_angle_is_mezo(checkpoint: str) -> None:
     plain, cone = Mezo(checkpoint, seed=2, **options), ConMezo(checkpoint, seed=2, theta=np.pi / 2, **options)
     plain._next_seed += 1  # the cone's first draw is its mean
     for _ in range(2):
-        losses = [each.step(_batch(each.program), 0.05) for each in (plain, cone)]
+        losses = [each.step(_batch(each.program), 0.05).loss for each in (plain, cone)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
@@ -193,7 +193,7 @@ def test_beta_warms_up() -> None:
 @pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adam", 0.01)])
 def test_first_order_goes_down(checkpoint: str, optimizer: str, lr: float) -> None:
     method = FirstOrder(checkpoint, seed=0, space="lora-fa", optimizer=optimizer, batch_size=2, rank=4)
-    losses = [method.step(_batch(method.program), lr) for _ in range(12)]
+    losses = [method.step(_batch(method.program), lr).loss for _ in range(12)]
     assert losses[-1] < 0.8 * losses[0]
     assert method.rows_per_step == 6
 
@@ -221,8 +221,8 @@ def test_runs_of_prge_start_alike(checkpoint: str) -> None:
     losses = []
     for _ in range(2):
         method = Prge(checkpoint, seed=5, **options)
-        losses.append([method.step(_batch(method.program), 0.1) for _ in range(4)])
-        method.finish()
+        losses.append([method.step(_batch(method.program), 0.1).loss for _ in range(4)])
+        method.flush()
     assert losses[0] == losses[1]
     assert method.rows_per_step == 8
     assert any(array.any() for array in method.program.read_state().values())
@@ -234,7 +234,7 @@ def test_constants_of_the_estimator_are_options(checkpoint: str) -> None:
     for constants in ({}, {"cap": 1e-3}):
         method = Prge(checkpoint, seed=5, **options, **constants)
         method.step(_batch(method.program), 0.1)
-        method.finish()
+        method.flush()
         states.append(max(float(np.abs(array).max()) for array in method.program.read_state().values()))
     assert states[0] > 100 * states[1] > 0
 
