@@ -1,22 +1,40 @@
-"""What the values of an edge program depend on: rows, inputs of a step, or state."""
+"""What the values of an edge program depend on: rows, inputs of a step, state, or the loss."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Set
+
+from executorch.exir.dialects._ops import ops as exir_ops
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-from prgec.backends.loss_tail import LOG_SOFTMAX
-from prgec.contract.names import HIDDEN_INPUT, STEP_INPUTS
+from prgec.contract.names import STEP_INPUTS
+from prgec.passes.dependence import ROWS, downstream, updates_of, upstream
 
-ROWS = frozenset({"tokens", "label_pos", HIDDEN_INPUT})
+LOG_SOFTMAX = exir_ops.edge.aten._log_softmax.default
 STATE = "state"
+_STEP = frozenset({*STEP_INPUTS, STATE})
+
+
+def row_nodes(program: ExportedProgram) -> set[Node]:
+    """What depends on a row."""
+    return downstream(_inputs(program, ROWS))
+
+
+def update_nodes(program: ExportedProgram) -> set[Node]:
+    """What computes trained weights, from state or from the inputs of a step, and no activation."""
+    return updates_of(_inputs(program, _STEP), _inputs(program, ROWS))
+
+
+def loss_nodes(program: ExportedProgram) -> set[Node]:
+    """The log-softmax of the logits and everything that depends on it."""
+    return downstream(node for node in program.graph.nodes if node.target is LOG_SOFTMAX)
 
 
 def is_loss(node: Node, program: ExportedProgram) -> bool:
     """Whether a node is behind the log-softmax or works on targets only, as constants for such nodes do."""
-    if LOG_SOFTMAX in {each.target for each in with_ancestors(node)}:
+    if any(each.target is LOG_SOFTMAX for each in upstream([node])):
         return True
     sources = sources_of(node, program)
     if sources:
@@ -25,29 +43,25 @@ def is_loss(node: Node, program: ExportedProgram) -> bool:
     return bool(readers) and all(is_loss(user, program) for user in readers)
 
 
-def is_update(node: Node, program: ExportedProgram) -> bool:
-    """Whether a node computes trained weights, from state or from the inputs of a step, and no activation."""
-    sources = sources_of(node, program)
-    return bool(sources & {*STEP_INPUTS, STATE}) and not sources & ROWS
+def is_update(sources: Set[str]) -> bool:
+    """Whether what depends on `sources` is one of `update_nodes`."""
+    return bool(sources & _STEP) and not sources & ROWS
 
 
 def sources_of(node: Node, program: ExportedProgram) -> set[str]:
     """Names of the inputs a node depends on; `STATE` stands for all buffers that calls change."""
+    names = _input_names(program)
+    return {names[each.name] for each in upstream([node]) if each.name in names}
+
+
+def _inputs(program: ExportedProgram, wanted: Set[str]) -> list[Node]:
+    names = _input_names(program)
+    return [node for node in program.graph.nodes if node.op == "placeholder" and names.get(node.name) in wanted]
+
+
+def _input_names(program: ExportedProgram) -> dict[str, str]:
+    """Placeholder -> name of the input; `STATE` for the buffers that calls change. Weights are left out."""
     signature = program.graph_signature
-    kinds = {spec.arg.name: spec for spec in signature.input_specs}
     state = set(signature.buffers_to_mutate.values())
-    specs = [kinds[each.name] for each in with_ancestors(node) if each.name in kinds]
-    inputs = {spec.arg.name for spec in specs if spec.kind == InputKind.USER_INPUT}
-    return inputs | {STATE for spec in specs if spec.target in state}
-
-
-def with_ancestors(node: Node) -> set[Node]:
-    """A node and everything its values depend on; what it reads sizes of is none of that."""
-    seen: set[Node] = set()
-    pending = [node]
-    while pending:
-        each = pending.pop()
-        if each not in seen and each.target is not torch.ops.aten.sym_size.int:
-            seen.add(each)
-            pending += each.all_input_nodes
-    return seen
+    names = {spec.arg.name: STATE for spec in signature.input_specs if spec.target in state}
+    return names | {each.arg.name: each.arg.name for each in signature.input_specs if each.kind == InputKind.USER_INPUT}

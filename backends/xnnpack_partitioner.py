@@ -8,11 +8,9 @@ from executorch.exir.backend.backend_details import CompileSpec
 from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import generate_partitions_from_list_of_nodes
 from executorch.exir.backend.partitioner import DelegationSpec
 from torch.export import ExportedProgram
-from torch.fx import Node
 from torch.fx.passes.infra.partitioner import Partition
 
-from prgec.backends.loss_tail import behind_log_softmax
-from prgec.contract.names import STEP_INPUTS
+from prgec.backends.sources import loss_nodes, update_nodes
 
 # With this key XNNPACK's preprocess runs one of its seventeen passes. The others are for images (bilinear sampling,
 # batch norm, channels last), for quantised padding, and for attention patterns that lower-sdpa has replaced; each
@@ -38,26 +36,9 @@ class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorc
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
         """Merge all supported nodes between the updates and the log-softmax."""
-        outside = behind_log_softmax(ep) | _updates(ep)
+        outside = loss_nodes(ep) | update_nodes(ep)
         groups = [[node for node in group if node not in outside] for group in self.get_matched_nodes_from_configs(ep)]
         partitions: list[Partition] = generate_partitions_from_list_of_nodes(
             ep.graph_module, [group for group in groups if group]
         )
         return partitions
-
-
-def _updates(exported_program: ExportedProgram) -> set[Node]:
-    """Nodes that depend on state or on an input of the step, but on no row."""
-    signature = exported_program.graph_signature
-    mutated = set(signature.buffers_to_mutate.values())
-    state = {name for name, buffer in signature.inputs_to_buffers.items() if buffer in mutated}
-    step_inputs = state.union(STEP_INPUTS)
-    row_inputs = set(signature.user_inputs).difference(STEP_INPUTS)
-    updates: set[Node] = set()
-    rows: set[Node] = set()
-    for node in exported_program.graph.nodes:
-        if node.name in step_inputs or any(source in updates for source in node.all_input_nodes):
-            updates.add(node)
-        if node.name in row_inputs or any(source in rows for source in node.all_input_nodes):
-            rows.add(node)
-    return updates - rows

@@ -10,8 +10,7 @@ from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from prgec.backends.sources import STATE, is_loss, sources_of
-from prgec.contract.names import STEP_INPUTS
+from prgec.backends.sources import is_loss, is_update, sources_of
 
 _UPDATE = "the state update; it changes memory that a delegate would cache"
 _LOSS = "the f32 loss"
@@ -47,7 +46,7 @@ def _why_here(op: str, node: Node, program: ExportedProgram) -> str:
     if is_loss(node, program):
         return _LOSS
     sources = sources_of(node, program)
-    if op.startswith("prge.") or (sources & {*STEP_INPUTS, STATE} and not sources & {"tokens", "label_pos"}):
+    if op.startswith("prge.") or is_update(sources):
         return _UPDATE
     if op == "aten.embedding":
         return _LOOKUP

@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from torch.fx import Node
 
-from prgec.contract.names import ROW_INPUTS
+from prgec.passes.dependence import ROWS, updates_of
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram, is_mutation
 from prgec.passes.rewrite import Rewriter
@@ -60,20 +60,11 @@ class HoistUpdates(Pass):
 
 def update_region(program: GraphProgram) -> set[Node]:
     """Calls that depend on no row and belong to the updates: they read state or a step input, or feed such a call."""
-    rows: set[Node] = set()
-    touched: set[Node] = set()
-    state = set(program.state_names())
-    for node in program.graph.nodes:
-        if node.op == "placeholder":
-            (rows if node.target in ROW_INPUTS else touched).add(node)
-        elif node.op == "get_attr":
-            if str(node.target) in state:
-                touched.add(node)
-        elif any(source in rows for source in node.all_input_nodes):
-            rows.add(node)
-        elif any(source in touched for source in node.all_input_nodes):
-            touched.add(node)
-    return {node for node in touched if node.op == "call_function"}
+    inputs, names = program.placeholders(), set(program.state_names())
+    state = [node for node in program.graph.find_nodes(op="get_attr") if node.target in names]
+    of_step = [node for node in inputs if node.target not in ROWS]
+    region = updates_of([*state, *of_step], rows=[node for node in inputs if node.target in ROWS])
+    return {node for node in region if node.op == "call_function"}
 
 
 def _nodes_after(program: GraphProgram, anchor: Node | None, region: set[Node]) -> list[Node]:

@@ -29,12 +29,12 @@ import torch
 from torch.fx import Node
 
 from prgec.errors import PassError
+from prgec.passes.dependence import downstream
 from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, is_tensor, shape_of
 from prgec.passes.sites import is_b
-from prgec.passes.tables import is_seq_len
 
 aten = torch.ops.aten
 
@@ -83,9 +83,8 @@ def find_cut(program: GraphProgram) -> Node | None:
 
     None if no linear layer comes before it: then there is nothing worth sharing.
     """
-    tokens = program.placeholder(TOKENS)
-    assert tokens is not None
-    rows = _row_nodes(program)
+    tokens = _tokens(program)
+    rows = downstream([tokens])
     num_rows = _num_rows(program)
     first_site = next((node for node in program.graph.nodes if any(map(is_b, node.all_input_nodes))), None)
     order = {node: index for index, node in enumerate(program.graph.nodes)}
@@ -103,18 +102,6 @@ def find_cut(program: GraphProgram) -> Node | None:
     return cut if has_layer else None
 
 
-def _row_nodes(program: GraphProgram) -> set[Node]:
-    """Tokens and what depends on their values (not only on how many there are)."""
-    rows: set[Node] = set()
-    for node in program.graph.nodes:
-        if node.op == "placeholder":
-            if node.target == TOKENS:
-                rows.add(node)
-        elif not is_seq_len(node) and any(source in rows for source in node.all_input_nodes):
-            rows.add(node)
-    return rows
-
-
 def _has_rows_first(node: Node, num_rows: int) -> bool:
     value = node.meta["val"]
     # A split gives several tensors at once.
@@ -126,14 +113,14 @@ def _has_rows_first(node: Node, num_rows: int) -> bool:
 
 def _prefix_of(program: GraphProgram, cut: Node) -> list[Node]:
     """Row-dependent nodes up to `cut`, tokens excluded, in graph order."""
-    rows = _row_nodes(program)
+    tokens = _tokens(program)
+    rows = downstream([tokens])
     nodes = list(program.graph.nodes)
     return [node for node in nodes[: nodes.index(cut) + 1] if node in rows and node.op == "call_function"]
 
 
 def _narrow(program: GraphProgram, rewriter: Rewriter, prefix: list[Node], num_rows: int, batch: int) -> None:
-    tokens = program.placeholder(TOKENS)
-    assert tokens is not None
+    tokens = _tokens(program)
     with rewriter.before(prefix[0]):
         first_rows = rewriter.call(aten.slice.Tensor, tokens, 0, 0, batch)
     tables: dict[Node, Node] = {}
@@ -171,6 +158,12 @@ def _replicate(rewriter: Rewriter, cut: Node, num_rows: int, batch: int) -> None
         rows = rewriter.call(aten.view.default, copies, [num_rows, -1, width])
     rewriter.redirect_all_but(cut, rows, single)
     single.meta[CUT_META] = True
+
+
+def _tokens(program: GraphProgram) -> Node:
+    tokens = program.placeholder(TOKENS)
+    assert tokens is not None
+    return tokens
 
 
 def _num_rows(program: GraphProgram) -> int:

@@ -9,9 +9,9 @@ from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitione
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from prgec.backends.loss_tail import LOG_SOFTMAX
 from prgec.backends.qnn.unsupported import check_in_one_piece
-from prgec.backends.sources import ROWS, is_update, sources_of, with_ancestors
+from prgec.backends.sources import LOG_SOFTMAX, row_nodes, update_nodes
+from prgec.passes.dependence import upstream
 
 
 class ForwardPartitioner(QnnPartitioner):  # type: ignore[misc]  # executorch ships no types for it
@@ -31,7 +31,8 @@ class ForwardPartitioner(QnnPartitioner):  # type: ignore[misc]  # executorch sh
         self.skip_node_id_set = {node.name for node in edge_program.graph.nodes if node not in inside}
         found = super().generate_partitions(edge_program)
         # What depends on no row is a constant or two; a graph without inputs cannot be compiled.
-        partitions = [each for each in found if any(sources_of(node, edge_program) & ROWS for node in each.nodes)]
+        rows = row_nodes(edge_program)
+        partitions = [each for each in found if any(node in rows for node in each.nodes)]
         check_in_one_piece(inside, {node for partition in partitions for node in partition.nodes})
         return partitions
 
@@ -44,7 +45,5 @@ class ForwardPartitioner(QnnPartitioner):  # type: ignore[misc]  # executorch sh
 def model_nodes(program: ExportedProgram) -> set[Node]:
     """Return what computes the logits (or the hidden state of a prefix) from rows and trained weights."""
     ends = [node for node in program.graph.nodes if node.target is LOG_SOFTMAX]
-    feeds_end: set[Node] = set()
-    for node in ends or [program.graph.output_node()]:
-        feeds_end |= with_ancestors(node) - {node}
-    return {node for node in feeds_end if not is_update(node, program)}
+    ends = ends or [program.graph.output_node()]
+    return upstream(source for end in ends for source in end.all_input_nodes) - update_nodes(program)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from prgec.backends.sources import is_loss, is_update
+from prgec.backends.sources import is_loss, is_update, sources_of
 
 _UPDATE = "the state update, in f32 and in memory the host reads"
 _LOSS = "the f32 loss; one in fp16 is too coarse to differ"
@@ -22,4 +22,4 @@ def why_on_cpu(op: str, node: Node, program: ExportedProgram) -> str:
     """
     if is_loss(node, program):
         return _LOSS
-    return _UPDATE if op.startswith("prge.") or is_update(node, program) else _UNSUPPORTED
+    return _UPDATE if op.startswith("prge.") or is_update(sources_of(node, program)) else _UNSUPPORTED

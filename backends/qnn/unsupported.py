@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
 
 from torch.fx import Node
 
 from prgec.errors import BackendError
+from prgec.passes.dependence import downstream, upstream
 
 _WRAPPER = "hf."
 
@@ -22,8 +22,7 @@ def check_in_one_piece(inside: set[Node], taken: set[Node]) -> None:
     Raises:
         BackendError: With the first such op, its place in the model, and how many there are.
     """
-    fed = _reached(taken, lambda node: node.users)
-    feeding = _reached(taken, lambda node: node.all_input_nodes)
+    fed, feeding = downstream(taken), upstream(taken)
     between = [
         node for node in inside if node.op == "call_function" and node not in taken and node in fed and node in feeding
     ]
@@ -57,15 +56,3 @@ def module_path(node: Node) -> str:
         seen.update(fresh)
         pending.extend(fresh)
     return "the model"
-
-
-def _reached(nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]]) -> set[Node]:
-    """What a walk from `nodes` comes to; the nodes themselves only where it comes back to them."""
-    reached: set[Node] = set()
-    pending = [each for node in nodes for each in neighbours(node)]
-    while pending:
-        node = pending.pop()
-        if node not in reached:
-            reached.add(node)
-            pending += neighbours(node)
-    return reached

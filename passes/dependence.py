@@ -1,0 +1,48 @@
+"""What depends on what: on rows, on state, on the inputs of a step.
+
+A graph may be that of a pass or one behind the tracer; the caller says which nodes are rows and which are state.
+Reading a size is no dependence: how many rows there are, or how long, says nothing about what is in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch.fx import Node
+
+from prgec.contract.names import HIDDEN_INPUT, ROW_INPUTS
+
+# Inputs with a value for each row, those of a program behind a `prefix` method included.
+ROWS = frozenset({*ROW_INPUTS, HIDDEN_INPUT})
+
+
+def upstream(nodes: Iterable[Node]) -> set[Node]:
+    """`nodes` and everything their values depend on."""
+    return _reached(nodes, lambda node: node.all_input_nodes)
+
+
+def downstream(nodes: Iterable[Node]) -> set[Node]:
+    """`nodes` and everything whose value depends on one of them."""
+    return _reached(nodes, lambda node: node.users)
+
+
+def updates_of(state: Iterable[Node], rows: Iterable[Node]) -> set[Node]:
+    """What depends on state or on an input of the step, but on no row: it computes trained weights.
+
+    Args:
+        state: Reads of state, and inputs of the step.
+        rows: Inputs that have a value for each row.
+    """
+    return downstream(state) - downstream(rows)
+
+
+def _reached(nodes: Iterable[Node], neighbours: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    reached: set[Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in reached and node.target is not torch.ops.aten.sym_size.int:
+            reached.add(node)
+            pending += neighbours(node)
+    return reached
