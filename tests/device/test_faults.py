@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from prgec.formats.journal import read_journal
-from tools.fault_cases import Bench, Tally, run_cases
-from tools.fault_drivers import CppDriver, Driver, PythonDriver
-from tools.faults import table, workplace
-from tools.tiny_inputs import write_rows
+from tests.checks.fault_cases import Bench, Tally, run_cases
+from tests.checks.fault_drivers import CppDriver, Driver, PythonDriver
+from tests.checks.faults import table, workplace
+from tests.tiny_inputs import write_rows
 
 
 @pytest.fixture(scope="module", params=["C++", "Python"])

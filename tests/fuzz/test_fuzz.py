@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.fuzz import fuzz
-from tools.fuzz_inputs import mutate
-from tools.fuzz_readers import NATIVE_KINDS, Reader, make_readers
+from tests.checks.fuzz import fuzz
+from tests.checks.fuzz_inputs import mutate
+from tests.checks.fuzz_readers import NATIVE_KINDS, Reader, make_readers
 
 KINDS = ("journal", "rows", "jsonl", "adapter", "manifest", "tokenizer", "envelope", "program")
 
@@ -33,7 +33,7 @@ def test_no_input_breaks_a_reader(readers: dict[str, Reader], kind: str, tmp_pat
 
 
 def test_a_reader_that_breaks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.fuzz.KEPT", tmp_path / "kept")
+    monkeypatch.setattr("tests.checks.fuzz.KEPT", tmp_path / "kept")
     reader = Reader("journal", lambda path: path.read_bytes()[200], [b"short"])
     (tally,) = fuzz(reader, random.Random(0), tmp_path, None, lambda tried: tried >= 1)
     assert len(tally.crashes) == 1 and "IndexError" in tally.crashes[0]

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Protocol
 
 NOBODY = 65534
-ROOT = Path(__file__).resolve().parent.parent
 _STEP = re.compile(rb"^step (\d+)/", re.M)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.fault_drivers import NOBODY, Driver, Process, acknowledged
+from tests.checks.fault_drivers import NOBODY, Driver, Process, acknowledged
 
 STEPS = 60
 _FLAGS = {"--steps": STEPS, "--lr": 0.02, "--eval-every": 17, "--snapshot-every": 7, "--seed": 3}

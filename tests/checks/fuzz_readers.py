@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 # As tests/fuzz/read_inputs.cpp numbers them.
 NATIVE_KINDS = {"journal": 0, "rows": 1, "adapter": 2, "manifest": 3}
@@ -83,7 +83,7 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
     from prgec.engines.executorch.pte_file import check_pte_file
     from prgec.formats.adapter import load_adapter, save_adapter
     from prgec.formats.journal import read_journal
-    from tools.tiny_inputs import write_rows
+    from tests.tiny_inputs import write_rows
 
     opened = open_pte(program)
     manifest = opened.manifest

@@ -1,0 +1,184 @@
+"""Feed damaged files to every reader, in Python and in C++: `make fuzz`.
+
+    python tools/fuzz.py [--seconds 120] [--reader BUILT] [--seed 0] [--atheris KIND]
+
+Inputs are mutations of good files and of those in tests/fuzz/corpus, most with their lengths and checksums put right
+again. The Python readers may raise errors of `prgec.errors` and nothing else, and take neither long nor much memory;
+the C++ readers run under address and undefined-behaviour sanitisers. What breaks one is kept in build/fuzz. The exit
+code is 1 if something did. With --atheris, mutations of one kind of file are guided by coverage (pip install atheris).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from tests.checks.fuzz_inputs import mutate
+from tests.checks.fuzz_readers import NATIVE_KINDS, NativeReader, Reader, build_reader, make_readers
+
+KEPT = Path(__file__).resolve().parents[2] / "build" / "fuzz"
+MAX_SECONDS = 10
+_MAX_BYTES = 16 << 30
+
+
+@dataclass
+class Tally:
+    """One row of the table."""
+
+    language: str
+    kind: str
+    tried: int = 0
+    accepted: int = 0
+    crashes: list[str] = field(default_factory=list)
+
+
+def fuzz(
+    reader: Reader, rng: random.Random, work: Path, native: NativeReader | None, until: Callable[[int], bool]
+) -> list[Tally]:
+    """Try mutations; the first inputs are the seeds as they are.
+
+    Args:
+        reader: The Python reader.
+        rng: Chooses the mutations.
+        work: Scratch folder.
+        native: The C++ readers, if they are to be tried.
+        until: Tells from the number of inputs tried whether to end.
+    """
+    python, cpp = Tally("Python", reader.kind), Tally("C++", reader.kind)
+    path = work / "input"
+    while not until(python.tried):
+        is_seed = python.tried < len(reader.seeds)
+        data = reader.seeds[python.tried] if is_seed else mutate(rng.choice(reader.seeds), rng, reader.kind)
+        path.write_bytes(data)
+        _try(python, data, lambda: _read_python(reader, path))
+        if native is not None and reader.kind in NATIVE_KINDS:
+            _try(cpp, data, lambda data=data: _read_native(native, reader.kind, data))  # type: ignore[misc]
+    return [tally for tally in (python, cpp) if tally.tried]
+
+
+def _try(tally: Tally, data: bytes, read: Callable[[], bool | str]) -> None:
+    tally.tried += 1
+    result = read()
+    if isinstance(result, str):
+        KEPT.mkdir(parents=True, exist_ok=True)
+        name = f"{tally.kind}-{hashlib.sha256(data).hexdigest()[:12]}"
+        (KEPT / name).write_bytes(data)
+        tally.crashes.append(f"{name}: {result}")
+    else:
+        tally.accepted += result
+
+
+def _read_python(reader: Reader, path: Path) -> bool | str:
+    """Return whether the file was accepted, or how the reader failed."""
+    from prgec.errors import PrgecError
+
+    signal.signal(signal.SIGALRM, _too_slow)
+    signal.alarm(MAX_SECONDS)
+    try:
+        reader.read(path)
+    except PrgecError as error:
+        return False if str(error).isprintable() else f"an error that is not one printable line: {error}"
+    except BaseException as error:  # the point of the exercise
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        return f"{type(error).__name__}: {error}"
+    finally:
+        signal.alarm(0)
+    return True
+
+
+def _read_native(native: NativeReader, kind: str, data: bytes) -> bool | str:
+    accepted = native.read(kind, data)
+    return "the process ended" if accepted is None else accepted
+
+
+def _too_slow(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError(f"longer than {MAX_SECONDS} s")
+
+
+def guide(reader: Reader, work: Path, arguments: list[str]) -> None:
+    """Hand one reader to atheris, which never returns."""
+    import atheris
+
+    path = work / "input"
+
+    def once(data: bytes) -> None:
+        path.write_bytes(data)
+        if isinstance(result := _read_python(reader, path), str):
+            raise RuntimeError(result)
+
+    def mutator(data: bytes, max_size: int, seed: int) -> bytes:
+        return mutate(atheris.Mutate(data, len(data)) if seed % 2 else data, random.Random(seed), reader.kind)
+
+    seeds = work / "seeds"
+    seeds.mkdir()
+    for number, seed in enumerate(reader.seeds):
+        (seeds / str(number)).write_bytes(seed)
+    atheris.Setup([sys.argv[0], *arguments, str(seeds)], once, custom_mutator=mutator)
+    atheris.Fuzz()
+
+
+def _instrumented(*, is_wanted: bool) -> contextlib.AbstractContextManager[object]:
+    """Make modules of prgec that are imported within report their coverage, where that is wanted."""
+    if not is_wanted:
+        return contextlib.nullcontext()
+    import atheris
+
+    context: contextlib.AbstractContextManager[object] = atheris.instrument_imports(include=["prgec"])
+    return context
+
+
+def table(tallies: list[Tally]) -> str:
+    """Return the table people read."""
+    lines = [f"{'language':10}{'file':12}{'inputs':>10}{'accepted':>10}{'crashes':>9}"]
+    for t in tallies:
+        lines.append(f"{t.language:10}{t.kind:12}{t.tried:>10}{t.accepted:>10}{len(t.crashes):>9}")
+        lines += [f"    {crash[:160]}" for crash in t.crashes[:3]]
+    return "\n".join(lines).encode("ascii", "backslashreplace").decode()
+
+
+def main() -> int:
+    """Fuzz every kind of file for its share of the time."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=120, help="for all kinds of files together [120]")
+    parser.add_argument("--reader", type=Path, help="a built read_inputs [build one]")
+    parser.add_argument("--seed", type=int, default=0, help="of the mutations [0]")
+    parser.add_argument("--atheris", metavar="KIND", help="one kind of file, guided by coverage")
+    options = parser.parse_args()
+    from tests.tiny_inputs import make_inputs
+
+    with _instrumented(is_wanted=options.atheris is not None):
+        from prgec.frontend.tokenizer import pack_tokenizer
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+        work = Path(name)
+        with _instrumented(is_wanted=options.atheris is not None):
+            program, *_ = make_inputs(work)
+        with _instrumented(is_wanted=options.atheris is not None):
+            readers = make_readers(program, pack_tokenizer(work / "checkpoint"), work)
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, resource.RLIM_INFINITY))
+        if options.atheris:
+            chosen = next(reader for reader in readers if reader.kind == options.atheris)
+            guide(chosen, work, [f"-max_total_time={options.seconds:.0f}"])
+        tallies: list[Tally] = []
+        with NativeReader(options.reader or build_reader(work, KEPT / "native"), program) as native:
+            for reader in readers:
+                end = time.monotonic() + options.seconds / len(readers)
+                tallies += fuzz(reader, random.Random(options.seed), work, native, lambda _: time.monotonic() > end)  # noqa: B023
+    print(table(tallies))
+    print(f"{sum(t.tried for t in tallies)} inputs, {sum(len(t.crashes) for t in tallies)} crashes")
+    return 1 if any(t.crashes for t in tallies) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
