@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
-    from prgec.backends.base import Backend
+    from prgec.backends.base import Backend, Setting
+    from prgec.contract.manifest import Manifest
 
 BACKENDS: dict[str, str] = {
     "xnnpack": "prgec.backends.xnnpack:XnnpackBackend",
@@ -18,7 +20,20 @@ BACKENDS: dict[str, str] = {
 }
 
 
-def load_backend(name: str, **settings: Any) -> Backend:
+def find_backend(name: str) -> type[Backend]:
+    """Return the class of the backend called `name`; what lowers is imported only when it does.
+
+    Raises:
+        UsageError: If there is none.
+    """
+    if name not in BACKENDS:
+        raise UsageError(f"there is no backend called {name!r}", hint=f"backends: {', '.join(BACKENDS)}")
+    module, _, attribute = BACKENDS[name].partition(":")
+    backend: type[Backend] = getattr(importlib.import_module(module), attribute)
+    return backend
+
+
+def load_backend(name: str, **settings: str) -> Backend:
     """Return the backend called `name`.
 
     Args:
@@ -28,8 +43,30 @@ def load_backend(name: str, **settings: Any) -> Backend:
     Raises:
         UsageError: If there is none, or it has no such setting.
     """
-    if name not in BACKENDS:
-        raise UsageError(f"there is no backend called {name!r}", hint=f"backends: {', '.join(BACKENDS)}")
-    module, _, attribute = BACKENDS[name].partition(":")
-    backend: Backend = getattr(importlib.import_module(module), attribute)(**settings)
-    return backend
+    check_settings(name, settings)
+    return find_backend(name)(**settings)
+
+
+def check_settings(name: str, settings: Iterable[str]) -> None:
+    """Refuse settings that the backend called `name` does not have.
+
+    Raises:
+        UsageError: Naming the first, and whose it is.
+    """
+    known = {setting.name for setting in find_backend(name).settings}
+    for each in settings:
+        if each not in known:
+            owners = " and ".join(owner for owner, setting in all_settings() if setting.name == each)
+            raise UsageError(
+                f"--{each} is for --backend {owners}; {name} has none" if owners else f"there is no --{each}"
+            )
+
+
+def all_settings() -> tuple[tuple[str, Setting], ...]:
+    """Every setting of every backend, with the name of the backend."""
+    return tuple((name, setting) for name in BACKENDS for setting in find_backend(name).settings)
+
+
+def details_of(manifest: Manifest) -> Sequence[str]:
+    """What a user should know of a program, by its backend; nothing of a backend this prgec does not know."""
+    return find_backend(manifest.backend).details(manifest) if manifest.backend in BACKENDS else ()

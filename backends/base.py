@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -12,12 +14,29 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
     from torch.fx.passes.infra.pass_base import PassResult
 
+    from prgec.contract.manifest import Manifest
+
 
 EdgePass: TypeAlias = "Callable[[GraphModule], PassResult]"
 
 
-class Backend(Protocol):
-    """One lowering target.
+@dataclass(frozen=True)
+class Setting:
+    """What one backend alone lets a user choose: a parameter of its class, and a flag.
+
+    Attributes:
+        name: Of the parameter; the flag is `--<name>`.
+        metavar: What stands for a value in help.
+        help: What it chooses, in a sentence.
+    """
+
+    name: str
+    metavar: str
+    help: str
+
+
+class Backend(ABC):
+    """One lowering target; everything but `name` and `check` has the answer of a target without special needs.
 
     Attributes:
         name: Row of the backend table.
@@ -28,29 +47,31 @@ class Backend(Protocol):
         embedding_bits: Values of `--quantize-embedding`, besides 0, that it has.
         dtypes: What frozen layers may multiply in, the default first.
         legality: Legality passes the target needs; it leaves out the others.
+        settings: What it lets a user choose besides.
     """
 
     name: ClassVar[str]
-    dynamic_seq_len: ClassVar[bool]
-    has_kernels: ClassVar[bool]
-    has_data_file: ClassVar[bool]
-    schemes: ClassVar[frozenset[str]]
-    embedding_bits: ClassVar[frozenset[int]]
-    dtypes: ClassVar[tuple[str, ...]]
-    legality: ClassVar[frozenset[str]]
+    dynamic_seq_len: ClassVar[bool] = False
+    has_kernels: ClassVar[bool] = True
+    has_data_file: ClassVar[bool] = False
+    schemes: ClassVar[frozenset[str]] = frozenset()
+    embedding_bits: ClassVar[frozenset[int]] = frozenset()
+    dtypes: ClassVar[tuple[str, ...]] = ("f32",)
+    legality: ClassVar[frozenset[str]] = frozenset()
+    settings: ClassVar[tuple[Setting, ...]] = ()
 
     @property
     def soc(self) -> str:
-        """Chip it compiles for; empty where that makes no difference."""
+        """What a manifest says under that name: the chip it compiles for; empty where that makes no difference."""
+        return ""
 
-    def memory_bytes(self, num_weights: int, scheme: str) -> int:
-        """Memory a lowering takes at its peak, process and all, as far as it is known; else 0.
+    @classmethod
+    def details(cls, manifest: Manifest) -> Sequence[str]:
+        """What a user should know of a program for the target, a sentence each."""
+        del manifest
+        return ()
 
-        Args:
-            num_weights: Parameters of the model.
-            scheme: How frozen layers are quantised, as `--quantize` spells it.
-        """
-
+    @abstractmethod
     def check(self) -> None:
         """Check that this machine can lower for the target.
 
@@ -58,11 +79,27 @@ class Backend(Protocol):
             BackendError: With everything that is missing, and how to get it.
         """
 
+    def found(self) -> Mapping[str, str]:
+        """What `check` found on this machine that is worth telling, by name; called after it."""
+        return {}
+
     def versions(self) -> Mapping[str, str]:
         """What a program depends on besides the packages every manifest names; called after `check`."""
+        return {}
+
+    def memory_bytes(self, num_weights: int, scheme: str) -> int:
+        """Memory a lowering takes at its peak, process and all, as far as it was measured; else 0.
+
+        Args:
+            num_weights: Parameters of the model.
+            scheme: How frozen layers are quantised, as `--quantize` spells it.
+        """
+        del num_weights, scheme
+        return 0
 
     def partitioners(self) -> Sequence[Partitioner]:
         """Partitioners for the forward method; empty keeps every op on ExecuTorch's own kernels."""
+        return ()
 
     def edge_passes(self, program: ExportedProgram) -> Sequence[EdgePass]:
         """Rewrites of the forward in ExecuTorch's edge dialect, just before it is partitioned.
@@ -70,6 +107,8 @@ class Backend(Protocol):
         Args:
             program: The forward as `prepare` left it.
         """
+        del program
+        return ()
 
     def why_on_cpu(self, op: str, node: Node, program: ExportedProgram) -> str:
         """Reason why a call of `op` (such as `aten.embedding`) is not in a delegate, in one clause.
@@ -79,14 +118,18 @@ class Backend(Protocol):
             node: The call.
             program: Edge program it is in, after partitioning.
         """
+        del op, node, program
+        return f"the {self.name} backend has no delegate"
 
     def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:
         """Last changes to the exported methods before lowering."""
+        return programs
 
     def lowering(self) -> AbstractContextManager[None]:
         """Surroundings of a lowering, `prepare` included."""
+        return nullcontext()
 
-    def load_runtime(self) -> None:
+    def load_runtime(self) -> None:  # noqa: B027 - ExecuTorch's wheel has all that most targets need
         """Load what this process needs, besides ExecuTorch, to run programs for the target.
 
         Raises:

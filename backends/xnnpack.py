@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from prgec.backends.base import Backend
 from prgec.errors import BackendError
 
 if TYPE_CHECKING:
@@ -16,16 +16,13 @@ if TYPE_CHECKING:
     from prgec.backends.base import EdgePass
 
 
-class XnnpackBackend:
+class XnnpackBackend(Backend):
     """Lowers to XNNPACK with a dynamic T."""
 
     name: ClassVar[str] = "xnnpack"
     dynamic_seq_len: ClassVar[bool] = True
-    has_kernels: ClassVar[bool] = True
-    has_data_file: ClassVar[bool] = False
     schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
     embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})
-    dtypes: ClassVar[tuple[str, ...]] = ("f32",)
     legality: ClassVar[frozenset[str]] = frozenset(
         {
             "lower-sdpa",
@@ -43,13 +40,6 @@ class XnnpackBackend:
         }
     )
 
-    soc: ClassVar[str] = ""
-
-    def memory_bytes(self, num_weights: int, scheme: str) -> int:
-        """Not measured."""
-        del num_weights, scheme
-        return 0
-
     def check(self) -> None:
         """The ExecuTorch wheel brings the delegate; only a broken installation lacks it.
 
@@ -60,10 +50,6 @@ class XnnpackBackend:
 
         if "XnnpackBackend" not in Runtime.get().backend_registry.registered_backend_names:
             raise BackendError("this ExecuTorch was built without XNNPACK", hint="pip install executorch==1.5.1")
-
-    def versions(self) -> Mapping[str, str]:
-        """ExecuTorch's version says it all."""
-        return {}
 
     def partitioners(self) -> Sequence[Partitioner]:
         """XNNPACK's own partitioner, kept off the loss."""
@@ -83,14 +69,3 @@ class XnnpackBackend:
         from prgec.backends.xnnpack_reasons import why_on_cpu
 
         return why_on_cpu(op, node, program)
-
-    def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:
-        """Nothing to change."""
-        return programs
-
-    def lowering(self) -> AbstractContextManager[None]:
-        """Nothing to set up."""
-        return nullcontext()
-
-    def load_runtime(self) -> None:
-        """ExecuTorch's wheel has it all."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
+from prgec.backends.base import Backend
 from prgec.backends.cuda.preflight import check
 
 if TYPE_CHECKING:
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-    from prgec.backends.base import EdgePass
 
-
-class CudaBackend:
+class CudaBackend(Backend):
     """Lowers for the GPU of this machine."""
 
     name: ClassVar[str] = "cuda"
@@ -33,15 +32,6 @@ class CudaBackend:
     embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})
     dtypes: ClassVar[tuple[str, ...]] = ("bf16", "f16", "f32")
     legality: ClassVar[frozenset[str]] = frozenset({"return-state", "narrow-weights"})
-    soc: ClassVar[str] = ""
-
-    def memory_bytes(self, num_weights: int, scheme: str) -> int:
-        """Not measured."""
-        del num_weights, scheme
-        return 0
-
-    def load_runtime(self) -> None:
-        """ExecuTorch's own build has it all."""
 
     def check(self) -> None:
         """CUDA PyTorch, Triton, the CUDA toolkit, a C++ compiler and a GPU; there is no silent way around any.
@@ -74,18 +64,10 @@ class CudaBackend:
         name = Delegate.generate_method_name_compile_spec(FORWARD_METHOD)
         return (CudaPartitioner([name, CompileSpec("triton_kernel_mode", b"OFF")]),)
 
-    def edge_passes(self, program: ExportedProgram) -> Sequence[EdgePass]:
-        """No rewrites: AOTInductor takes ATen as it comes."""
-        return ()
-
     def why_on_cpu(self, op: str, node: Node, program: ExportedProgram) -> str:
         """Nothing should be."""
         del op, node, program
         return "left over by ExecuTorch's CUDA partitioner, which takes every op"
-
-    def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:
-        """Nothing to change."""
-        return programs
 
     def lowering(self) -> AbstractContextManager[None]:
         """AOTInductor as the noise needs it."""

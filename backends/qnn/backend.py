@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from prgec.backends.qnn.socs import DEFAULT_SOC, find_soc
+from prgec.backends.base import Backend, Setting
+from prgec.backends.qnn.socs import DEFAULT_SOC, device_needs, find_soc
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
     from prgec.backends.base import EdgePass
+    from prgec.contract.manifest import Manifest
 
 # docs/reports/qnn-tinyllama.md
 _MEMORY_BASE_BYTES = 1_000_000_000
 _MEMORY_BYTES_A_WEIGHT = {"none": 18, "w8a16": 15, "w4a16": 13}
 
 
-class QnnBackend:
+class QnnBackend(Backend):
     """Lowers the whole forward, embedding included, to one context binary.
 
     Args:
@@ -31,17 +33,16 @@ class QnnBackend:
     """
 
     name: ClassVar[str] = "qnn"
-    dynamic_seq_len: ClassVar[bool] = False
-    has_kernels: ClassVar[bool] = True
-    has_data_file: ClassVar[bool] = False
     # torchao's reach the graph as ops the HTP does not know. It multiplies fp16 with narrow weights as they are.
     schemes: ClassVar[frozenset[str]] = frozenset({"w8a16", "w4a16"})
-    embedding_bits: ClassVar[frozenset[int]] = frozenset()
     # The HTP multiplies in fp16 either way: f16 weights only halve every copy the compiler makes of them.
     dtypes: ClassVar[tuple[str, ...]] = ("f16", "f32")
     # The HTP's own LayerNorm is wrong where a residual passes it: seen on the simulator of 2.51.
     legality: ClassVar[frozenset[str]] = frozenset(
         {"lower-sdpa", "lower-eager-attention", "layer-norm-to-means", "narrow-weights"}
+    )
+    settings: ClassVar[tuple[Setting, ...]] = (
+        Setting("soc", "CHIP", f"Chip for --backend qnn, such as {DEFAULT_SOC}, the default."),
     )
 
     def __init__(self, soc: str = DEFAULT_SOC) -> None:
@@ -51,6 +52,24 @@ class QnnBackend:
     def soc(self) -> str:
         """The chip's name."""
         return self._soc.name
+
+    @classmethod
+    def details(cls, manifest: Manifest) -> Sequence[str]:
+        """What a device must have to run the program."""
+        needs = device_needs(manifest.soc, manifest.versions.get("qairt", ""))
+        return (f"runs on {needs}; their licence applies, docs/qnn.md",) if needs else ()
+
+    def found(self) -> Mapping[str, str]:
+        """Qualcomm's libraries, and what governs their use."""
+        from prgec.backends.qnn.loading import load_libraries
+
+        loaded = load_libraries()
+        return {
+            "build": loaded.build,
+            "origin": loaded.libraries.origin,
+            "folder": str(loaded.libraries.folder),
+            "licence": str(loaded.libraries.licence or "not with them"),
+        }
 
     def versions(self) -> Mapping[str, str]:
         """The version of Qualcomm's libraries: a device needs the same or a later one."""

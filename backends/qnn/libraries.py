@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prgec.errors import BackendError
+from prgec.machine.extras import extra_hint
 
 SDK_VARIABLE = "QNN_SDK_ROOT"
 PACKAGE = "onnxruntime-qnn"
-INSTALL_HINT = f"pip install 'prgec[qnn]', or set {SDK_VARIABLE} to a Qualcomm AI Runtime SDK"
+INSTALL_HINT = f"{extra_hint('qnn')}, or set {SDK_VARIABLE} to a Qualcomm AI Runtime SDK"
 HTP, SYSTEM, PREPARE = "libQnnHtp.so", "libQnnSystem.so", "libHtpPrepare.so"
 
 _SDK_FOLDER = Path("lib") / "x86_64-linux-clang"

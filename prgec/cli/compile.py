@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from prgec.backends import BACKENDS
-from prgec.backends.qnn.socs import DEFAULT_SOC, device_needs
+from prgec.backends import BACKENDS, all_settings, details_of
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.task_option import TASK, TASK_HELP
 from prgec.compile.options import DTYPES, EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, RNG_CHOICES, CompileOptions
@@ -32,6 +32,13 @@ _STAGES = {
 _MOST_OPS = 8
 
 
+def _settings_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add what single backends let a user choose."""
+    for _, setting in reversed(all_settings()):
+        command = click.option(f"--{setting.name}", metavar=setting.metavar, help=setting.help)(command)
+    return command
+
+
 @click.command("compile")
 @click.argument("model")
 @click.option("-o", "--output", type=FILE, default=_DEFAULTS.output, show_default=True, help="File to write.")
@@ -42,7 +49,7 @@ _MOST_OPS = 8
     show_default=True,
     help="Runtime that executes the program.",
 )
-@click.option("--soc", metavar="CHIP", help=f"Chip for --backend qnn, such as {DEFAULT_SOC}, the default.")
+@_settings_options
 @click.option("--q", type=int, default=_DEFAULTS.q, show_default=True, help="Queries (random directions) a step.")
 @click.option("--batch-size", type=int, default=_DEFAULTS.batch_size, show_default=True, help="Examples a step.")
 @click.option(
@@ -157,8 +164,15 @@ def compile_command(
         seq_len = 0 if data else _DEFAULTS.seq_len
     if num_labels is None:
         num_labels = 0 if data else _DEFAULTS.num_labels
+    settings = {each.name: flags.pop(each.name) for _, each in all_settings()}
     options = CompileOptions(
-        targets=_split(targets), layers=_split(layers), seq_len=seq_len, num_labels=num_labels, data=data, **flags
+        targets=_split(targets),
+        layers=_split(layers),
+        seq_len=seq_len,
+        num_labels=num_labels,
+        data=data,
+        settings={name: value for name, value in settings.items() if value is not None},
+        **flags,
     )
     options.check()
     if emit_driver is not None:
@@ -193,8 +207,7 @@ def _summary(result: CompileResult) -> list[str]:
         f"{m.backend}: {_count(len(report.delegates), 'delegate')} with "
         f"{_count(sum(d.ops for d in report.delegates), 'op')}; {_count(calls, 'op')} outside:",
     ]
-    if needs := device_needs(m.soc, m.versions.get("qairt", "")):
-        lines.insert(1, f"runs on {needs}; their licence applies, docs/qnn.md")
+    lines[1:1] = details_of(m)
     by_reason: dict[str, list[str]] = {}
     for op in report.cpu_ops:
         by_reason.setdefault(op.reason, []).append(f"{op.op} x{op.count}" if op.count > 1 else op.op)

@@ -44,9 +44,5 @@ def _lines(health: Health) -> list[str]:
         if each.memory_bytes:
             size = f"{each.memory_bytes / 1e9:.0f} GB"
             lines.append(f"          compiling {REFERENCE_MODEL} takes about {size} of memory")
-    if health.qnn is not None:
-        lines += [
-            f"          Qualcomm's libraries {health.qnn.build} from {health.qnn.origin}, in {health.qnn.folder}",
-            f"          licence {health.qnn.licence or 'not with them'}",
-        ]
+        lines += [f"          {what} {value}" for what, value in each.found.items()]
     return lines

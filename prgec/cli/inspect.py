@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from prgec.backends.qnn.socs import device_needs
+from prgec.backends import details_of
 from prgec.cli.render import print_json, stdout_console
 from prgec.contract.inspection import Inspection, inspect_program
 
@@ -35,8 +35,8 @@ def _render(inspection: Inspection) -> None:
         f"{len(m.sites)} sites, {_size(inspection.state_bytes)} of state"
     )
     console.print(f"  file {_size(inspection.pte.file_bytes)}, base sha256 {m.base_sha256[:16]}")
-    if needs := device_needs(m.soc, m.versions.get("qairt", "")):
-        console.print(f"  runs on {needs}", markup=False)
+    for detail in details_of(m):
+        console.print(f"  {detail}", markup=False)
     for name, method in sorted(inspection.pte.methods.items()):
         console.print(
             f"  method {name}: {len(method.delegates)} delegates, {sum(method.kernel_calls.values())} kernel "

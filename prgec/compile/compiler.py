@@ -136,7 +136,7 @@ def build_graphs(options: CompileOptions) -> Graphs:
 
 
 def _backend_of(options: CompileOptions) -> Backend:
-    return load_backend(options.backend, **({"soc": options.soc} if options.soc else {}))
+    return load_backend(options.backend, **options.settings)
 
 
 def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:

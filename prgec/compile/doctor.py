@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from prgec.backends import BACKENDS, load_backend
@@ -26,29 +27,14 @@ class BackendHealth:
         is_available: Whether `prgec compile --backend <name>` can work here.
         reason: What is missing, and how to get it; empty where nothing is.
         memory_bytes: Memory that compiling a model of 1.1B parameters takes, as far as it was measured; else 0.
+        found: What there is on this machine for it that is worth telling, by name.
     """
 
     name: str
     is_available: bool
     reason: str
     memory_bytes: int
-
-
-@dataclass(frozen=True)
-class QnnHealth:
-    """Qualcomm's libraries as a compilation would find them.
-
-    Attributes:
-        origin: `QNN_SDK_ROOT`, or the package that brought them.
-        folder: Where they are.
-        build: What they say of themselves.
-        licence: The text that governs their use; empty if none came with them.
-    """
-
-    origin: str
-    folder: str
-    build: str
-    licence: str
+    found: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,7 +47,6 @@ class Health:
         kernels: Path of the compiled prge kernels, or why there are none.
         has_kernels: Whether they loaded.
         backends: One entry for each row of the backend table.
-        qnn: None where there are no usable libraries.
     """
 
     machine: dict[str, Any]
@@ -69,7 +54,6 @@ class Health:
     kernels: str
     has_kernels: bool
     backends: tuple[BackendHealth, ...]
-    qnn: QnnHealth | None
 
     @property
     def is_fit(self) -> bool:
@@ -87,16 +71,17 @@ def examine() -> Health:
     machine["versions"].update({name: version for name in _OPTIONAL if (version := _version(name))})
     kernels, has_kernels = _kernels()
     backends = tuple(_backend(name) for name in BACKENDS)
-    return Health(machine, available_memory_bytes(), kernels, has_kernels, backends, _qnn())
+    return Health(machine, available_memory_bytes(), kernels, has_kernels, backends)
 
 
 def _backend(name: str) -> BackendHealth:
     backend = load_backend(name)
+    memory_bytes = backend.memory_bytes(REFERENCE_WEIGHTS, "none")
     try:
         backend.check()
     except PrgecError as error:
-        return BackendHealth(name, False, str(error), backend.memory_bytes(REFERENCE_WEIGHTS, "none"))
-    return BackendHealth(name, True, "", backend.memory_bytes(REFERENCE_WEIGHTS, "none"))
+        return BackendHealth(name, False, str(error), memory_bytes)
+    return BackendHealth(name, True, "", memory_bytes, backend.found())
 
 
 def _kernels() -> tuple[str, bool]:
@@ -107,17 +92,6 @@ def _kernels() -> tuple[str, bool]:
         return str(kernel_library()), True
     except PrgecError as error:
         return str(error), False
-
-
-def _qnn() -> QnnHealth | None:
-    from prgec.backends.qnn.loading import load_libraries
-
-    try:
-        loaded = load_libraries()
-    except PrgecError:
-        return None
-    licence = str(loaded.libraries.licence or "")
-    return QnnHealth(loaded.libraries.origin, str(loaded.libraries.folder), loaded.build, licence)
 
 
 def _version(package: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from prgec.backends import check_settings
 from prgec.errors import UsageError
 
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "w8a16", "w4a16", "int8", "int4")
@@ -14,7 +16,6 @@ DTYPES = ("auto", "f32", "bf16", "f16")
 PREFIX_CHOICES = ("auto", "none", "shared", "method")
 EMBEDDING_BITS = (0, 8, 4)
 RNG_CHOICES = ("auto", "kernel", "decomposed")
-BACKENDS_WITH_SOC = ("qnn",)
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class CompileOptions:
         model: Checkpoint folder, alias or hub id.
         output: The .pte to write.
         backend: Row of the backend table.
-        soc: Chip to compile for, where the backend is for a family of chips; None for its default.
+        settings: What that backend alone lets a user choose, by name (`prgec.backends.base.Setting`).
         q: Queries a step.
         batch_size: B, examples a step.
         seq_len: T, the largest number of tokens a row may have.
@@ -58,7 +59,7 @@ class CompileOptions:
     model: str
     output: Path
     backend: str = "xnnpack"
-    soc: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
     q: int = 4
     batch_size: int = 4
     seq_len: int = 128
@@ -105,8 +106,7 @@ class CompileOptions:
             raise UsageError(f"--seq-len is {self.seq_len}; expected at least 4")
         if self.num_labels >= self.seq_len > 0:
             raise UsageError(f"--label-tokens is {self.num_labels}; expected less than --seq-len {self.seq_len}")
-        if self.soc is not None and self.backend not in BACKENDS_WITH_SOC:
-            raise UsageError(f"--soc is for --backend {' and '.join(BACKENDS_WITH_SOC)}; {self.backend} has no chips")
+        check_settings(self.backend, self.settings)
         if self.output.is_dir():
             raise UsageError("the output is a folder", where=self.output, hint="name a file: -o model.pte")
         if not self.output.parent.is_dir():

@@ -15,6 +15,7 @@ from typing import Any
 
 from prgec.data.jsonl import Record, read_bytes, read_jsonl
 from prgec.errors import DataError
+from prgec.machine.extras import extra_hint
 
 # `hf:NAME:CONFIG:SPLIT` is loaded by `datasets`, from a folder, its cache or the hub; the split is train if not named.
 HUB_PREFIX = "hf:"
@@ -113,7 +114,7 @@ def _read_with_datasets(path: Path) -> list[Record]:
         import datasets
     except ImportError as error:
         raise DataError(
-            "this kind of data needs the package datasets", where=path, hint="pip install 'prgec[datasets]'"
+            "this kind of data needs the package datasets", where=path, hint=extra_hint("datasets")
         ) from error
     try:
         loaded = _load(datasets, path)

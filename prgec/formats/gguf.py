@@ -21,6 +21,7 @@ from prgec.contract.arrays import FloatArray
 from prgec.contract.names import FROZEN_SUFFIX, STATE_SUFFIX
 from prgec.errors import BackendError, UsageError
 from prgec.formats.peft import PeftAdapter
+from prgec.machine.extras import extra_hint
 
 # Hugging Face model_type -> (llama.cpp's architecture, whether q and k are permuted). Models whose weights llama.cpp
 # rearranges in other ways (GPT-2, GPT-NeoX) are not here.
@@ -53,7 +54,7 @@ def write_gguf_lora(path: Path, adapter: PeftAdapter, config: Mapping[str, Any])
     try:
         import gguf
     except ImportError as error:
-        raise BackendError("gguf-lora needs the package gguf", hint="pip install 'prgec[gguf]'") from error
+        raise BackendError("gguf-lora needs the package gguf", hint=extra_hint("gguf")) from error
     model_type = str(config.get("model_type"))
     if model_type not in ARCHITECTURES:
         raise UsageError(

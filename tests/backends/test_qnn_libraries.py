@@ -30,7 +30,9 @@ def test_the_package_brings_libraries_and_their_licence(monkeypatch: pytest.Monk
 def test_no_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SDK_VARIABLE, raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(BackendError, match=r"libraries are not on this machine. Hint: pip install 'prgec\[qnn\]', or"):
+    with pytest.raises(
+        BackendError, match=r"libraries are not on this machine. Hint: pip install 'onnxruntime-qnn[^']*', or"
+    ):
         find_libraries()
 
 

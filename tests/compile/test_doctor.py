@@ -22,7 +22,8 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(backends) == list(BACKENDS)
     assert backends["xnnpack"]["is_available"] and backends["portable"]["is_available"]
     assert backends["qnn"]["is_available"] and backends["qnn"]["memory_bytes"] > 5e9
-    assert found["qnn"]["build"].startswith("v2.") and Path(found["qnn"]["licence"]).is_file()
+    libraries = backends["qnn"]["found"]
+    assert libraries["build"].startswith("v2.") and Path(libraries["licence"]).is_file()
     assert {"prgec", "torch", "executorch", "onnxruntime-qnn"} <= set(found["machine"]["versions"])
 
 
@@ -37,7 +38,19 @@ def test_what_is_missing_is_named(
         load_libraries.cache_clear()
     out = capsys.readouterr().out
     assert "qnn       no: QNN_SDK_ROOT is no Qualcomm AI Runtime SDK: no libQnnHtp.so" in out
-    assert "Qualcomm's libraries v" not in out
+    assert "licence" not in out
+
+
+def test_what_was_found_is_told_under_its_own_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    sections: dict[str, list[str]] = {}
+    for line in capsys.readouterr().out.splitlines():
+        if not line.startswith(" "):
+            name, section = line.split()[0], []
+            sections[name] = section
+        section.append(line.split()[0])
+    assert {"build", "origin", "folder", "licence"} <= set(sections["qnn"])
+    assert sections["portable"] == ["portable"]
 
 
 def test_a_broken_default_backend_is_a_failure(
@@ -45,6 +58,6 @@ def test_a_broken_default_backend_is_a_failure(
 ) -> None:
     broken = BackendHealth("xnnpack", False, "it is not here", 0)
     machine = {"system": "s", "cpu": "c", "cores": 1, "memory_bytes": 1, "versions": {}}
-    monkeypatch.setattr(doctor, "examine", lambda: Health(machine, 1, "lib", True, (broken,), None))
+    monkeypatch.setattr(doctor, "examine", lambda: Health(machine, 1, "lib", True, (broken,)))
     assert main(["doctor"]) == 7
     assert "xnnpack   no: it is not here" in capsys.readouterr().out

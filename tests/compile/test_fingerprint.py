@@ -38,7 +38,7 @@ OPTIONS = CompileOptions(
 
 def _manifest(options: CompileOptions) -> Manifest:
     """What a program says of itself, as far as options and backend decide it."""
-    backend = load_backend(options.backend, **({"soc": options.soc} if options.soc else {}))
+    backend = load_backend(options.backend, **options.settings)
     manifest = replace(
         MANIFEST, backend=backend.name, soc=backend.soc, seq_len=options.seq_len, q=options.q, prefix_sha256=""
     )
@@ -57,7 +57,7 @@ def _shares(folder: Path, one: Manifest, other: Manifest) -> bool:
         ({"backend": "qnn", "dtype": "f16"}, {"backend": "qnn", "dtype": "f32"}),
         ({"backend": "qnn", "dtype": "f16"}, {"backend": "xnnpack", "dtype": "f32"}),
         ({"backend": "qnn", "dtype": "f32"}, {"backend": "xnnpack", "dtype": "f32"}),
-        ({"backend": "qnn", "soc": "SM8650"}, {"backend": "qnn", "soc": "SM8550"}),
+        ({"backend": "qnn"}, {"backend": "qnn", "settings": {"soc": "SM8550"}}),
         ({"backend": "qnn", "quantize": "w8a16"}, {"backend": "qnn", "quantize": "w4a16"}),
         ({"backend": "xnnpack"}, {"backend": "portable"}),
         ({"quantize": "8da4w"}, {"quantize": "8da8w"}),

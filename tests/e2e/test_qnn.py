@@ -55,7 +55,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def compiled(wide: Path) -> CompileResult:
     before = dict(os.environ), torch.backends.mkldnn.enabled
-    result = compile_model(_options(wide, wide.parent / "wide.pte", soc="SM8550"))
+    result = compile_model(_options(wide, wide.parent / "wide.pte", settings={"soc": "SM8550"}))
     assert (dict(os.environ), torch.backends.mkldnn.enabled) == before, "the compilation left something behind"
     return result
 
@@ -161,8 +161,8 @@ def test_an_op_the_htp_lacks_is_named_with_its_place() -> None:
     [
         ({"quantize": "8da4w"}, "--backend qnn has no --quantize 8da4w. Hint: it has: none, w4a16, w8a16"),
         ({"quantize_embedding": 4}, "--backend qnn has no --quantize-embedding. Hint: leave it out"),
-        ({"backend": "xnnpack", "soc": "SM8650"}, "--soc is for --backend qnn; xnnpack has no chips"),
-        ({"soc": "SM1"}, "--soc names no known chip: 'SM1'"),
+        ({"backend": "xnnpack", "settings": {"soc": "SM8650"}}, "--soc is for --backend qnn; xnnpack has none"),
+        ({"settings": {"soc": "SM1"}}, "--soc names no known chip: 'SM1'"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str, wide: Path, tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Hints to install something can be pasted into a shell: they name packages that an index has."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from prgec.machine.extras import extra_hint
+
+ROOT = Path(__file__).parents[2]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+@pytest.mark.parametrize("extra", ["qnn", "gguf", "datasets"])
+def test_the_hint_names_what_the_extra_brings(extra: str) -> None:
+    hint = extra_hint(extra)
+    assert hint.startswith("pip install '")
+    (named,) = (Requirement(text) for text in re.findall("'([^']+)'", hint))
+    (wanted,) = map(Requirement, EXTRAS[extra])
+    assert (named.name, named.specifier, named.marker) == (wanted.name, wanted.specifier, None)
+
+
+def test_an_extra_that_is_none() -> None:
+    with pytest.raises(LookupError, match="no extra 'qnm'"):
+        extra_hint("qnm")
+
+
+def test_nobody_is_told_to_install_what_is_not_published() -> None:
+    """prgec is no name of the package index."""
+    texts = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("prgec/**/*.py"),
+        *ROOT.glob("backends/**/*.py"),
+    ]
+    assert [str(path) for path in texts if re.search(r"pip install ['\"]?prgec\b", path.read_text())] == []
