@@ -80,7 +80,8 @@ class Norm:
     sqrt(q) g_i / (r + floor), with r^2 a running mean of the squares of all g_i, corrected for its start at zero. The
     update lr/q sum_i g_i z_i of D weights then has length lr sqrt(D), whatever q and the scale of the loss, and less
     where the gradient is smaller than of late. g_i is odd in z_i, so its mean over draws of z_i is zero and r estimates
-    the norm of the gradient: Adam's scale kept as one number, as in `Meazo`, from every g_i instead of their mean.
+    the norm of the gradient: Adam's scale kept as one number, as in MEAZO (Dbouk, Gazagnadou, Reisser and Louizos, "On
+    Adaptivity in Zeroth-Order Optimization", arXiv 2605.03869), but from every g_i instead of their mean.
     With decay = 0 it is normalised gradient descent (Hazan, Levy and Shalev-Shwartz, arXiv 1507.02030) by random
     directions. The combination is ours. It needs no cap, for |g_i| < q / sqrt(1 - decay).
 
@@ -109,68 +110,7 @@ class Norm:
         return None
 
 
-@dataclass(frozen=True)
-class Clip:
-    """Projected gradients bounded one by one, so that one outlier moves the weights no further than any other step.
-
-    Zhang, Li, Thekumparampil, Oh and He, "DPZero" (arXiv 2310.09639), Algorithm 2, without its noise.
-
-    Attributes:
-        limit: Bound on |g_i|.
-    """
-
-    limit: float = 4.0
-
-    def coefficients(self, loss_plus_q: Float64Array, loss_minus_q: Float64Array, eps: float) -> Float64Array:
-        """Return the bounded projected gradients: f64[q]."""
-        return np.clip(Plain().coefficients(loss_plus_q, loss_minus_q, eps), -self.limit, self.limit)
-
-    def remark(self, q: int) -> str | None:
-        """Return None: it works for any q."""
-        return None
-
-
-@dataclass
-class Meazo:
-    """Projected gradients divided by the root of one running second moment, Adam's scale kept as a single number.
-
-    v_t = decay v_{t-1} + (1 - decay) (mean_i g_i)^2, corrected for its start at zero; g_i / (sqrt(v_t) + floor).
-    Dbouk, Gazagnadou, Reisser and Louizos, "On Adaptivity in Zeroth-Order Optimization" (arXiv 2605.03869).
-
-    Attributes:
-        decay: Share of the moment that survives a step.
-        floor: Added to the root.
-        cap: Bound on |g_i|, which the source does not have: the first steps know one or two values only.
-    """
-
-    decay: float = 0.99
-    floor: float = 1e-3
-    cap: float = 8.0
-    _moment: float = field(default=0.0, init=False)
-    _steps: int = field(default=0, init=False)
-
-    def coefficients(self, loss_plus_q: Float64Array, loss_minus_q: Float64Array, eps: float) -> Float64Array:
-        """Return scaled projected gradients, f64[q], and remember this step."""
-        g_q = Plain().coefficients(loss_plus_q, loss_minus_q, eps)
-        mean = float(ordered_mean(g_q))
-        self._steps += 1
-        self._moment = self.decay * self._moment + (1.0 - self.decay) * mean * mean
-        scale = np.sqrt(self._moment / (1.0 - self.decay**self._steps)) + self.floor
-        scaled_q: Float64Array = np.clip(g_q / scale, -self.cap, self.cap)
-        return scaled_q
-
-    def remark(self, q: int) -> str | None:
-        """Return None: it works for any q."""
-        return None
-
-
-ESTIMATORS: dict[str, Callable[[], Estimator]] = {
-    "plain": Plain,
-    "norm": Norm,
-    "std": Std,
-    "clip": Clip,
-    "meazo": Meazo,
-}
+ESTIMATORS: dict[str, Callable[[], Estimator]] = {"plain": Plain, "norm": Norm, "std": Std}
 # docs/decisions/010-default-estimator.md: at one lr for all tasks it is ahead of the others with an lr tuned for each.
 DEFAULT_ESTIMATOR = "norm"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from prgec.cli.main import main
 from prgec.errors import UsageError
-from prgec.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Clip, Meazo, Norm, Plain, Std, find_estimator
+from prgec.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Norm, Plain, Std, find_estimator
 
 PLUS, MINUS = np.array([1.10, 0.90, 1.00, 1.30]), np.array([1.00, 1.00, 1.00, 1.00])
 
@@ -75,32 +76,19 @@ def test_std_with_one_query_caps_and_says_so() -> None:
     assert Plain().remark(1) is None
 
 
-def test_clip_bounds_each_query() -> None:
-    np.testing.assert_allclose(Clip(limit=6.0).coefficients(PLUS, MINUS, 1e-2), [5.0, -5.0, 0.0, 6.0])
-
-
-def test_meazo_divides_by_a_running_moment_of_the_mean() -> None:
-    estimator, moment = Meazo(decay=0.9, floor=0.0, cap=100.0), 0.0
-    for step, scale in enumerate((1.0, 3.0, 0.5), 1):
-        g = scale * np.array([5.0, -5.0, 0.0, 15.0])
-        moment = 0.9 * moment + 0.1 * g.mean() ** 2
-        expected = g / np.sqrt(moment / (1 - 0.9**step))
-        found = estimator.coefficients(1.0 + scale * (PLUS - MINUS), MINUS, 1e-2)
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
-def test_meazo_survives_a_flat_start() -> None:
-    estimator = Meazo(cap=8.0)
-    assert not estimator.coefficients(np.ones(4), np.ones(4), 1e-2).any()
-    assert np.abs(estimator.coefficients(PLUS, MINUS, 1e-2)).max() <= 8.0
-
-
 def test_estimators_with_memory_are_not_shared() -> None:
-    assert find_estimator("meazo") is not find_estimator("meazo")
+    assert find_estimator("norm") is not find_estimator("norm")
 
 
 def test_table() -> None:
-    assert {"plain", "norm", "std"} <= set(ESTIMATORS)
+    assert set(ESTIMATORS) == {"plain", "norm", "std"}
     assert type(find_estimator(DEFAULT_ESTIMATOR)) is ESTIMATORS[DEFAULT_ESTIMATOR]
     with pytest.raises(UsageError, match="unknown estimator 'adam'.*known: plain, norm, std"):
         find_estimator("adam")
+
+
+def test_an_estimator_that_left_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "model.pte", "--data", "train.jsonl", "--estimator", "clip"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: Invalid value for '--estimator': 'clip' is not one of 'plain', 'norm', 'std'.")
+    assert told.count("\n") == 1

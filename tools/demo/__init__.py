@@ -1,1 +1,1 @@
-"""Parts of the demo generator: word lists, grammars, tokenizer, pretraining and the eager P-RGE study."""
+"""Parts of the demo generator: word lists, grammars, tokenizer and pretraining."""
