@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from prgec.backends.base import Backend
 from prgec.backends.lowering import lower
 from prgec.bench.feed_copies import FeedCopies
 from prgec.bench.options import BenchOptions, Cell
+from prgec.bench.sources import sources_sha256
 from prgec.bench.stock import stock_backend
 from prgec.bench.variants import Branch, Variant
 from prgec.compile.compiler import compile_model
@@ -33,19 +33,6 @@ from prgec.passes.spec import print_pipeline
 
 # Says what a program without manifest is for; a program with this method trains nothing.
 BENCH_METHOD = "prgec_bench"
-_PACKAGE = Path(__file__).resolve().parent.parent
-_SOURCES = (
-    "passes",
-    "backends",
-    "runtime_ops",
-    "frontend",
-    "compile",
-    "contract",
-    "bench/build.py",
-    "bench/feed_copies.py",
-    "bench/stock.py",
-    "bench/variants.py",
-)
 _PACKAGES = ("torch", "executorch", "torchao", "transformers")
 
 
@@ -102,7 +89,7 @@ def build(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
         num_labels=compile_options.num_labels,
         pipeline=print_pipeline(passes),
         versions={name: importlib.metadata.version(name) for name in _PACKAGES},
-        sources=_sources_sha256(),
+        sources=sources_sha256(__name__),
     )
     path = folder / f"{_sha256(json.dumps(asdict(recipe), sort_keys=True))[:16]}.pte"
     found = _find(path, recipe)
@@ -164,14 +151,6 @@ def _fingerprint(checkpoint: Checkpoint) -> str:
     """Name a checkpoint by what is cheap to read: hashing gigabytes would take as long as some measurements."""
     files = [(each.name, stat.st_size, stat.st_mtime_ns) for each in checkpoint.shards for stat in [each.stat()]]
     return _sha256(json.dumps([checkpoint.name, checkpoint.config, files], sort_keys=True))
-
-
-@cache
-def _sources_sha256() -> str:
-    """Hash of the compiler itself: a changed pass makes another program."""
-    roots = [_PACKAGE / name for name in _SOURCES]
-    files = [file for root in roots for file in (sorted(root.rglob("*.py")) if root.is_dir() else [root])]
-    return _sha256("".join(file.read_text(encoding="utf-8") for file in files))
 
 
 def _sha256(text: str) -> str:
