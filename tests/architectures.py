@@ -130,7 +130,7 @@ ARCHITECTURES = (
             attn_logit_softcapping=5.0,
             final_logit_softcapping=3.0,
         ),
-        "soft-capped attention and logits, every other layer a sliding window, tied embeddings",
+        "soft caps, a sliding window in every other layer, tied embeddings",
         14,
     ),
     Architecture(

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -95,10 +96,11 @@ def _is_good(row: Measured, bound: float) -> bool:
 
 def _page(rows: Sequence[Measured]) -> str:
     """The page: one line an architecture, then why each op that stays outside does."""
-    lines = [_INTRODUCTION, *_rows(rows), _OUTSIDE, _line(("Why", "Ops")), _line(("---", "---"))]
+    lines = [_INTRODUCTION, *_rows(rows), _OUTSIDE]
     for reason in sorted({reason for row in rows for _, _, reason in row.cpu_ops}):
         ops = sorted({op for row in rows for op, _, why in row.cpu_ops if why == reason})
-        lines.append(_line((reason, ", ".join(f"`{op}`" for op in ops))))
+        text = f"- {reason}: " + ", ".join(f"`{op}`" for op in ops)
+        lines += textwrap.wrap(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
 
 

@@ -1,0 +1,86 @@
+"""Every figure of the README leads to where it was measured, and every link in the documents leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+MAX_COLUMNS = 120
+_LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+_CODE = re.compile(r"^(```.*?^```|    .*?)$|`[^`]*`", re.M | re.S)
+
+
+def links_of(text: str) -> list[str]:
+    """Targets of the links in a document, those in code left out."""
+    return [match["target"] for match in _LINK.finditer(_CODE.sub("", text))]
+
+
+def anchors_of(text: str) -> set[str]:
+    """Anchors of a document's headings, as code hosts make them."""
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead_links(document: Path) -> list[str]:
+    """Relative links of a document that name no file, or no heading of one."""
+    dead = []
+    for target in links_of(document.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        path = document.parent / name if name else document
+        if name.startswith(("http:", "https:", "mailto:")):
+            continue
+        if not path.exists() or (anchor and anchor not in anchors_of(path.read_text(encoding="utf-8"))):
+            dead.append(target)
+    return dead
+
+
+def items_of(section: str) -> list[str]:
+    """Items of a section's list, each on one line."""
+    return [" ".join(item.split()) for item in re.findall(r"^- (.*?)(?=^- |^$)", section, re.M | re.S)]
+
+
+def without_source(items: list[str]) -> list[str]:
+    """Items with a figure and no link into docs/."""
+    figures = re.compile(r"(?<![\w.-])\d")
+    return [
+        item
+        for item in items
+        if figures.search(_LINK.sub("", _CODE.sub("", item))) and not any(t.startswith("docs/") for t in links_of(item))
+    ]
+
+
+def measured() -> str:
+    """The README's section of figures."""
+    return (ROOT / "README.md").read_text(encoding="utf-8").split("## What was measured\n")[1].split("\n## ")[0]
+
+
+def test_every_figure_of_the_readme_names_its_report() -> None:
+    items = items_of(measured())
+    assert len(items) >= 10
+    assert without_source(items) == []
+
+
+def test_a_figure_without_a_report_is_told() -> None:
+    bare, linked = "A step takes 0.9 s.", "A step takes 0.9 s ([report](docs/reports/x.md))."
+    assert without_source([bare, linked, "It follows MeZO: `parity.py --steps 5`."]) == [bare]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(document: Path) -> None:
+    assert dead_links(document) == []
+
+
+def test_a_dead_link_is_told(tmp_path: Path) -> None:
+    document = tmp_path / "a.md"
+    document.write_text("# One two\n[a](b.md) [b](#one-two) [c](a.md#three) [d](https://e.org) `[e](f)`\n")
+    assert dead_links(document) == ["b.md", "a.md#three"]
+
+
+@pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_lines_fit(document: Path) -> None:
+    lines = document.read_text(encoding="utf-8").splitlines()
+    assert [number for number, line in enumerate(lines, 1) if len(line) > MAX_COLUMNS] == []
