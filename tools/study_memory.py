@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from prgec.data.batches import training_batch
 from prgec.data.encode import Row
+from prgec.machine.memory import Growth
 from prgec.study.method import build_method
 
 SEQ_LENS, BATCH_SIZES = (64, 256), (1, 16)
@@ -88,25 +88,11 @@ def _steps(model: str, method: dict[str, Any], seq_len: int, batch_size: int, se
     tokens = np.random.default_rng(0).integers(3, 250, (batch_size, seq_len)).tolist()
     rows = [Row(tuple(each), (seq_len - 1,), (5,)) for each in tokens]
     batch = training_batch(rows, np.arange(batch_size), trained.program.manifest)
-    before = _anonymous_bytes()
-    peak, over = [before], threading.Event()
-
-    def watch() -> None:
-        while not over.wait(0.002):
-            peak[0] = max(peak[0], _anonymous_bytes())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    growth = Growth()
     for _ in range(STEPS):
         trained.step(batch, 1e-6)
-    over.set()
-    watcher.join()
-    sender.send(peak[0] - before)
-
-
-def _anonymous_bytes() -> int:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+    growth.pause()
+    sender.send(growth.bytes)
 
 
 def _random_model(folder: Path, width: int) -> str:

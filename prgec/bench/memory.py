@@ -11,13 +11,12 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 from prgec.bench.job import Job
 from prgec.errors import BackendError
+from prgec.machine.memory import process_memory
 
 _INTERVAL_S = 0.01
-_UNIT = 1024  # /proc/<pid>/status counts in kB
 
 
 @dataclass(frozen=True)
@@ -53,21 +52,10 @@ def measure(job: Job) -> Peak:
 
 def watch(process: subprocess.Popen[bytes]) -> Peak:
     """Sample a process until it ends."""
-    status = Path(f"/proc/{process.pid}/status")
     anon = rss = 0
     while process.poll() is None:
-        fields = _fields(status)
-        anon = max(anon, fields.get("RssAnon", 0))
-        rss = max(rss, fields.get("VmHWM", 0))
+        now = process_memory(process.pid)
+        anon = max(anon, now.anon_bytes)
+        rss = max(rss, now.peak_rss_bytes)
         time.sleep(_INTERVAL_S)
-    return Peak(anon * _UNIT, rss * _UNIT)
-
-
-def _fields(status: Path) -> dict[str, int]:
-    """Sizes in kB by name; empty for a process that is just ending."""
-    try:
-        lines = status.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return {}
-    pairs = (line.split(":", 1) for line in lines if line.endswith(" kB"))
-    return {name: int(value.split()[0]) for name, value in pairs}
+    return Peak(anon, rss)

@@ -38,15 +38,11 @@ def study(study: Path, out: Path | None, only: tuple[str, ...], as_json: bool) -
                 hint=f"known: {', '.join(each.name for each in spec.methods)}",
             )
     folder = out or Path("runs") / f"study-{study.stem}"
-    import torch
-
     from prgec.study.curves import plot_curves
     from prgec.study.report import report
     from prgec.study.results import Result
     from prgec.study.runner import run_study
 
-    if spec.threads:
-        torch.set_num_threads(spec.threads)
     console = stderr_console()
 
     def tell(done: int, total: int, result: Result) -> None:

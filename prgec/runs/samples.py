@@ -1,8 +1,7 @@
-"""What a run notes of itself for `prgec report`: answers before and after, and the memory it took."""
+"""What a run notes of its answers for `prgec report`: some before training, and the same after."""
 
 from __future__ import annotations
 
-import resource
 from typing import Any
 
 from prgec.data.eval_set import EvalSet
@@ -10,7 +9,6 @@ from prgec.data.rows_file import RowSet
 from prgec.training.evaluate import Evaluation
 
 MAX_SAMPLES = 12
-_KIBIBYTE = 1024
 
 
 def samples(eval_set: RowSet | None, before: Evaluation | None, after: Evaluation | None) -> list[dict[str, Any]]:
@@ -26,11 +24,6 @@ def samples(eval_set: RowSet | None, before: Evaluation | None, after: Evaluatio
     ]
     changed = [row for row in rows if row["before"] != row["after"]][: MAX_SAMPLES // 2]
     return [*changed, *(row for row in rows if row not in changed)][:MAX_SAMPLES]
-
-
-def peak_rss_bytes() -> int:
-    """Return the most memory the process ever had resident, mapped files included."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE
 
 
 def _right(references: tuple[str, ...], completion: str | None) -> str:

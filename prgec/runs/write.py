@@ -12,11 +12,12 @@ from prgec.contract.names import CONTRACT_VERSION
 from prgec.errors import NumericsError
 from prgec.formats.adapter import save_adapter
 from prgec.formats.run_folder import ADAPTER_NAME, PLOT_NAME, RunFolder
+from prgec.machine.memory import process_memory
 from prgec.report.plot import plot_run
 from prgec.runs.log import RunLog
 from prgec.runs.open import Opened
 from prgec.runs.result import RunResult
-from prgec.runs.samples import peak_rss_bytes, samples
+from prgec.runs.samples import samples
 from prgec.training.evaluate import Evaluation
 
 
@@ -56,7 +57,7 @@ def write_run(
             "base_sha256": manifest.base_sha256,
             "manifest": json.loads(manifest.to_json()),
             "samples": samples(opened.eval_set, result.before, result.after),
-            "peak_rss_bytes": peak_rss_bytes(),
+            "peak_rss_bytes": process_memory().peak_rss_bytes,
         }
     )
 

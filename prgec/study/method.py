@@ -11,9 +11,10 @@ from prgec.errors import UsageError
 from prgec.study.spec import Options
 from prgec.training.step import Steps
 
+COMPILED = "prge"
 # Kind -> `module:class`, imported when it is used.
 KINDS = {
-    "prge": "prgec.study.prge:Prge",
+    COMPILED: "prgec.study.prge:Prge",
     "mezo": "prgec.study.mezo:Mezo",
     "conmezo": "prgec.study.conmezo:ConMezo",
     "fo": "prgec.study.first_order:FirstOrder",
@@ -45,7 +46,7 @@ def build_method(model: str, options: Options, seed: int, where: Path) -> Method
         UsageError: If there is no such kind, or it does not take an option.
     """
     values = {name: value for name, value in options.items() if name not in ("kind", "lr", "schedule")}
-    kind = options.get("kind", "prge")
+    kind = options.get("kind", COMPILED)
     if kind not in KINDS:
         raise UsageError(f"unknown kind {kind!r}", where=where, hint=f"known: {', '.join(KINDS)}")
     module, name = KINDS[kind].split(":")
@@ -55,3 +56,9 @@ def build_method(model: str, options: Options, seed: int, where: Path) -> Method
     except TypeError as error:
         raise UsageError(f"kind {kind} cannot be made of {dict(options)}: {error}", where=where) from error
     return method
+
+
+def prepare(model: str, options: Options, where: Path) -> None:
+    """Make what runs of equal options share, so that processes forked later find it: the export of a compiled graph."""
+    if options.get("kind", COMPILED) == COMPILED:
+        build_method(model, options, 0, where)

@@ -13,6 +13,7 @@ from prgec.study.spec import Study, StudyTask
 
 # Scores are counts over a few hundred examples: smaller differences are rounding.
 TIE = 1e-9
+_MEGABYTE = 1e6
 # Tasks that both methods end up solving still show which one is faster: by the mean over the scores on dev on the way.
 _MEASURES: dict[str, Callable[[Result], float]] = {
     "test, end": lambda result: result.test_accuracy,
@@ -158,6 +159,7 @@ def options_table(study: Study, results: Sequence[Result]) -> str:
                 f"{fmean(each.steps for each in runs):.0f}",
                 f"{fmean(each.curve[-1].cpu_s for each in runs):.1f}",
                 f"{fmean(each.curve[-1].wall_s for each in runs):.1f}",
+                _megabytes([each.memory_bytes for each in runs if each.memory_bytes is not None]),
                 str(failures),
             ]
         )
@@ -170,7 +172,11 @@ def options_table(study: Study, results: Sequence[Result]) -> str:
         }
     )
     head = ["method", *(f"{task.name}: {' / '.join(names) or 'no search'}" for task in study.tasks)]
-    return _markdown([*head, "steps", "CPU s a run", "wall s a run", "diverged"], rows)
+    return _markdown([*head, "steps", "CPU s a run", "wall s a run", "most MB a step adds", "diverged"], rows)
+
+
+def _megabytes(sizes: Sequence[int]) -> str:
+    return f"{max(sizes) / _MEGABYTE:.0f}" if sizes else "-"
 
 
 def first_at(curve: Iterable[Point], target: float) -> Point | None:

@@ -44,7 +44,8 @@ class Result:
         curve: Scores on dev, the first before any step.
         test_accuracy: Share of test examples answered right in the end.
         test_loss: Mean loss on test in the end.
-        peak_bytes: Growth of the resident set over what the process held before the first step.
+        memory_bytes: The most memory that steps held above what the process held before the first; None where it was
+            not measured.
         failure: Why it stopped early; empty where it did not.
     """
 
@@ -57,7 +58,7 @@ class Result:
     curve: tuple[Point, ...]
     test_accuracy: float
     test_loss: float
-    peak_bytes: int
+    memory_bytes: int | None
     failure: str = ""
 
     @property
@@ -84,6 +85,9 @@ def read_results(path: Path) -> dict[str, Result]:
     for number, line in enumerate(lines, 1):
         try:
             raw = json.loads(line)
+            # The high-water mark of a process that had done other runs before.
+            if raw.pop("peak_bytes", None) is not None:
+                raw["memory_bytes"] = None
             raw["curve"] = tuple(Point(**point) for point in raw["curve"])
             result = Result(**raw)
         except (ValueError, TypeError, KeyError) as error:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prgec.cli.main import main
-from prgec.errors import DataError
-from prgec.study import runner
+from prgec.data.batches import Batch
+from prgec.errors import BackendError, DataError, UsageError
+from prgec.study.alone import train_alone
+from prgec.study.baseline import Baseline
+from prgec.study.eager import EagerProgram
+from prgec.study.method import KINDS
 from prgec.study.report import accuracy_table, comparison_table, first_at, options_table, price_table, speed_table
 from prgec.study.results import Point, Result, append_result, read_results
-from prgec.study.runner import run_study
+from prgec.study.runner import RESULTS_NAME, run_study
 from prgec.study.spec import Run, Study, read_study
 from tests.models import TinyLlama
 
@@ -68,27 +75,26 @@ def _result(
     rows: int = 48,
 ) -> Result:
     curve = (Point(0, 0.5, 1.0, 0.0, 0.0), Point(rows, dev, 0.9, 2.0, 1.0))
-    return Result(key, method, "film", {"lr": lr}, seed, 6, curve, test, 0.9, 100)
+    return Result(key, method, "film", {"lr": lr}, seed, 6, curve, test, 0.9, 7_000_000)
 
 
-def _fake_training(monkeypatch: pytest.MonkeyPatch, dev_of_lr: dict[float, float]) -> list[Run]:
-    done: list[Run] = []
+class _Trained:
+    """Knows what every learning rate scores on dev, and which runs it was asked for."""
 
-    def train(run: Run, study: Study) -> Result:
-        done.append(run)
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+
+    def __call__(self, run: Run, study: Study) -> Result:
+        self.runs.append(run)
         lr = run.options["lr"]
-        return _result(
-            run.key(study), method=run.method, seed=run.seed, dev=dev_of_lr[lr], test=1 - dev_of_lr[lr], lr=lr
-        )
-
-    monkeypatch.setattr(runner, "train", train)
-    return done
+        dev = {0.1: 0.3, 0.2: 0.7, 0.01: 0.5}[lr]
+        return _result(run.key(study), method=run.method, seed=run.seed, dev=dev, test=1 - dev, lr=lr)
 
 
-def test_dev_chooses_and_all_seeds_are_reported(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = _fake_training(monkeypatch, {0.1: 0.3, 0.2: 0.7, 0.01: 0.5})
-    results = run_study(read_study(path), tmp_path)
-    assert [(run.method, run.options["lr"], run.seed) for run in done] == [
+def test_dev_chooses_and_all_seeds_are_reported(path: Path, tmp_path: Path) -> None:
+    train = _Trained()
+    results = run_study(read_study(path), tmp_path, train=train)
+    assert [(run.method, run.options["lr"], run.seed) for run in train.runs] == [
         ("searched", 0.1, 0),
         ("searched", 0.1, 1),
         ("searched", 0.2, 0),
@@ -103,35 +109,33 @@ def test_dev_chooses_and_all_seeds_are_reported(path: Path, tmp_path: Path, monk
     ]
 
 
-def test_a_stopped_study_goes_on(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = _fake_training(monkeypatch, {0.1: 0.3, 0.2: 0.7, 0.01: 0.5})
-    run_study(read_study(path), tmp_path, should_stop=lambda: len(done) == 3)
-    assert len(done) == 3
+def test_a_stopped_study_goes_on(path: Path, tmp_path: Path) -> None:
+    train = _Trained()
+    run_study(read_study(path), tmp_path, train=train, should_stop=lambda: len(train.runs) == 3)
+    assert len(train.runs) == 3
     # A crash in the middle of a line loses that run alone.
-    with (tmp_path / runner.RESULTS_NAME).open("a") as file:
+    with (tmp_path / RESULTS_NAME).open("a") as file:
         file.write('{"key": "half')
-    run_study(read_study(path), tmp_path)
-    assert len(done) == 8
-    assert len({(run.method, run.options["lr"], run.seed) for run in done}) == 8
-    assert len(run_study(read_study(path), tmp_path)) == 6
-    assert len(done) == 8
+    run_study(read_study(path), tmp_path, train=train)
+    assert len(train.runs) == 8
+    assert len({(run.method, run.options["lr"], run.seed) for run in train.runs}) == 8
+    assert len(run_study(read_study(path), tmp_path, train=train)) == 6
+    assert len(train.runs) == 8
 
 
-def test_equal_runs_are_done_once_and_reported_under_every_name(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_runs_are_done_once_and_reported_under_every_name(path: Path, tmp_path: Path) -> None:
     other = path.with_name("twins.toml")
     other.write_text(TEXT + TEXT[TEXT.index("[methods.fixed]") :].replace("fixed", "twin"))
-    done = _fake_training(monkeypatch, {0.1: 0.3, 0.2: 0.7, 0.01: 0.5})
-    results = run_study(read_study(other), tmp_path, only=["fixed", "twin"])
-    assert len(done) == 3
+    train = _Trained()
+    results = run_study(read_study(other), tmp_path, train=train, only=["fixed", "twin"])
+    assert len(train.runs) == 3
     assert [each.method for each in results] == ["fixed"] * 3 + ["twin"] * 3
 
 
-def test_only_some_methods(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = _fake_training(monkeypatch, {0.1: 0.3, 0.2: 0.7, 0.01: 0.5})
-    run_study(read_study(path), tmp_path, only=["fixed"])
-    assert {run.method for run in done} == {"fixed"}
+def test_only_some_methods(path: Path, tmp_path: Path) -> None:
+    train = _Trained()
+    run_study(read_study(path), tmp_path, train=train, only=["fixed"])
+    assert {run.method for run in train.runs} == {"fixed"}
 
 
 def test_damaged_results(tmp_path: Path) -> None:
@@ -140,6 +144,46 @@ def test_damaged_results(tmp_path: Path) -> None:
     append_result(path, _result())
     with pytest.raises(DataError, match="line 1 is not a result"):
         read_results(path)
+
+
+def test_memory_of_older_results_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    append_result(path, _result())
+    path.write_text(path.read_text().replace('"memory_bytes"', '"peak_bytes"'))
+    assert read_results(path)["k"].memory_bytes is None
+
+
+class _Hungry(Baseline):
+    """Holds so many MB for a moment in every step."""
+
+    def __init__(self, model: str, *, seed: int, megabytes: int) -> None:
+        super().__init__(EagerProgram(model, space="lora-fa", seed=seed, batch_size=2), rows_per_step=4)
+        self._megabytes = megabytes
+
+    def _train(self, batch: Batch, lr: float) -> float:
+        if not self._megabytes:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return float(len(b"x" * self._megabytes * 2**20))
+
+
+@pytest.fixture
+def hungry(path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Run]:
+    monkeypatch.setitem(KINDS, "hungry", f"{__name__}:_Hungry")
+    task = read_study(path).tasks[0]
+    return lambda megabytes: Run("hungry", task, {"kind": "hungry", "lr": 0.1, "megabytes": megabytes}, 0)
+
+
+def test_each_run_has_its_own_memory(path: Path, hungry: Callable[[int], Run]) -> None:
+    found = [train_alone(hungry(megabytes), read_study(path)).memory_bytes or 0 for megabytes in (300, 50, 150)]
+    assert found == [pytest.approx(megabytes * 2**20, abs=20e6) for megabytes in (300, 50, 150)]
+
+
+def test_a_run_that_dies_or_fails_is_told(path: Path, hungry: Callable[[int], Run]) -> None:
+    study = read_study(path)
+    with pytest.raises(BackendError, match="hungry on film, seed 0, ended with code -9. Hint: was there enough memory"):
+        train_alone(hungry(0), study)
+    with pytest.raises(UsageError, match="unknown optimizer 'lion'"):
+        train_alone(replace(hungry(1), options={"kind": "fo", "optimizer": "lion", "lr": 0.1}), study)
 
 
 def test_tables(path: Path) -> None:
@@ -159,7 +203,7 @@ def test_tables(path: Path) -> None:
     assert "| fixed | never (0 of 3) |" in price_table(study, results)
     # Two searched runs get there at the end of 48 rows, one never does; fixed never does in 96.
     assert "| searched / fixed | 0.50 (0.0k / 0.1k) | 0.50 |" in speed_table(study, results)
-    assert "| searched | 0.2 | 6 | 1.0 | 2.0 | 0 |" in options_table(study, results)
+    assert "| searched | 0.2 | 6 | 1.0 | 2.0 | 7 | 0 |" in options_table(study, results)
     assert first_at(results[0].curve, 0.95) is None
 
 
@@ -177,6 +221,7 @@ def test_command(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (0, 12, 24, 36, 48),
     }
     assert all(curve[0]["loss"] != curve[-1]["loss"] for curve in curves)
+    assert all(0 < json.loads(line)["memory_bytes"] < 1e9 for line in lines)
     assert "| searched |" in (tmp_path / "out" / "report.md").read_text()
     assert (tmp_path / "out" / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert main(["study", str(path), "--only", "nobody"]) == 2

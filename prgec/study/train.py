@@ -1,0 +1,120 @@
+"""One run of a study: trains a method on a task to the end of the budget, and scores it on the way."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from prgec.data.dataset import load_dataset
+from prgec.data.encode import Row, encode_items
+from prgec.data.eval_set import EvalSet, encode_row_set
+from prgec.errors import DataError, NumericsError
+from prgec.machine.memory import Growth
+from prgec.study.method import Method, build_method
+from prgec.study.results import Point, Result
+from prgec.study.spec import Run, Study, StudyTask
+from prgec.training.evaluate import Evaluation, evaluate
+from prgec.training.loop import TrainingLoop
+from prgec.training.schedules import DEFAULT_SCHEDULE, Rates
+
+
+def train(run: Run, study: Study) -> Result:
+    """Do one run.
+
+    Raises:
+        DataError: If a file cannot be read or holds no choices to score.
+        UsageError: If the method cannot be made of its options.
+    """
+    method = build_method(study.model, run.options, run.seed, study.path)
+    data = _Data.load(run.task, method)
+    course = _Course(method, data, run, study)
+    failure = ""
+    try:
+        course.go()
+    except NumericsError as error:
+        failure = error.what
+    test = course.score(data.test)
+    return Result(
+        key=run.key(study),
+        method=run.method,
+        task=run.task.name,
+        options=dict(run.options),
+        seed=run.seed,
+        steps=course.steps_done,
+        curve=tuple(course.curve),
+        test_accuracy=test.accuracy or 0.0,
+        test_loss=test.loss,
+        memory_bytes=course.memory_bytes,
+        failure=failure,
+    )
+
+
+@dataclass(frozen=True)
+class _Data:
+    """A task encoded for one method."""
+
+    train: list[Row]
+    dev: EvalSet
+    test: EvalSet
+
+    @classmethod
+    def load(cls, task: StudyTask, method: Method) -> _Data:
+        program = method.program
+        sets = {split: load_dataset(getattr(task, split), task.task) for split in ("train", "dev", "test")}
+        rows = encode_items(sets["train"].examples, program.tokenizer, program.manifest)
+        dev, test = (encode_row_set(sets[split], program.tokenizer, program.manifest) for split in ("dev", "test"))
+        for split, rows_of in (("dev", dev), ("test", test)):
+            if not rows_of.examples or max(map(len, rows_of.choices), default=0) < 2:
+                raise DataError(
+                    "a study scores choices, and there are none",
+                    where=getattr(task, split),
+                    hint="name the task of the data with task = ...",
+                )
+        return cls(rows, dev, test)
+
+
+class _Course:
+    """One run on its way."""
+
+    def __init__(self, method: Method, data: _Data, run: Run, study: Study) -> None:
+        self.method, self.data = method, data
+        schedule = str(run.options.get("schedule", DEFAULT_SCHEDULE))
+        num_steps = max(1, study.forward_rows // method.rows_per_step)
+        rates = Rates(num_steps, float(run.options["lr"]), schedule)
+        self.loop = TrainingLoop(method, data.train, method.program.manifest, run.seed, rates)
+        self.steps_per_eval = max(1, study.eval_every // method.rows_per_step)
+        self.curve: list[Point] = []
+        self.steps_done = 0
+        self.memory_bytes: int | None = None
+
+    def go(self) -> None:
+        """Train to the end of the budget, scoring dev on the way.
+
+        Raises:
+            NumericsError: If training diverges; the curve then ends with what was reached.
+        """
+        self._note()
+        growth = Growth()
+        for result in self.loop:
+            self.steps_done = result.step
+            if result.step % self.steps_per_eval == 0 or result.step == self.loop.rates.steps:
+                growth.pause()
+                self.memory_bytes = growth.bytes
+                self._note()
+                growth.go_on()
+
+    def score(self, rows: EvalSet) -> Evaluation:
+        """Score the present weights; weights that give no number answer nothing right."""
+        try:
+            found = evaluate(self.method.program, rows)
+        except NumericsError:
+            return Evaluation(math.log(self.method.program.manifest.vocab_size), 0.0, len(rows.answers), 0, 0.0)
+        assert found is not None, "nothing stops it"
+        return found
+
+    def _note(self) -> None:
+        self.method.flush()
+        found = self.score(self.data.dev)
+        rows = self.steps_done * self.method.rows_per_step
+        wall, cpu = round(self.loop.wall_seconds, 4), round(self.loop.cpu_seconds, 4)
+        self.curve.append(Point(rows, found.accuracy or 0.0, found.loss, wall, cpu))

@@ -1,0 +1,53 @@
+"""Memory is what the kernel says; growth counts what is added, and nothing else."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+from prgec.machine.memory import Growth, process_memory, resident_memory_bytes
+
+MB = 2**20
+
+
+def test_growth_counts_what_is_held_for_a_moment() -> None:
+    growth = Growth()
+    held = b"x" * 200 * MB
+    del held
+    growth.pause()
+    assert 195 * MB < growth.bytes < 230 * MB
+
+
+def test_what_was_freed_before_hides_nothing() -> None:
+    # Small blocks stay with the process when they are freed, and would be used again.
+    held: list[bytes] = [b"%d" % number * 100 for number in range(300_000)]
+    size = sum(map(len, held))
+    held.clear()
+    growth = Growth()
+    held += [b"%d" % number * 100 for number in range(300_000)]
+    growth.pause()
+    assert 0.9 * size < growth.bytes < 1.5 * size
+
+
+def test_growth_leaves_out_pauses_and_files(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"w" * 100 * MB)
+    growth = Growth()
+    with (tmp_path / "file").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert sum(mapped[place] for place in range(0, len(mapped), 4096))
+        growth.pause()
+    held = b"x" * 300 * MB
+    del held
+    growth.go_on()
+    growth.pause()
+    assert growth.bytes < 30 * MB
+
+
+def test_a_process_that_is_no_more_holds_nothing() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert process_memory(pid).rss_bytes == 0
+    assert process_memory(os.getpid()).anon_bytes > MB
+    assert resident_memory_bytes() > 10 * MB
