@@ -15,7 +15,8 @@ Rows come as ((i*2 + s)*B + b), so the B rows of one copy are neighbours and the
 
 Requires: sites from inject-lora-fa, N a multiple of 2q. Ensures: one bmm a site.
 Numerics: ROUNDING (the same products, blocked differently).
-Why: papers/003 sections 3.1 and 3.2: outer- and inner-loop parallelisation read W and A once for all 2q replicas.
+Why: outer- and inner-loop parallelisation read W and A once for all 2q replicas (Gao et al., "Enabling Efficient
+On-Device Fine-Tuning of LLMs Using Only Inference Engines", sections 3.1 and 3.2).
 """
 
 from __future__ import annotations

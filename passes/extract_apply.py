@@ -7,12 +7,11 @@ eps is zero. The very same nodes run in both methods, so replaying a journal wit
 from __future__ import annotations
 
 import torch
-from torch.fx import Graph, GraphModule, Node
 
 from prgec.contract.names import APPLY_INPUTS
 from prgec.errors import InternalError
 from prgec.passes.program import GraphProgram
-from prgec.passes.rewrite import Rewriter
+from prgec.passes.rewrite import Rewriter, copy_returning
 
 _ZERO = "prge_zero"
 
@@ -26,11 +25,7 @@ def extract_apply(program: GraphProgram) -> GraphProgram:
     Raises:
         InternalError: If the updates depend on a row.
     """
-    graph = Graph()
-    copies: dict[Node, Node] = {}
-    graph.graph_copy(program.graph, copies)
-    graph.output(())
-    apply = GraphProgram(GraphModule(program.module, graph))
+    apply = copy_returning(program, ())
     rewriter = Rewriter(apply, "extract-apply")
     _zero_eps(apply, rewriter)
     apply.finish()
@@ -50,4 +45,4 @@ def _zero_eps(apply: GraphProgram, rewriter: Rewriter) -> None:
     first = next(node for node in apply.graph.nodes if node.op != "placeholder")
     with rewriter.before(first):
         zero = rewriter.constant(_ZERO, torch.zeros(()))
-    eps.replace_all_uses_with(zero)
+    rewriter.redirect(eps, zero)

@@ -8,12 +8,11 @@ very model that is trained.
 from __future__ import annotations
 
 import torch
-from torch.fx import Graph, GraphModule, Node
 
 from prgec.contract.names import TARGETS_INPUT
 from prgec.errors import InternalError
 from prgec.passes.program import GraphProgram
-from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.rewrite import Rewriter, copy_returning, erase_dead
 
 aten = torch.ops.aten
 
@@ -27,19 +26,16 @@ def extract_next_tokens(program: GraphProgram) -> GraphProgram:
     Raises:
         InternalError: If the graph has no logits in front of its loss.
     """
-    graph = Graph()
-    graph.output(graph.graph_copy(program.graph, {}))
-    generator = GraphProgram(GraphModule(program.module, graph))
-    rewriter = Rewriter(generator, "extract-next-tokens")
-    found = list(generator.calls(aten.log_softmax.int, aten._log_softmax.default))
+    found = list(program.calls(aten.log_softmax.int, aten._log_softmax.default))
     if not found:
         raise InternalError("the graph has no log_softmax, so its logits cannot be told")
-    logits = found[-1].args[0]
-    assert isinstance(logits, Node)
-    end = next(node for node in generator.graph.nodes if node.op == "output")
+    generator = copy_returning(program, found[-1:])
+    rewriter = Rewriter(generator, "extract-next-tokens")
+    end = generator.graph.output_node()
+    (scores,) = end.all_input_nodes
     with rewriter.before(end):
-        tokens_NK = rewriter.call(aten.argmax.default, logits, -1)
-    end.args = ((tokens_NK,),)
+        tokens_NK = rewriter.call(aten.argmax.default, scores.args[0], -1)
+    rewriter.return_values([tokens_NK])
     erase_dead(generator)
     for node in generator.placeholders():
         if node.target == TARGETS_INPUT:

@@ -7,12 +7,12 @@ its result as one more input, `hidden`. A driver that keeps results of `prefix` 
 from __future__ import annotations
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Node
 
 from prgec.contract.names import HIDDEN_INPUT
 from prgec.errors import InternalError
 from prgec.passes.program import TOKENS, GraphProgram
-from prgec.passes.rewrite import Rewriter
+from prgec.passes.rewrite import Rewriter, copy_returning, erase_dead
 from prgec.passes.share_prefix import CUT_META
 
 
@@ -33,7 +33,7 @@ def extract_prefix(program: GraphProgram) -> GraphProgram:
     prefix = _copy_up_to(program, hidden)
     rewriter = Rewriter(program, "extract-prefix")
     entry = rewriter.input_like(HIDDEN_INPUT, hidden)
-    view.replace_input_with(hidden, entry)
+    rewriter.feed(view, hidden, entry)
     program.finish()
     return prefix
 
@@ -44,22 +44,15 @@ def find_shared_prefix(program: GraphProgram) -> Node | None:
 
 
 def _copy_up_to(program: GraphProgram, hidden: Node) -> GraphProgram:
-    graph = Graph()
-    copies: dict[Node, Node] = {}
-    graph.graph_copy(program.graph, copies)
-    graph.output((copies[hidden],))
-    for node in reversed(list(graph.nodes)):
-        # Updates of the state too: the prefix has none.
-        if node.op == "call_function" and not node.users:
-            graph.erase_node(node)
-    prefix = GraphProgram(GraphModule(program.module, graph))
+    prefix = copy_returning(program, [hidden])
+    # The prefix has no state.
+    erase_dead(prefix, updates_too=True)
     prefix.finish()
     tokens = prefix.placeholder(TOKENS)
     assert tokens is not None
     rows = next(user for user in tokens.users if user.target is torch.ops.aten.slice.Tensor)
     rewriter = Rewriter(prefix, "extract-prefix")
-    tokens.meta["val"] = rows.meta["val"]
-    rewriter.replace(rows, tokens)
+    rewriter.take_over(tokens, rows)
     for node in prefix.placeholders():
         if node is not tokens:
             rewriter.erase(node)

@@ -13,8 +13,9 @@ Any shape is a site: O != D (GQA k and v, MLP), with and without bias.
 
 Requires: no site yet. Ensures: every target matched something.
 Numerics: EXACT while B is zero.
-Why: papers/003 Appendix B (Table 7): LoRA-FA is the parameterisation zeroth order learns best with; only B changes,
-so 2q perturbed copies cost 2q * r * O floats a site and W and A are read once for all rows.
+Why: only B changes, so 2q perturbed copies cost 2q * r * O floats a site, and W and A are read once for all rows. It is
+bought for this, not for accuracy: Gao et al., "Enabling Efficient On-Device Fine-Tuning of LLMs Using Only Inference
+Engines", appendix B (Table 7), see it a point ahead of LoRA, DoRA and VeRA; docs/reports/study-spaces.md sees it last.
 """
 
 from __future__ import annotations

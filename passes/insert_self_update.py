@@ -9,7 +9,7 @@ After, state=seeded (one master; noise is drawn again from the counter-based gen
     ...  M' = M - lr/q * sum_i g_i z_i;  copy_(M, M')
     %n: f32[q, r, O] = prge.randn(seed, step, site, q, [r, O])    z of this step
     ...  copies = [M' + eps z_i, M' - eps z_i]                    f32[2q, r, O]
-After, state=dual (papers/003 Algorithm 2; 2q copies kept, noise recovered as (B+ - B-) / 2 eps):
+After, state=dual (2q copies kept, noise recovered as (B+ - B-) / 2 eps):
     ...  M' = (B+ + B-)/2 - lr/(q eps_prev) * sum_i g_i (B+_i - B-_i)/2
     ...  copy_(B, [M' + eps z_i, M' - eps z_i]); copy_(eps_prev, eps)
 
@@ -17,7 +17,8 @@ Adds the inputs g f32[q], lr f32[], eps f32[], seed i64[], step i64[].
 
 Requires: sites from dualize. Ensures: every site's B is written once.
 Numerics: CHANGES (this is the training step; with g = 0 and eps = 0 the losses are those of the graph before).
-Why: an inference runtime has no optimiser, but it has buffers and arithmetic.
+Why: an inference runtime has no optimiser, but it has buffers and arithmetic. Dual state is the module of Gao et al.,
+"Enabling Efficient On-Device Fine-Tuning of LLMs Using Only Inference Engines", section 3.3 (Algorithm 2).
 """
 
 from __future__ import annotations

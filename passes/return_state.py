@@ -31,6 +31,7 @@ from torch.fx.node import Argument
 
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram, is_mutation
+from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
 from prgec.passes.sites import writes
 
@@ -59,19 +60,21 @@ class ReturnState(Pass):
 
     def run(self, program: GraphProgram) -> PassResult:
         """Extend the output node."""
-        output = next(iter(program.graph.find_nodes(op="output")))
-        returned = output.args[0]
-        assert isinstance(returned, (list, tuple))
+        returned = _returned(program)
         missing = [value for value in _masters(program) if value not in returned]
-        output.args = ((*returned, *missing),)
+        Rewriter(program, self.name).return_values([*returned, *missing])
         return PassResult(program, bool(missing), len(missing))
 
     def ensures(self, program: GraphProgram) -> list[str]:
         """Every master comes out."""
-        output = next(iter(program.graph.find_nodes(op="output")))
-        returned = output.args[0]
-        assert isinstance(returned, (list, tuple))
+        returned = _returned(program)
         return [f"{b} is not returned" for write, b in writes(program) if write.args[1] not in returned]
+
+
+def _returned(program: GraphProgram) -> Sequence[Argument]:
+    returned = program.graph.output_node().args[0]
+    assert isinstance(returned, (list, tuple))
+    return returned
 
 
 def _masters(program: GraphProgram) -> list[Argument]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import Argument, map_arg
 
@@ -144,6 +144,19 @@ class Rewriter:
         self._describe(entry, node.meta["val"].new_empty(node.meta["val"].shape))
         return entry
 
+    def feed(self, node: Node, old: Node, new: Node) -> None:
+        """Let `node` read `new` where it reads `old`; `refresh` it once all of its inputs are right."""
+        node.replace_input_with(old, new)
+
+    def take_over(self, entry: Node, node: Node) -> None:
+        """Leave `node` to the caller: the input `entry` gets its shape and dtype, and takes its place."""
+        entry.meta["val"] = node.meta["val"]
+        self.replace(node, entry)
+
+    def return_values(self, values: Sequence[Argument]) -> None:
+        """Let the graph return `values`."""
+        self.program.graph.output_node().args = (tuple(values),)
+
     def set_arg(self, node: Node, index: int, value: Argument) -> None:
         """Change one argument in place and recompute the node's value."""
         node.update_arg(index, value)
@@ -204,11 +217,25 @@ class Rewriter:
                     node.meta[key] = self._anchor.meta[key]
 
 
-def erase_dead(program: GraphProgram) -> int:
-    """Erase calls whose results nobody reads and that change no state; return how many there were."""
+def copy_returning(program: GraphProgram, values: Sequence[Node]) -> GraphProgram:
+    """Return a copy of a graph that returns `values` of it; the tensors are shared."""
+    graph = Graph()
+    copies: dict[Node, Node] = {}
+    graph.graph_copy(program.graph, copies)
+    graph.output(tuple(copies[value] for value in values))
+    return GraphProgram(GraphModule(program.module, graph))
+
+
+def erase_dead(program: GraphProgram, *, updates_too: bool = False) -> int:
+    """Erase calls whose results nobody reads; return how many there were.
+
+    Args:
+        program: Graph to edit in place.
+        updates_too: Whether calls that change state go as well.
+    """
     count = 0
     for node in reversed(list(program.graph.nodes)):
-        if node.op == "call_function" and not node.users and not is_mutation(node):
+        if node.op == "call_function" and not node.users and (updates_too or not is_mutation(node)):
             program.graph.erase_node(node)
             count += 1
     return count

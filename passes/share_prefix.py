@@ -125,17 +125,18 @@ def _narrow(program: GraphProgram, rewriter: Rewriter, prefix: list[Node], num_r
         first_rows = rewriter.call(aten.slice.Tensor, tokens, 0, 0, batch)
     tables: dict[Node, Node] = {}
     for node in prefix:
-        node.replace_input_with(tokens, first_rows)
+        rewriter.feed(node, tokens, first_rows)
         for table in [each for each in node.all_input_nodes if _is_expanded_table(each, prefix, num_rows)]:
             if table not in tables:
                 with rewriter.before(node):
                     sizes = [batch, *list(table.args[1])[1:]]  # type: ignore[arg-type]
                     tables[table] = rewriter.call(aten.expand.default, table.args[0], sizes)
-            node.replace_input_with(table, tables[table])
+            rewriter.feed(node, table, tables[table])
         if node.target in _SIZED_OPS:
             sizes = list(node.args[1])  # type: ignore[arg-type]
             if sizes and sizes[0] == num_rows:
-                node.update_arg(1, [batch, *sizes[1:]])
+                rewriter.set_arg(node, 1, [batch, *sizes[1:]])
+                continue
         rewriter.refresh(node)
     if not is_same_size(shape_of(prefix[-1])[0], batch):
         raise PassError(

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 import torch
 
+import prgec.passes
 from prgec.errors import InternalError
 from prgec.passes.program import GraphProgram, is_mutation
 from prgec.passes.rewrite import RULE_META, Rewriter, erase_dead
 from tests.passes.builder import GraphBuilder
 
 aten = torch.ops.aten
+PASSES_FOLDER = Path(prgec.passes.__file__).parent
+# Calls that make, rewire or remove nodes; those of the second row only where the receiver is a graph.
+EDITS = {
+    *("update_arg", "update_kwarg", "insert_arg", "replace_input_with", "replace_all_uses_with", "erase_node"),
+    *("prepend", "node_copy", "graph_copy", "create_node", "call_function", "call_method", "call_module"),
+    *("inserting_before", "inserting_after", "eliminate_dead_code", "_replace_input_with", "_update_args_kwargs"),
+}
+EDITS_OF_GRAPHS = {"placeholder", "output", "get_attr", "append"}
+# Node attributes nobody else assigns; a mark in `meta` is no edit, a value is.
+FIELDS = {"args", "kwargs", "target", "op"}
 
 
 def test_new_nodes_inherit_the_source_line_and_name_their_rule() -> None:
@@ -84,3 +98,50 @@ def test_state_names_come_in_order_of_first_use() -> None:
         b.call(aten.copy_.default, value, values[2])
     program: GraphProgram = b.done(*values)
     assert program.state_names() == ["z", "a"]
+
+
+def edits_of(source: str) -> list[str]:
+    """Lines of a file that edit a graph by hand."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            name = _last_name(node.func)
+            receiver = _last_name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+            is_edit = name in EDITS or name == "Graph" or (name in EDITS_OF_GRAPHS and receiver == "graph")
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            is_edit = node.attr in FIELDS
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            is_edit = _last_name(node.value) == "meta" and isinstance(node.slice, ast.Constant)
+        else:
+            continue
+        if is_edit:
+            found.append(f"{node.lineno}: {ast.unparse(node)}")
+    return found
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+# program.py unlifts a graph before any pass sees it, and clears up behind each.
+@pytest.mark.parametrize("name", sorted({path.stem for path in PASSES_FOLDER.glob("*.py")} - {"rewrite", "program"}))
+def test_only_the_rewriter_edits_graphs(name: str) -> None:
+    assert edits_of((PASSES_FOLDER / f"{name}.py").read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "node.update_arg(1, x)",
+        "node.replace_all_uses_with(new)",
+        "program.graph.erase_node(node)",
+        "graph.output(())",
+        "program.graph.get_attr(name)",
+        "anchor.prepend(node)",
+        "graph = torch.fx.Graph()",
+        "end.args = (x,)",
+        "node.meta['val'] = value",
+    ],
+)
+def test_every_way_to_edit_a_graph_is_seen(line: str) -> None:
+    assert len(edits_of(f"def f():\n    {line}\n")) == 1
