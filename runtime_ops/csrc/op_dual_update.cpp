@@ -92,25 +92,34 @@ bool resize_out(const Tensor& master, int64_t q, Tensor& out) {
   return executorch::runtime::resize_tensor(out, {sizes, 3}) == Error::Ok;
 }
 
-Tensor& dual_update_out(
+// Reports to `ctx` what does not follow the schema.
+bool check_arguments(
     KernelRuntimeContext& ctx, const Tensor& master, const Tensor& g, const Tensor& lr, const Tensor& eps,
     const Tensor& seed, const Tensor& step, int64_t site, Tensor& out) {
   ET_KERNEL_CHECK_MSG(
       ctx, is_contiguous(master, ScalarType::Float, 2) && is_contiguous(g, ScalarType::Float, 1) && g.numel() > 0,
-      InvalidArgument, out, "prge::dual_update: master must be float32[r, out] and g float32[q] with q >= 1");
+      InvalidArgument, false, "prge::dual_update: master must be float32[r, out] and g float32[q] with q >= 1");
   ET_KERNEL_CHECK_MSG(
-      ctx, is_contiguous(lr, ScalarType::Float, 0) && is_contiguous(eps, ScalarType::Float, 0), InvalidArgument, out,
+      ctx, is_contiguous(lr, ScalarType::Float, 0) && is_contiguous(eps, ScalarType::Float, 0), InvalidArgument, false,
       "prge::dual_update: lr and eps must be float32 of rank 0");
   ET_KERNEL_CHECK_MSG(
-      ctx, is_contiguous(seed, ScalarType::Long, 0) && is_contiguous(step, ScalarType::Long, 0), InvalidArgument, out,
+      ctx, is_contiguous(seed, ScalarType::Long, 0) && is_contiguous(step, ScalarType::Long, 0), InvalidArgument, false,
       "prge::dual_update: seed and step must be int64 of rank 0");
-  ET_KERNEL_CHECK_MSG(ctx, is_site(site), InvalidArgument, out, "prge::dual_update: site is outside [0, 2^32)");
+  ET_KERNEL_CHECK_MSG(ctx, is_site(site), InvalidArgument, false, "prge::dual_update: site is outside [0, 2^32)");
   ET_KERNEL_CHECK_MSG(
       ctx,
       out.scalar_type() == ScalarType::Float && resize_out(master, g.numel(), out) &&
           executorch::runtime::tensor_is_default_dim_order(out),
-      InvalidArgument, out, "prge::dual_update: out must be float32[2q, r, out]");
+      InvalidArgument, false, "prge::dual_update: out must be float32[2q, r, out]");
+  return true;
+}
 
+Tensor& dual_update_out(
+    KernelRuntimeContext& ctx, const Tensor& master, const Tensor& g, const Tensor& lr, const Tensor& eps,
+    const Tensor& seed, const Tensor& step, int64_t site, Tensor& out) {
+  if (!check_arguments(ctx, master, g, lr, eps, seed, step, site, out)) {
+    return out;
+  }
   const int64_t now = int_of(step);
   const int64_t before = static_cast<int64_t>(static_cast<uint64_t>(now) - 1u);
   const Call call = {

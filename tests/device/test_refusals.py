@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,3 +63,46 @@ def test_rows_of_another_tokenizer_are_refused(make: Callable[..., Drivers], tmp
     result = drivers.cpp(rows=tmp_path / "bad")
     assert result.returncode == 4
     assert "the rows were made with another tokenizer" in result.stderr
+
+
+# What stands for `q_proj` in a manifest: bytes that are no UTF-8, and characters that steer a terminal.
+NAMES = {
+    "no UTF-8": (b"q\xff\xferoj", "is not valid JSON"),
+    "escape": (rb"\u001b", "the program has no state"),
+    "control in one character": (rb"\u009b", "the program has no state"),
+    "right to left": (rb"\u202e", "the program has no state"),
+    "cut short": ("qqqqqë".encode()[:6], "is not valid JSON"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_from_a_file_are_printed_as_printable_text(
+    make: Callable[..., Drivers], name: str, tmp_path: Path
+) -> None:
+    drivers = make(eval_rows=None, eval_every=0)
+    wanted, message = NAMES[name]
+    data = drivers.options.program.read_bytes()
+    at = data.index(b"q_proj", data.index(b'"sites"'))
+    bad = tmp_path / "bad.pte"
+    bad.write_bytes(data[:at] + wanted + data[at + 6 :])
+    _assert_printable(drivers, bad, message)
+
+
+def test_a_name_of_a_method_is_printed_as_printable_text(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make(eval_rows=None, eval_every=0)
+    data = drivers.options.program.read_bytes()
+    bad = tmp_path / "bad.pte"
+    bad.write_bytes(data.replace(b"\x07\0\0\0forward\0", b"\x07\0\0\0f\xff\x1b[31m\0"))
+    assert bad.read_bytes() != data
+    _assert_printable(drivers, bad, "cannot load method forward")
+
+
+def _assert_printable(drivers: Drivers, program: Path, message: str) -> None:
+    """Also in what ExecuTorch itself has to say."""
+    for environment in ({}, {"PRGEC_DEBUG": "1"}):
+        command = [str(drivers.executable), *map(str, drivers.arguments(program=program))]
+        done = subprocess.run(command, capture_output=True, env={**os.environ, **environment}, check=False)
+        assert done.returncode == 5
+        lines = done.stderr.decode("utf-8").splitlines()
+        assert all(line.isprintable() for line in lines), lines
+        assert message in lines[-1]

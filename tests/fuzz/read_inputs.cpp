@@ -12,7 +12,7 @@
 
 #include "adapter.h"
 #include "fail.h"
-#include "journal.h"
+#include "journal_reader.h"
 #include "manifest.h"
 #include "prge/rows.h"
 #include "program.h"

@@ -29,79 +29,106 @@ const char kUsage[] =
 
 namespace {
 
-bool parse_number(const char* text, double& out) {
+bool parse_value(const char* text, double& out) {
   char* end = nullptr;
   out = std::strtod(text, &end);
   return end != text && *end == '\0';
 }
 
-bool parse_number(const char* text, int64_t& out) {
+bool parse_value(const char* text, int64_t& out) {
   char* end = nullptr;
   errno = 0;
   out = std::strtoll(text, &end, 10);
   return end != text && *end == '\0' && errno == 0;
 }
 
-bool parse_number(const char* text, uint64_t& out) {
+bool parse_value(const char* text, uint64_t& out) {
   int64_t value = 0;
-  const bool is_good = parse_number(text, value) && value >= 0;
+  const bool is_good = parse_value(text, value) && value >= 0;
   out = static_cast<uint64_t>(value);
   return is_good;
+}
+
+bool parse_value(const char* text, std::string& out) {
+  out = text;
+  return true;
+}
+
+template <typename T>
+bool set(void* field, const char* text) {
+  return parse_value(text, *static_cast<T*>(field));
+}
+
+// A flag with a value: what parses it, and where it goes.
+struct Flag {
+  const char* name;
+  bool (*set)(void* field, const char* text);
+  void* field;
+};
+
+template <typename T>
+Flag flag(const char* name, T& field) {
+  return {name, set<T>, &field};
+}
+
+bool set_value(const std::string& name, const char* value, Options& options) {
+  prge::Settings& s = options.settings;
+  const Flag flags[] = {
+      flag("--rows", options.rows),
+      flag("--eval-rows", options.eval_rows),
+      flag("--out", options.out),
+      flag("--init-adapter", options.adapter),
+      flag("--lr-schedule", s.schedule),
+      flag("--estimator", s.estimator),
+      flag("--steps", s.steps),
+      flag("--warmup", s.warmup),
+      flag("--lr", s.lr),
+      flag("--eps", s.eps),
+      flag("--seed", s.seed),
+      flag("--over-limit", s.over_limit),
+      flag("--not-finite", s.not_finite),
+      flag("--max-g", s.max_g),
+      flag("--diverged", s.diverged),
+      flag("--window", s.window),
+      flag("--eval-every", options.eval_every),
+      flag("--snapshot-every", options.snapshot_every),
+  };
+  for (const Flag& each : flags) {
+    if (name == each.name) {
+      return each.set(each.field, value);
+    }
+  }
+  return false;
+}
+
+const char* missing(const Options& options) {
+  if (options.program.empty()) {
+    return "PROGRAM is missing";
+  }
+  if (options.rows.empty()) {
+    return "--rows is missing";
+  }
+  if (options.out.empty()) {
+    return "--out is missing";
+  }
+  return options.eval_every != 0 && options.eval_rows.empty() ? "--eval-every needs --eval-rows" : nullptr;
 }
 
 } // namespace
 
 bool parse(int argc, char** argv, Options& options, const char*& bad) {
-  prge::Settings& s = options.settings;
   for (int i = 1; i < argc; ++i) {
-    const std::string flag = bad = argv[i];
-    const char* value = i + 1 < argc ? argv[i + 1] : nullptr;
-    if (flag == "--resume") {
+    const std::string word = bad = argv[i];
+    if (word == "--resume") {
       options.resume = true;
-      continue;
-    }
-    if (flag == "--force") {
+    } else if (word == "--force") {
       options.force = true;
-      continue;
-    }
-    if (flag.rfind("--", 0) != 0) {
-      if (!options.program.empty()) {
-        return false;
-      }
-      options.program = flag;
-      continue;
-    }
-    if (value == nullptr) {
-      return false;
-    }
-    ++i;
-    const bool is_good = flag == "--rows" ? (options.rows = value, true)
-        : flag == "--eval-rows"           ? (options.eval_rows = value, true)
-        : flag == "--out"                 ? (options.out = value, true)
-        : flag == "--init-adapter"        ? (options.adapter = value, true)
-        : flag == "--lr-schedule"         ? (s.schedule = value, true)
-        : flag == "--estimator"           ? (s.estimator = value, true)
-        : flag == "--steps"               ? parse_number(value, s.steps)
-        : flag == "--warmup"              ? parse_number(value, s.warmup)
-        : flag == "--lr"                  ? parse_number(value, s.lr)
-        : flag == "--eps"                 ? parse_number(value, s.eps)
-        : flag == "--seed"                ? parse_number(value, s.seed)
-        : flag == "--over-limit"          ? (s.over_limit = value, true)
-        : flag == "--not-finite"          ? (s.not_finite = value, true)
-        : flag == "--max-g"               ? parse_number(value, s.max_g)
-        : flag == "--diverged"            ? parse_number(value, s.diverged)
-        : flag == "--window"              ? parse_number(value, s.window)
-        : flag == "--eval-every"          ? parse_number(value, options.eval_every)
-        : flag == "--snapshot-every"      ? parse_number(value, options.snapshot_every)
-                                          : false;
-    if (!is_good) {
+    } else if (word.rfind("--", 0) != 0 && options.program.empty()) {
+      options.program = word;
+    } else if (word.rfind("--", 0) != 0 || i + 1 == argc || !set_value(word, argv[++i], options)) {
       return false;
     }
   }
-  bad = options.program.empty()                              ? "PROGRAM is missing"
-      : options.rows.empty()                                 ? "--rows is missing"
-      : options.out.empty()                                  ? "--out is missing"
-      : options.eval_every != 0 && options.eval_rows.empty() ? "--eval-every needs --eval-rows"
-                                                             : nullptr;
+  bad = missing(options);
   return bad == nullptr;
 }

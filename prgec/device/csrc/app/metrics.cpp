@@ -7,7 +7,7 @@
 
 #include "fail.h"
 #include "files.h"
-#include "journal.h"
+#include "journal_reader.h"
 #include "policy.h"
 
 namespace prge {
@@ -54,7 +54,8 @@ Error write_metrics(const std::string& journal, const std::string& path) {
   PRGE_TRY(reader.error());
   AtomicFile file(path);
   PRGE_TRY(file.open());
-  Estimator estimator((*reader)->header().estimator);
+  // The journal is this run's own, so its estimator has a name that is known.
+  Estimator estimator(estimator_named((*reader)->header().estimator).value_or(EstimatorKind::Plain));
   for (Record record; (*reader)->next(record);) {
     if (record.kind != RecordKind::State) {
       const std::string line = line_of(record, estimator);

@@ -15,6 +15,7 @@
 #include "fail.h"
 #include "metrics.h"
 #include "prge/trainer.h"
+#include "utf8.h"
 
 namespace {
 
@@ -38,7 +39,9 @@ bool is_debug() {
 // ExecuTorch's own lines are for those who ask; a user gets one line.
 void log_line(et_timestamp_t, et_pal_log_level_t, const char*, const char*, size_t, const char* text, size_t) {
   if (is_debug()) {
-    std::fprintf(stderr, "executorch: %s\n", text);
+    std::string line = text;
+    prge::make_printable(line);
+    std::fprintf(stderr, "executorch: %s\n", line.c_str());
   }
 }
 

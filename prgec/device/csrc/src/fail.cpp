@@ -2,28 +2,31 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <string>
+
+#include "utf8.h"
 
 namespace prge {
 
 namespace {
-thread_local char message[1024] = "";
+
+thread_local std::string message;
+
 } // namespace
 
 const char* last_error() {
-  return message;
+  return message.c_str();
 }
 
 Error fail(Error error, const char* format, ...) {
+  char line[1024];
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(message, sizeof(message), format, arguments);
+  vsnprintf(line, sizeof(line), format, arguments);
   va_end(arguments);
-  for (char* c = message; *c != '\0'; ++c) {
-    // One printable line, whatever a file of a stranger has put into it.
-    if (static_cast<unsigned char>(*c) < 0x20 || *c == 0x7f) {
-      *c = '?';
-    }
-  }
+  message = line;
+  // One printable line, whatever a file of a stranger has put into it.
+  make_printable(message);
   return error;
 }
 

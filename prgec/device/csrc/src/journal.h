@@ -1,20 +1,25 @@
-// The journal of a run: prgec's docs/journal.md has the bytes, prgec/formats/journal.py is the twin.
+// What the journal of a run holds: prgec's docs/journal.md has the bytes, prgec/formats/journal.py is the twin.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "checksum.h"
-#include "files.h"
 #include "prge/error.h"
 
 namespace prge {
 
+// A header as bytes.
+constexpr uint64_t kJournalHeaderBytes = 176;
+// Checksum and kind in front of a record's body.
+constexpr uint64_t kJournalFrameBytes = 8;
+
 // What a run is.
 struct JournalHeader {
   std::string pack() const;
+  // From kJournalHeaderBytes bytes; an error where they are none.
+  static Result<JournalHeader> unpack(const uint8_t* data, const std::string& path);
 
   uint32_t q = 0, batch_size = 0;
   int64_t seed = 0;
@@ -31,6 +36,13 @@ enum class RecordKind : uint32_t { Step = 1, Evaluation = 2, State = 3 };
 
 // One record; which fields count follows from the kind.
 struct Record {
+  // Replaces `out` by frame and body.
+  void pack(std::string& out) const;
+  // Bytes of a body; 0 for a kind nobody knows.
+  static uint64_t body_bytes(uint32_t kind, uint64_t q);
+  // From the body of a record of that kind.
+  void unpack(RecordKind from_kind, const uint8_t* body, uint32_t q);
+
   RecordKind kind = RecordKind::Step;
   uint64_t step = 0;
   double lr = 0, eps = 0;
@@ -39,53 +51,6 @@ struct Record {
   double loss = 0, accuracy = 0; // accuracy is NaN for an open-ended task
   uint64_t num_examples = 0;
   Digest state = {};
-};
-
-class JournalWriter {
- public:
-  Error create(const std::string& path, const JournalHeader& header);
-  // Goes on behind the first `good_bytes` bytes and cuts what follows.
-  Error append_to(const std::string& path, uint64_t good_bytes);
-  bool is_open() const {
-    return file_.is_open();
-  }
-  // Hands the record to the system; on the disk within a second while steps go on, and at once for a state.
-  Error write(const Record& record);
-  Error sync();
-  void close() {
-    file_.close();
-  }
-
- private:
-  File file_;
-  std::string buffer_;
-  int64_t last_sync_ms_ = 0;
-};
-
-// Reads good records one after the other, as often as wanted.
-class JournalReader {
- public:
-  static Result<std::unique_ptr<JournalReader>> open(const std::string& path);
-
-  const JournalHeader& header() const {
-    return header_;
-  }
-  void rewind();
-  // False behind the last good record.
-  bool next(Record& record);
-  // Place behind the record `next` gave, and the length of the file.
-  uint64_t place() const {
-    return place_;
-  }
-  uint64_t size() const {
-    return file_->size();
-  }
-
- private:
-  std::unique_ptr<MappedFile> file_;
-  JournalHeader header_;
-  uint64_t place_ = 0;
-  uint64_t last_step_ = 0;
 };
 
 } // namespace prge

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "utf8.h"
+
 namespace prge {
 
 namespace {
@@ -184,7 +186,7 @@ class Parser {
 } // namespace
 
 bool Json::parse(std::string_view text, Json& out) {
-  return Parser(text).document(out);
+  return is_utf8(text) && Parser(text).document(out);
 }
 
 const Json& Json::operator[](std::string_view name) const {

@@ -12,7 +12,7 @@ namespace prge {
 struct Json {
   enum class Kind { Null, False, True, Number, String, Array, Object };
 
-  // False where the text is not one JSON value, or nested deeper than any document of ours.
+  // False where the text is not one JSON value in UTF-8, or nested deeper than any document of ours.
   static bool parse(std::string_view text, Json& out);
 
   // The member of that name; a null value where there is none.

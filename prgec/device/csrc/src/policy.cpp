@@ -16,11 +16,16 @@ constexpr double kDecay = 0.99;
 constexpr double kCap = 4.0;
 
 // `progress` is the share of the schedule already done, in [0, 1).
-double factor(const std::string& schedule, double progress) {
-  if (schedule == "linear") {
-    return 1.0 - progress;
+double factor(Schedule schedule, double progress) {
+  switch (schedule) {
+    case Schedule::Constant:
+      return 1.0;
+    case Schedule::Linear:
+      return 1.0 - progress;
+    case Schedule::Cosine:
+      return 0.5 * (1.0 + std::cos(kPi * progress));
   }
-  return schedule == "cosine" ? 0.5 * (1.0 + std::cos(kPi * progress)) : 1.0;
+  return 1.0;
 }
 
 // Sum from left to right.
@@ -46,19 +51,11 @@ void divide_by_deviation(double* g, int64_t q) {
 
 } // namespace
 
-bool is_schedule(const std::string& name) {
-  return name == "constant" || name == "linear" || name == "cosine";
-}
-
-double learning_rate(const std::string& schedule, double lr, uint64_t warmup, uint64_t steps, uint64_t step) {
+double learning_rate(Schedule schedule, double lr, uint64_t warmup, uint64_t steps, uint64_t step) {
   if (step <= warmup) {
     return lr * static_cast<double>(step) / static_cast<double>(warmup + 1);
   }
   return lr * factor(schedule, static_cast<double>(step - 1 - warmup) / static_cast<double>(steps - warmup));
-}
-
-bool is_estimator(const std::string& name) {
-  return name == "plain" || name == "norm" || name == "std";
 }
 
 void Estimator::coefficients(const double* losses, int64_t q, double eps, double* g) {
@@ -69,9 +66,9 @@ void Estimator::coefficients(const double* losses, int64_t q, double eps, double
   for (int64_t i = 0; i < q; ++i) {
     g[i] = (losses[2 * i] - losses[2 * i + 1]) / (2.0 * eps);
   }
-  if (name_ == "norm") {
+  if (kind_ == EstimatorKind::Norm) {
     to_equal_length(g, q);
-  } else if (name_ == "std") {
+  } else if (kind_ == EstimatorKind::Std) {
     divide_by_deviation(g, q);
     for (int64_t i = 0; i < q; ++i) {
       g[i] = std::min(std::max(g[i], -kCap), kCap);

@@ -4,21 +4,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <utility>
+
+#include "choices.h"
 
 namespace prge {
 
-bool is_schedule(const std::string& name);
 // Learning rate of a step, counted from 1: a straight rise over `warmup` steps, then the schedule over the others.
-double learning_rate(const std::string& schedule, double lr, uint64_t warmup, uint64_t steps, uint64_t step);
-
-bool is_estimator(const std::string& name);
+double learning_rate(Schedule schedule, double lr, uint64_t warmup, uint64_t steps, uint64_t step);
 
 // Turns losses into g. It may remember earlier steps: it hears of every step of a run once and in order.
 class Estimator {
  public:
-  explicit Estimator(std::string name) : name_(std::move(name)) {}
+  explicit Estimator(EstimatorKind kind) : kind_(kind) {}
 
   // Writes g[q] from losses[q][2], + before -. Losses that are not finite give NaN and are not remembered.
   void coefficients(const double* losses, int64_t q, double eps, double* g);
@@ -26,7 +23,7 @@ class Estimator {
  private:
   void to_equal_length(double* g, int64_t q);
 
-  std::string name_;
+  EstimatorKind kind_;
   double moment_ = 0.0; // running mean of the squares of g
   double rest_ = 1.0; // kDecay to the power of the steps
 };

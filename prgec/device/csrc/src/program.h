@@ -30,8 +30,13 @@ struct SiteState {
   void master(int64_t first, int64_t count, float* to) const;
 };
 
+// A copy of the trainable buffers, site by site.
+using State = std::vector<std::vector<float>>;
+
 class Program {
  public:
+  using Inputs = std::vector<executorch::extension::TensorPtr>;
+
   static Result<std::unique_ptr<Program>> open(const std::string& path);
   ~Program();
 
@@ -48,11 +53,15 @@ class Program {
 
   // Places num_rows() rows into the inputs of the next forward, padded as the program wants them.
   void fill(const std::vector<Row>& rows);
-  // Applies the update of step - 1, then returns the loss of every row: f32[num_rows()], valid until the next call.
-  Result<const float*> forward(const float* g, double lr, double eps, int64_t seed, uint64_t step);
-  // Only the update that forward(step) performs on entry.
-  Error apply(const float* g, double lr, int64_t seed, uint64_t step);
+  // Runs forward on those rows and `inputs`, which come behind them. Returns the loss of every row: f32[num_rows()],
+  // valid until the next call.
+  Result<const float*> forward(const Inputs& inputs);
+  // Runs apply, which changes the state and looks at no row.
+  Error apply(const Inputs& inputs);
 
+  // Of programs that are not dual.
+  State state() const;
+  void set_state(const State& state);
   // SHA-256 over the names, shapes and values of all masters.
   Digest masters_sha256() const;
 
@@ -63,7 +72,9 @@ class Program {
   Error read_constants();
   Error load_methods();
   Error find_state();
+  void allocate();
   Error keep_state(const std::vector<executorch::runtime::EValue>& outputs);
+  Result<std::vector<executorch::runtime::EValue>> execute(const char* method, const Inputs& inputs);
   Error run_prefix();
 
   std::string path_;
@@ -72,14 +83,12 @@ class Program {
   std::unique_ptr<Methods> methods_;
   std::vector<SiteState> sites_;
   // What forward returned of the state, site by site; empty where the state is in buffers.
-  std::vector<std::vector<float>> returned_;
+  State returned_;
 
   // Inputs, allocated once for the largest call.
   int32_t num_tokens_ = 0; // T of the present call
   std::vector<int64_t> tokens_, label_pos_, targets_;
-  std::vector<float> g_, hidden_, losses_;
-  float lr_ = 0, eps_ = 0;
-  int64_t seed_ = 0, step_ = 0;
+  std::vector<float> hidden_, losses_;
 };
 
 } // namespace prge

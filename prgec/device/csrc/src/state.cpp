@@ -21,6 +21,20 @@ void SiteState::master(int64_t first, int64_t count, float* to) const {
   }
 }
 
+State Program::state() const {
+  State state;
+  for (const SiteState& site : sites_) {
+    state.emplace_back(site.data, site.data + site.numel());
+  }
+  return state;
+}
+
+void Program::set_state(const State& state) {
+  for (size_t i = 0; i < state.size(); ++i) {
+    std::copy(state[i].begin(), state[i].end(), sites_[i].data);
+  }
+}
+
 Digest Program::masters_sha256() const {
   Sha256 sha256;
   float chunk[kChunk];

@@ -1,76 +1,71 @@
-// The inside of a Trainer: trainer.cpp trains and evaluates, run.cpp keeps the journal and resumes from it.
+// The inside of a Trainer: trainer.cpp trains, evaluation.cpp scores, run.cpp keeps a journal, resume.cpp goes on from
+// it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "choices.h"
 #include "divergence.h"
 #include "files.h"
-#include "journal.h"
-#include "policy.h"
+#include "journal_reader.h"
+#include "journal_writer.h"
 #include "prge/trainer.h"
 #include "program.h"
+#include "zeroth_order.h"
 
 namespace prge {
 
 constexpr uint64_t kNever = ~0ull;
 
+// Files of a run folder.
+constexpr char kJournal[] = "/journal.bin";
+constexpr char kPartialJournal[] = "/journal.partial.bin";
+constexpr char kSnapshot[] = "/snapshot.safetensors";
+constexpr char kAdapter[] = "/adapter.safetensors";
+
 class Trainer::Impl {
  public:
-  Impl(std::unique_ptr<Program> opened, const Settings& chosen)
-      : program(std::move(opened)),
-        manifest(program->manifest()),
-        settings(chosen),
-        estimator(chosen.estimator),
-        divergence(chosen.diverged, chosen.window) {
-    const auto q = static_cast<size_t>(manifest.q);
-    pending.resize(q);
-    zeros.resize(q);
-    g.resize(q);
-    record.losses.resize(2 * q);
-    record.g.resize(q);
-    rows.resize(static_cast<size_t>(manifest.num_rows()));
-    shape = {
-        static_cast<uint32_t>(manifest.q), static_cast<uint32_t>(manifest.batch_size),
-        static_cast<uint32_t>(manifest.seq_len), static_cast<uint32_t>(manifest.num_labels),
-        static_cast<uint32_t>(manifest.vocab_size)};
-  }
+  Impl(std::unique_ptr<Program> opened, const Settings& settings, const Choices& choices);
 
-  void warn(const char* line) const {
-    if (settings.warn != nullptr) {
-      settings.warn(line);
-    }
-  }
+  void warn(const char* line) const;
 
-  Error flush();
-  Error measure(StepResult& result);
+  // fit.cpp
   Error check_batch(const std::vector<Row>& batch) const;
   Error check_fit(const Rows& data) const;
+
+  // trainer.cpp: gives the program these rows, over and over.
+  void fill(const std::vector<Row>& distinct);
+
+  // evaluation.cpp
   Error score(const Rows& data, std::vector<double>& losses);
+
+  // run.cpp
   JournalHeader header_of(const Rows& data) const;
+  Error take(const std::string& path);
+  Error record_state();
+
+  // resume.cpp
   Result<uint64_t> take_up(const std::string& path, JournalReader& reader);
+  void hear(JournalReader& reader);
   uint64_t load_snapshot(JournalReader& reader);
+  std::optional<uint64_t> step_of(const Digest& state, JournalReader& reader);
   // Applies the steps behind `first` up to `last`, and compares the state with the last hash on the way.
   Error replay(JournalReader& reader, uint64_t first, uint64_t last);
-  Error take(const std::string& path);
   Error go_back();
-  Error record_state();
 
   std::unique_ptr<Program> program;
   const Manifest& manifest;
   Settings settings;
-  Estimator estimator;
+  Choices choices;
+  ZerothOrder method;
   Divergence divergence;
-  std::vector<std::vector<float>> initial; // masters before the first step, where a run may go back
+  State initial; // before the first step, where a run may go back
   Shape shape;
   uint64_t steps_done = 0;
-  // The update of the last step happens inside the next call; until then it waits here.
-  std::vector<float> pending;
-  double pending_lr = 0;
-  std::vector<float> zeros;
-  std::vector<double> g;
   Record record;
   std::vector<Row> rows; // of one forward call
   std::string folder;

@@ -1,0 +1,121 @@
+// One call of a program: its inputs, and what becomes of its outputs.
+#include <algorithm>
+#include <utility>
+
+#include "fail.h"
+#include "program_methods.h"
+
+namespace prge {
+
+namespace {
+
+using executorch::aten::ScalarType;
+using executorch::aten::SizesType;
+using executorch::aten::Tensor;
+using executorch::extension::from_blob;
+using executorch::extension::TensorPtr;
+using executorch::runtime::EValue;
+
+// A dynamic sequence axis is exported with this lower bound.
+constexpr int32_t kMinTokens = 2;
+
+TensorPtr ints(std::vector<int64_t>& data, int64_t rows, int64_t columns) {
+  return from_blob(data.data(), {static_cast<SizesType>(rows), static_cast<SizesType>(columns)}, ScalarType::Long);
+}
+
+bool is_floats(const EValue& value, int64_t numel) {
+  return value.isTensor() && value.toTensor().scalar_type() == ScalarType::Float && value.toTensor().numel() == numel;
+}
+
+void copy_floats(const EValue& from, std::vector<float>& to) {
+  const Tensor& tensor = from.toTensor();
+  std::copy_n(tensor.const_data_ptr<float>(), tensor.numel(), to.begin());
+}
+
+} // namespace
+
+void Program::fill(const std::vector<Row>& rows) {
+  const Manifest& m = manifest_;
+  uint32_t longest = kMinTokens;
+  for (const Row& row : rows) {
+    longest = std::max(longest, row.num_tokens);
+  }
+  num_tokens_ = static_cast<int32_t>(m.is_dynamic ? longest : m.seq_len);
+  std::fill(tokens_.begin(), tokens_.end(), m.pad_token_id);
+  std::fill(label_pos_.begin(), label_pos_.end(), 0);
+  std::fill(targets_.begin(), targets_.end(), kIgnoreTarget);
+  for (size_t n = 0; n < rows.size(); ++n) {
+    const Row& row = rows[n];
+    const size_t labels_at = n * static_cast<size_t>(m.num_labels);
+    std::copy_n(row.tokens, row.num_tokens, &tokens_[n * static_cast<size_t>(num_tokens_)]);
+    std::copy_n(row.label_pos, row.num_labels, &label_pos_[labels_at]);
+    std::copy_n(row.targets, row.num_labels, &targets_[labels_at]);
+  }
+}
+
+Result<std::vector<EValue>> Program::execute(const char* method, const Inputs& inputs) {
+  std::vector<EValue> values;
+  values.reserve(inputs.size());
+  for (const TensorPtr& input : inputs) {
+    values.emplace_back(*input);
+  }
+  auto outputs = methods_->execute(method, values);
+  if (!outputs.ok()) {
+    return fail(Error::InvalidProgram, "the program failed to run (%s): %s", path_.c_str(), to_string(outputs.error()));
+  }
+  return outputs;
+}
+
+Result<const float*> Program::forward(const Inputs& inputs) {
+  const Manifest& m = manifest_;
+  Inputs all = {
+      ints(tokens_, m.num_rows(), num_tokens_), ints(label_pos_, m.num_rows(), m.num_labels),
+      ints(targets_, m.num_rows(), m.num_labels)};
+  all.insert(all.end(), inputs.begin(), inputs.end());
+  if (m.prefix == Prefix::Method) {
+    PRGE_TRY(run_prefix());
+    all.push_back(from_blob(
+        hidden_.data(), {static_cast<SizesType>(m.batch_size), num_tokens_, static_cast<SizesType>(m.hidden_size)},
+        ScalarType::Float));
+  }
+  const auto outputs = execute("forward", all);
+  PRGE_TRY(outputs.error());
+  if (outputs->empty() || !is_floats((*outputs)[0], m.num_rows())) {
+    return fail(Error::InvalidProgram, "forward does not return one f32 loss a row (%s)", path_.c_str());
+  }
+  copy_floats((*outputs)[0], losses_);
+  PRGE_TRY(keep_state(*outputs));
+  return static_cast<const float*>(losses_.data());
+}
+
+Error Program::keep_state(const std::vector<EValue>& outputs) {
+  if (outputs.size() != 1 + returned_.size()) {
+    return fail(Error::InvalidProgram, "forward does not return what its manifest says (%s)", path_.c_str());
+  }
+  for (size_t i = 0; i < returned_.size(); ++i) {
+    if (!is_floats(outputs[i + 1], sites_[i].numel())) {
+      return fail(
+          Error::InvalidProgram, "forward does not return the state %s (%s)", sites_[i].name.c_str(), path_.c_str());
+    }
+    copy_floats(outputs[i + 1], returned_[i]);
+  }
+  return Error::Ok;
+}
+
+Error Program::run_prefix() {
+  const Manifest& m = manifest_;
+  const auto outputs = execute("prefix", {ints(tokens_, m.batch_size, num_tokens_)}); // the first B rows
+  PRGE_TRY(outputs.error());
+  if (outputs->empty() || !is_floats((*outputs)[0], m.batch_size * num_tokens_ * m.hidden_size)) {
+    return fail(Error::InvalidProgram, "prefix does not return what its manifest says (%s)", path_.c_str());
+  }
+  // The next method may use the memory the result lies in.
+  copy_floats((*outputs)[0], hidden_);
+  return Error::Ok;
+}
+
+Error Program::apply(const Inputs& inputs) {
+  return execute("apply", inputs).error();
+}
+
+} // namespace prge

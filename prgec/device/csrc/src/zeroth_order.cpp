@@ -1,0 +1,107 @@
+#include "zeroth_order.h"
+
+#include <cmath>
+
+#include "fail.h"
+
+namespace prge {
+
+namespace {
+
+using executorch::aten::ScalarType;
+using executorch::aten::SizesType;
+using executorch::extension::from_blob;
+
+} // namespace
+
+ZerothOrder::ZerothOrder(Program& program, const Settings& settings, const Choices& choices)
+    : program_(program),
+      estimator_(choices.estimator),
+      limits_(settings.max_g, choices.over_limit, choices.not_finite),
+      eps_(settings.eps),
+      seed_(settings.seed),
+      measured_(static_cast<size_t>(program.manifest().q)),
+      zeros_(measured_.size()),
+      pending_(measured_.size()),
+      g_input_(measured_.size()) {}
+
+Error ZerothOrder::measure(Record& record) {
+  const auto losses = forward(pending_, pending_lr_, eps_, seed_, record.step);
+  PRGE_TRY(losses.error());
+  pending_ = zeros_;
+  const size_t q = zeros_.size();
+  const auto batch = static_cast<size_t>(program_.manifest().batch_size);
+  record.losses.resize(2 * q);
+  bool is_finite = true;
+  for (size_t pair = 0; pair < 2 * q; ++pair) {
+    double sum = 0.0;
+    for (size_t b = 0; b < batch; ++b) {
+      const float loss = (*losses)[pair * batch + b];
+      is_finite = is_finite && std::isfinite(loss);
+      sum = b == 0 ? loss : sum + loss;
+    }
+    record.losses[pair] = sum / static_cast<double>(batch);
+  }
+  record.eps = eps_;
+  hear(record);
+  record.g.assign(measured_.begin(), measured_.end());
+  return limits_.apply(record.step, is_finite, record.g);
+}
+
+void ZerothOrder::accept(const Record& record) {
+  pending_ = record.g;
+  pending_lr_ = record.lr;
+  pending_step_ = record.step + 1;
+}
+
+Error ZerothOrder::flush() {
+  if (pending_ != zeros_) {
+    PRGE_TRY(apply(pending_, pending_lr_, pending_step_));
+    pending_ = zeros_;
+  }
+  return Error::Ok;
+}
+
+Result<const float*> ZerothOrder::losses() {
+  return forward(zeros_, 0.0, 0.0, 0, 1);
+}
+
+void ZerothOrder::hear(const Record& record) {
+  estimator_.coefficients(record.losses.data(), static_cast<int64_t>(measured_.size()), record.eps, measured_.data());
+}
+
+Error ZerothOrder::replay(const Record& record) {
+  return apply(record.g, record.lr, record.step + 1);
+}
+
+Result<const float*> ZerothOrder::forward(
+    const std::vector<float>& g, double lr, double eps, int64_t seed, uint64_t step) {
+  set_inputs(g, lr, seed, step);
+  eps_input_ = static_cast<float>(eps);
+  return program_.forward(
+      {from_blob(g_input_.data(), {static_cast<SizesType>(g_input_.size())}, ScalarType::Float),
+       from_blob(&lr_input_, {}, ScalarType::Float), from_blob(&eps_input_, {}, ScalarType::Float),
+       from_blob(&seed_input_, {}, ScalarType::Long), from_blob(&step_input_, {}, ScalarType::Long)});
+}
+
+Error ZerothOrder::apply(const std::vector<float>& g, double lr, uint64_t step) {
+  if (program_.manifest().returns_state) {
+    // A forward that perturbs nothing and of whose rows no target counts.
+    program_.fill({});
+    return forward(g, lr, 0.0, seed_, step).error();
+  }
+  set_inputs(g, lr, seed_, step);
+  return program_.apply(
+      {from_blob(g_input_.data(), {static_cast<SizesType>(g_input_.size())}, ScalarType::Float),
+       from_blob(&lr_input_, {}, ScalarType::Float), from_blob(&seed_input_, {}, ScalarType::Long),
+       from_blob(&step_input_, {}, ScalarType::Long)});
+}
+
+void ZerothOrder::set_inputs(const std::vector<float>& g, double lr, int64_t seed, uint64_t step) {
+  g_input_ = g;
+  lr_input_ = static_cast<float>(lr);
+  seed_input_ = seed;
+  step_input_ = static_cast<int64_t>(step);
+}
+
+} // namespace prge

@@ -1,0 +1,65 @@
+#include "check.h"
+#include "manifest.h"
+
+using prge::Manifest;
+
+static const std::string kGood =
+    R"({"q": 2, "batch_size": 3, "seq_len": 16, "num_labels": 2, "vocab_size": 100, "rank": 4,
+ "pad_token_id": 0, "hidden_size": 8, "dynamic_seq_len": true, "state": "seeded", "model": "m", "backend": "xnnpack",
+ "base_sha256": "ab", "a_sha256": "", "data_sha256": "", "alpha": 8, "a_seed": 1,
+ "sites": [{"name": "layers.0.q", "index": 5, "out_features": 8}]})";
+
+// The good one with a text replaced.
+static std::string with(const std::string& from, const std::string& to) {
+  std::string text = kGood;
+  const size_t at = text.find(from);
+  CHECK(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+static bool is_refused(const std::string& text, const char* message) {
+  return Manifest::parse(text).error() == prge::Error::InvalidProgram &&
+      std::string(prge::last_error()).find(message) != std::string::npos;
+}
+
+TEST(a_good_one_is_read) {
+  const auto found = Manifest::parse(kGood);
+  CHECK(found.ok() && found->num_rows() == 12 && found->num_distinct_rows() == 12 && found->is_dynamic);
+  CHECK(found->sites[0].state_name() == "layers.0.q.lora_B" && found->sites[0].index == 5);
+  CHECK(found->alpha == "8.0");
+  const auto shared = Manifest::parse(with("\"state\"", "\"prefix\": \"shared\", \"state\""));
+  CHECK(shared.ok() && shared->num_distinct_rows() == 3);
+}
+
+TEST(an_adapter_is_bound_to_the_base_not_to_the_models_name) {
+  const auto found = Manifest::parse(kGood), renamed = Manifest::parse(with("\"m\"", "\"other\""));
+  const auto other = Manifest::parse(with("\"ab\"", "\"cd\""));
+  CHECK(found->identity() == renamed->identity());
+  CHECK(!(found->identity() == other->identity()));
+  CHECK(
+      found->adapter_metadata(true) ==
+      R"({"a_seed":"1","alpha":"8.0","base_sha256":"ab","contract":"1","format":"prgec-lora-fa","model":"m","rank":"4",)"
+      R"("targets":"[[\"layers.0.q\", 5]]"})");
+}
+
+TEST(fields_that_make_no_sense_are_named) {
+  CHECK(is_refused("{", "is not valid JSON"));
+  CHECK(is_refused(with("\"q\": 2", "\"q\": 0"), "no usable q:"));
+  CHECK(is_refused(with("\"rank\": 4", "\"rank\": \"4\""), "no usable rank:"));
+  CHECK(is_refused(with("\"dynamic_seq_len\": true", "\"dynamic_seq_len\": 1"), "no usable dynamic_seq_len:"));
+  CHECK(is_refused(with("seeded", "other"), "no usable state:"));
+  CHECK(is_refused(with("\"state\"", "\"prefix\": \"odd\", \"state\""), "no usable prefix:"));
+  CHECK(is_refused(with("\"index\": 5", "\"index\": -1"), "no usable sites:"));
+  CHECK(is_refused(with("\"a_sha256\": \"\"", "\"a_sha256\": \"ff\""), "were given, not drawn"));
+  CHECK(is_refused(with("\"alpha\": 8", "\"alpha\": \"8\""), "no usable alpha or a_seed:"));
+}
+
+TEST(products_of_sizes_are_bounded) {
+  CHECK(is_refused(with("2, \"batch_size\": 3", "65536, \"batch_size\": 1048576"), "no usable batch size:"));
+  CHECK(is_refused(with("\"out_features\": 8", "\"out_features\": 2147483648"), "no usable rank:"));
+}
+
+TEST(names_are_utf8) {
+  CHECK(is_refused(with("layers.0.q", "layers.\xff.q"), "is not valid JSON"));
+  CHECK(Manifest::parse(with("layers.0.q", "layers.\\u001b.q")).ok());
+}
