@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from prgec.formats.journal import EvaluationRecord, Record
+from prgec.formats.journal_records import EvaluationRecord, Record
 from prgec.runs.log import RunLog
 from prgec.runs.open import Opened
 from prgec.runs.result import Listener

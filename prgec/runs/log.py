@@ -9,16 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from prgec.errors import DataError, UsageError
-from prgec.formats.journal import (
-    EvaluationRecord,
-    Header,
-    Journal,
-    JournalWriter,
-    Record,
-    StateRecord,
-    StepRecord,
-    read_journal,
-)
+from prgec.formats.journal import Journal, JournalWriter, read_journal
+from prgec.formats.journal_records import EvaluationRecord, Header, Record, StateRecord, StepRecord
 from prgec.formats.run_folder import (
     BEST_NAME,
     JOURNAL_NAME,

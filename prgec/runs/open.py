@@ -12,7 +12,7 @@ from prgec.data.encode import Row
 from prgec.data.rows_file import RowSet
 from prgec.engines.choose import EXECUTORCH, open_program
 from prgec.formats.adapter import load_adapter
-from prgec.formats.journal import StepRecord
+from prgec.formats.journal_records import StepRecord
 from prgec.runs.data import RunFiles
 from prgec.runs.options import RunOptions
 from prgec.runs.result import Listener

@@ -17,7 +17,8 @@ from prgec.data.encode import Row
 from prgec.data.rows_file import fingerprint
 from prgec.errors import DataError, ProgramError, UsageError
 from prgec.formats.adapter import identity, load_adapter, masters_sha256
-from prgec.formats.journal import Header, Journal, read_journal
+from prgec.formats.journal import Journal, read_journal
+from prgec.formats.journal_records import Header
 from prgec.formats.run_folder import (
     ADAPTER_NAME,
     JOURNAL_NAME,

@@ -119,7 +119,8 @@ def _kept(kind: str) -> list[bytes]:
 def _journal(path: Path) -> bytes:
     import numpy as np
 
-    from prgec.formats.journal import EvaluationRecord, Header, JournalWriter, Record, StateRecord, StepRecord
+    from prgec.formats.journal import JournalWriter
+    from prgec.formats.journal_records import EvaluationRecord, Header, Record, StateRecord, StepRecord
 
     header = Header(2, 3, -5, 9, 3e-3, 1e-2, "linear", "std", 7, 0xDEADBEEF, "ab" * 32, "cd" * 32)
     ones = np.ones((2, 2))

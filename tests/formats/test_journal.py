@@ -11,17 +11,8 @@ import numpy as np
 import pytest
 
 from prgec.errors import DataError
-from prgec.formats.journal import (
-    EvaluationRecord,
-    Header,
-    Journal,
-    JournalWriter,
-    Record,
-    StateRecord,
-    StepRecord,
-    pack_record,
-    read_journal,
-)
+from prgec.formats.journal import Journal, JournalWriter, read_journal
+from prgec.formats.journal_records import EvaluationRecord, Header, Record, StateRecord, StepRecord, pack_record
 
 HEADER = Header(
     q=2,

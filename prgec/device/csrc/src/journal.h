@@ -1,4 +1,4 @@
-// What the journal of a run holds: prgec's docs/journal.md has the bytes, prgec/formats/journal.py is the twin.
+// What the journal of a run holds: prgec's docs/journal.md has the bytes, prgec/formats/journal_records.py is the twin.
 #pragma once
 
 #include <cstdint>
