@@ -1,4 +1,4 @@
-"""The text form of a graph: what goldens compare and `--dump-passes` writes.
+"""The text form of a graph: what goldens compare and `dump_to` writes.
 
 Values are renumbered, attributes appear by name, every value has dtype and shape, a symbolic T is printed as `T`.
 Nothing in it depends on file paths, node names, or the machine.

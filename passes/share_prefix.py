@@ -16,7 +16,7 @@ like this can tell only B rows apart; its manifest says so, and evaluation feeds
 
 Requires: sites from inject-lora-fa. Ensures: nothing.
 Numerics: ROUNDING (products over B rows may be blocked differently from those over N).
-Why: with `--layers last:K` every replica computes the same prefix, and only the blocks behind it can differ.
+Why: with `inject-lora-fa{layers=last:K}` every replica computes the same prefix; only the blocks behind it can differ.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _narrow(program: GraphProgram, rewriter: Rewriter, prefix: list[Node], num_r
     if not is_same_size(shape_of(prefix[-1])[0], batch):
         raise PassError(
             f"share-prefix: {describe(prefix[-1])} keeps {shape_of(prefix[-1])[0]} rows; expected {batch}",
-            hint="--prefix none",
+            hint="leave out share-prefix",
         )
 
 

@@ -20,6 +20,7 @@ from prgec.bench.sources import sources_sha256
 from prgec.bench.stock import stock_backend
 from prgec.bench.variants import Branch, Variant
 from prgec.compile.compiler import compile_model
+from prgec.compile.flags import named_by_flags
 from prgec.compile.options import CompileOptions
 from prgec.compile.pipelines import default_pipeline
 from prgec.compile.write import write_program
@@ -130,7 +131,8 @@ def _build_forward(path: Path, checkpoint: Checkpoint, recipe: _Recipe, passes: 
         num_labels=recipe.num_labels,
         dynamic=backend.dynamic_seq_len,
     )
-    run_pipeline(program, passes)
+    with named_by_flags():
+        run_pipeline(program, passes)
     lowered = lower(backend, {FORWARD_METHOD: program.to_exported()})
     note = {"trains": False, "model": checkpoint.name, "rows": recipe.rows, "pipeline": recipe.pipeline}
     write_program(path, lowered.finish({BENCH_METHOD: json.dumps(note, sort_keys=True)}))

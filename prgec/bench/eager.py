@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from prgec.bench.steps import EPS, LR
+from prgec.compile.flags import named_by_flags
 from prgec.compile.options import CompileOptions
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import LossModel, load_model
@@ -89,7 +90,8 @@ def _sites(model: nn.Module, layers: tuple[str, ...]) -> list[nn.Module]:
     """Layers a compilation trains: every linear one of the chosen blocks."""
     linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     targets = [name for name in linears if is_target(name, CompileOptions.targets)]
-    return [model.get_submodule(name) for name in chosen(targets, layers)]
+    with named_by_flags():
+        return [model.get_submodule(name) for name in chosen(targets, layers)]
 
 
 def _attach(module: nn.Module, index: int) -> _Branch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from prgec.backends.delegation import DelegationReport
 from prgec.backends.lowering import lower
 from prgec.compile.describe import manifest_of, scheme_of
 from prgec.compile.fingerprint import prefix_sha256
+from prgec.compile.flags import named_by_flags
 from prgec.compile.given_a import a_constants, give_a, hash_of, options_for
 from prgec.compile.lengths import fit_options
 from prgec.compile.options import CompileOptions
@@ -153,7 +154,9 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
         dynamic = backend.dynamic_seq_len and not options.static
         program = _export(options, source, dynamic)
     with clock.stage("passes"):
-        records = run_pipeline(program, passes, dump_to(options.dump_passes) if options.dump_passes else None)
+        # Who wrote the passes knows them by name.
+        with nullcontext() if options.passes else named_by_flags():
+            records = run_pipeline(program, passes, dump_to(options.dump_passes) if options.dump_passes else None)
         given = give_a(program, sites_of(program), adapter) if adapter else {}
         manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
         methods = _methods(program, options, manifest.state_access == "buffers")

@@ -167,7 +167,7 @@ def test_idempotence_refuses_a_second_run() -> None:
         ),
         (
             InjectLoraFa(targets=("q_proj", "(")),
-            "--targets '(' is not a regular expression: missing ), unterminated subpattern at position 0",
+            "inject-lora-fa{targets} '(' is not a regular expression: missing ), unterminated subpattern at position 0",
         ),
     ],
 )
