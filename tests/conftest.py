@@ -1,15 +1,42 @@
-"""Settings every test runs under."""
+"""Settings every test runs under, and which tests share a worker where `make test` starts several."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-pytest_plugins = ["tests.tiny_program"]
+pytest_plugins = ["tests.shared", "tests.tiny_program"]
+
+TESTS = Path(__file__).resolve().parent
+# Their files share a driver that takes minutes to build, or graphs kept in memory.
+ONE_WORKER = ("device", "passes")
+# What takes longest begins first, so that no worker ends alone.
+FIRST = ("device", "e2e", "bench", "backends", "passes")
+
+
+def folder_of(item: pytest.Item) -> str:
+    """Folder of a test below tests/; its own name for one that is in none."""
+    return item.path.relative_to(TESTS).parts[0]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of a file together, and of some folders; only workers ask for it."""
+    if not config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        folder = folder_of(item)
+        item.add_marker(pytest.mark.xdist_group(folder if folder in ONE_WORKER else str(item.path.relative_to(TESTS))))
+    items.sort(key=lambda item: FIRST.index(folder_of(item)) if folder_of(item) in FIRST else len(FIRST))
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_torch_thread() -> None:
+def one_thread() -> None:
     """Tests use small tensors: threads cost more than they give, and one thread makes reductions reproducible."""
     import torch
+    from executorch.extension.pybindings import _C as bindings
 
     torch.set_num_threads(1)
+    # Before any delegate has asked for the pool.
+    bindings._unsafe_reset_threadpool(1)

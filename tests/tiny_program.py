@@ -20,6 +20,7 @@ from prgec.contract.manifest import Manifest, Site
 from prgec.data.dataset import Dataset, load_dataset
 from prgec.frontend.tokenizer import pack_tokenizer
 from prgec.runtime_ops.lora import lora_a
+from tests.shared import Shared
 
 assert prgec.runtime_ops.library
 
@@ -123,8 +124,13 @@ def build_pte(path: Path, manifest: Manifest, tokenizer: bytes, **constants: Any
 
 
 @pytest.fixture(scope="session")
-def tokenizer_blob(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def tokenizer_blob(shared: Shared) -> bytes:
     """A packed sentencepiece tokenizer with one token for each of the fixture's words."""
+    return pack_tokenizer(shared.once("tokenizer", write_tokenizer))
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Train it into a folder, created."""
     words = (*GOOD, *BAD, *FILLER)
     sentences = [" ".join(words[(i + j * j) % len(words)] for j in range(8)) for i in range(400)]
     model = io.BytesIO()
@@ -138,16 +144,15 @@ def tokenizer_blob(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         normalization_rule_name="identity",
         minloglevel=2,
     )
-    folder = tmp_path_factory.mktemp("tokenizer")
+    folder.mkdir()
     (folder / "tokenizer.model").write_bytes(model.getvalue())
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    return pack_tokenizer(folder)
 
 
 @pytest.fixture(scope="session")
-def tiny_pte(tmp_path_factory: pytest.TempPathFactory, tokenizer_blob: bytes) -> Path:
+def tiny_pte(shared: Shared, tokenizer_blob: bytes) -> Path:
     """The program every driver test runs."""
-    return build_pte(tmp_path_factory.mktemp("pte") / "tiny.pte", MANIFEST, tokenizer_blob)
+    return shared.once("tiny.pte", lambda path: build_pte(path, MANIFEST, tokenizer_blob))
 
 
 @pytest.fixture

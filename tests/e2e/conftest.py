@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from prgec.compile.compiler import compile_model
 from prgec.compile.options import CompileOptions
 from prgec.engines.executorch.open import open_pte
 from prgec.engines.executorch.program import Program
 from tests.models import TinyLlama
+from tests.shared import Shared
 
 # One layer with biases and grouped queries: sites with out < in, out > in and out = in.
 MODEL = TinyLlama(has_bias=True)
@@ -28,33 +28,24 @@ PROGRAMS = {
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return MODEL.write(tmp_path_factory.mktemp("e2e") / "checkpoint")
+def checkpoint(shared: Shared) -> Path:
+    return shared.once("checkpoint", MODEL.write)
 
 
 @pytest.fixture(scope="session")
-def compile_once(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Compile:
+def compile_once(shared: Shared, checkpoint: Path) -> Compile:
     """Compile with these options, or return what equal options gave before."""
-    folder = tmp_path_factory.mktemp("programs")
-    made: dict[str, Path] = {}
-
-    def compile_with(**options: Any) -> Path:
-        key = repr(sorted(options.items()))
-        if key not in made:
-            defaults: dict[str, Any] = {
-                "model": str(checkpoint),
-                "q": 2,
-                "batch_size": 2,
-                "seq_len": 16,
-                "num_labels": 2,
-                "rank": 4,
-                "alpha": 8.0,
-            }
-            output = folder / f"{len(made)}.pte"
-            made[key] = compile_model(CompileOptions(output=output, **{**defaults, **options})).path
-        return made[key]
-
-    return compile_with
+    defaults: dict[str, Any] = {
+        "model": str(checkpoint),
+        "output": Path("model.pte"),
+        "q": 2,
+        "batch_size": 2,
+        "seq_len": 16,
+        "num_labels": 2,
+        "rank": 4,
+        "alpha": 8.0,
+    }
+    return lambda **options: shared.program(CompileOptions(**{**defaults, **options}))
 
 
 @pytest.fixture(params=PROGRAMS)
