@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from prgec.backends import BACKENDS, all_settings, details_of
+from prgec.backends import details_of
+from prgec.cli.options import FILE, SectionedCommand, options_of
 from prgec.cli.render import print_json, print_lines, stderr_console
-from prgec.cli.task_option import TASK, TASK_HELP
-from prgec.compile.options import DTYPES, EMBEDDING_BITS, PREFIX_CHOICES, QUANTIZE_SCHEMES, RNG_CHOICES, CompileOptions
-from prgec.contract.names import STATE_MODES
+from prgec.cli.task_option import TASK
+from prgec.compile.options import CompileOptions, compile_table
 from prgec.device.emit import check_driver_folder
 from prgec.device.emit import emit_driver as write_driver
 from prgec.frontend.checkpoint import find_checkpoint
@@ -20,8 +19,6 @@ from prgec.frontend.checkpoint import find_checkpoint
 if TYPE_CHECKING:
     from prgec.compile.compiler import CompileResult
 
-FILE = click.Path(path_type=Path)
-_DEFAULTS = CompileOptions(model="", output=Path("model.pte"))
 _STAGES = {
     "load": "reading the checkpoint",
     "export": "tracing the model",
@@ -32,148 +29,16 @@ _STAGES = {
 _MOST_OPS = 8
 
 
-def _settings_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add what single backends let a user choose."""
-    for _, setting in reversed(all_settings()):
-        command = click.option(f"--{setting.name}", metavar=setting.metavar, help=setting.help)(command)
-    return command
-
-
-@click.command("compile")
-@click.argument("model")
-@click.option("-o", "--output", type=FILE, default=_DEFAULTS.output, show_default=True, help="File to write.")
-@click.option(
-    "--backend",
-    type=click.Choice(list(BACKENDS)),
-    default=_DEFAULTS.backend,
-    show_default=True,
-    help="Runtime that executes the program.",
-)
-@_settings_options
-@click.option("--q", type=int, default=_DEFAULTS.q, show_default=True, help="Queries (random directions) a step.")
-@click.option("--batch-size", type=int, default=_DEFAULTS.batch_size, show_default=True, help="Examples a step.")
-@click.option(
-    "--seq-len", type=int, help=f"Most tokens a row may have [default: what --data needs, else {_DEFAULTS.seq_len}]."
-)
-@click.option(
-    "--label-tokens",
-    "num_labels",
-    type=int,
-    help=f"Most tokens a completion may have [default: what --data needs, else {_DEFAULTS.num_labels}].",
-)
-@click.option("--data", type=FILE, multiple=True, help="Rows the program must hold; repeat for more files.")
-@click.option("--task", type=TASK, default=_DEFAULTS.task, show_default=True, help=TASK_HELP)
-@click.option(
-    "--generate",
-    is_flag=True,
-    help="Add the method that generates text, for F1 of answers and prgec predict --generate.",
-)
-@click.option(
-    "--targets",
-    default=",".join(_DEFAULTS.targets),
-    show_default=True,
-    help="Layers to train: names (q_proj,v_proj), regular expressions, or all-linear.",
-)
-@click.option(
-    "--layers",
-    default=",".join(_DEFAULTS.layers),
-    show_default=True,
-    help="Blocks to train: all, last:K, or indices and ranges such as 0,4-7.",
-)
-@click.option(
-    "--prefix",
-    type=click.Choice(PREFIX_CHOICES),
-    default=_DEFAULTS.prefix,
-    show_default=True,
-    help="Blocks before the first trained one: with all rows (none), once per example (shared), or as a "
-    "method whose results prgec run can keep (method). auto shares where --layers leaves any.",
-)
-@click.option("--rank", type=int, default=_DEFAULTS.rank, show_default=True, help="LoRA rank.")
-@click.option("--alpha", type=float, default=_DEFAULTS.alpha, show_default=True, help="LoRA alpha.")
-@click.option("--a-seed", type=int, default=_DEFAULTS.a_seed, show_default=True, help="Seed of the frozen A matrices.")
-@click.option(
-    "--lora-a",
-    type=FILE,
-    metavar="DIR",
-    help="Take A, layers, rank and alpha from this PEFT adapter, so that prgec run --init-adapter can go on from it.",
-)
-@click.option(
-    "--state",
-    type=click.Choice(STATE_MODES),
-    default=_DEFAULTS.state,
-    show_default=True,
-    help="One master copy of B, or the paper's 2q copies.",
-)
-@click.option(
-    "--quantize",
-    type=click.Choice(QUANTIZE_SCHEMES),
-    default=_DEFAULTS.quantize,
-    show_default=True,
-    help="Frozen layers: int8 activations with int8 (8da8w) or grouped int4 (8da4w) weights; narrow weights "
-    "alone on HTPs (w8a16, w4a16) and GPUs (int8, int4).",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(DTYPES),
-    default=_DEFAULTS.dtype,
-    show_default=True,
-    help="What frozen layers multiply in; auto is f32, and 16 bits for GPUs and HTPs.",
-)
-@click.option(
-    "--group-size",
-    type=int,
-    default=_DEFAULTS.group_size,
-    show_default=True,
-    help="Inputs that share a scale in 4-bit weights and in the embedding.",
-)
-@click.option(
-    "--quantize-embedding",
-    type=click.Choice(EMBEDDING_BITS),
-    default=_DEFAULTS.quantize_embedding,
-    show_default=True,
-    help="Bits of the embedding table; 0 keeps f32.",
-)
-@click.option(
-    "--rng",
-    type=click.Choice(RNG_CHOICES),
-    default=_DEFAULTS.rng,
-    show_default=True,
-    help="Noise from the prge kernels, or plain arithmetic for runtimes without them.",
-)
-@click.option("--static", is_flag=True, help="Fix T at --seq-len even where the backend could vary it.")
-@click.option("--passes", help="Pipeline text that replaces the default one.")
-@click.option("--dump-passes", type=FILE, metavar="DIR", help="Write the graph after each pass to DIR.")
-@click.option("--save-program", type=FILE, metavar="FILE", help="Save the traced graph as .pt2 for prgec opt.")
+@click.command("compile", cls=SectionedCommand)
+@options_of(compile_table(), kinds={"task": TASK})
 @click.option("--emit-driver", type=FILE, metavar="DIR", help="Also write the C++ driver, a CMake project, to DIR.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def compile_command(
-    targets: str,
-    layers: str,
-    seq_len: int | None,
-    num_labels: int | None,
-    data: tuple[Path, ...],
-    emit_driver: Path | None,
-    as_json: bool,
-    **flags: Any,
-) -> int:
+def compile_command(emit_driver: Path | None, as_json: bool, **said: Any) -> int:
     """Compile MODEL, a Hugging Face checkpoint, into a .pte that trains itself.
 
     MODEL is a folder, an alias such as tinyllama, a hub id, or `demo` for the bundled model.
     """
-    if seq_len is None:
-        seq_len = 0 if data else _DEFAULTS.seq_len
-    if num_labels is None:
-        num_labels = 0 if data else _DEFAULTS.num_labels
-    settings = {each.name: flags.pop(each.name) for _, each in all_settings()}
-    options = CompileOptions(
-        targets=_split(targets),
-        layers=_split(layers),
-        seq_len=seq_len,
-        num_labels=num_labels,
-        data=data,
-        settings={name: value for name, value in settings.items() if value is not None},
-        **flags,
-    )
+    options = CompileOptions.of(said)
     options.check()
     if emit_driver is not None:
         check_driver_folder(emit_driver)
@@ -190,10 +55,6 @@ def compile_command(
     else:
         print_lines(*_summary(result), *([f"{emit_driver}  C++ driver"] if emit_driver else []))
     return 0
-
-
-def _split(text: str) -> tuple[str, ...]:
-    return tuple(part for part in text.split(",") if part)
 
 
 def _summary(result: CompileResult) -> list[str]:

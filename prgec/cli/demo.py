@@ -8,9 +8,10 @@ import click
 
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.main import INTERRUPTED_EXIT_CODE
+from prgec.cli.options import FILE
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines, stderr_console
-from prgec.cli.run import FILE, STOPPING, summary_lines
+from prgec.cli.run import STOPPING, summary_lines
 from prgec.runs.demo import DemoOptions, run_demo
 from prgec.training.estimators import ESTIMATORS
 

@@ -9,8 +9,8 @@ import click
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
-from prgec.cli.task_option import TASK, TASK_HELP
-from prgec.data.tasks import AUTO_TASK
+from prgec.cli.task_option import TASK
+from prgec.data.tasks import AUTO_TASK, TASK_HELP
 
 FILE = click.Path(path_type=Path)
 

@@ -8,21 +8,35 @@ import click
 from rich.table import Table
 
 from prgec.backends import details_of
-from prgec.cli.render import print_json, stdout_console
+from prgec.cli.render import print_json, print_lines, stdout_console
 from prgec.contract.inspection import Inspection, inspect_program
+from prgec.errors import ProgramError
 
 
 @click.command("inspect")
 @click.argument("program", type=click.Path(path_type=Path))
+@click.option("--config", "as_config", is_flag=True, help="Print the TOML file for prgec compile -c, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def inspect_command(program: Path, as_json: bool) -> int:
+def inspect_command(program: Path, as_config: bool, as_json: bool) -> int:
     """Show what PROGRAM trains, where its ops run, and why some stay outside the delegate."""
     inspection = inspect_program(program)
-    if as_json:
+    if as_config:
+        print_lines(*_config_lines(inspection, program))
+    elif as_json:
         print_json(inspection.to_json())
     else:
         _render(inspection)
     return 0
+
+
+def _config_lines(inspection: Inspection, program: Path) -> list[str]:
+    if not inspection.manifest.config:
+        raise ProgramError(
+            "the program carries no configuration: it was compiled before programs did",
+            where=program,
+            hint="prgec inspect shows its pipeline and sizes",
+        )
+    return inspection.manifest.config.splitlines()
 
 
 def _render(inspection: Inspection) -> None:

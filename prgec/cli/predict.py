@@ -11,10 +11,10 @@ import click
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
-from prgec.cli.task_option import TASK, TASK_HELP
+from prgec.cli.task_option import TASK
 from prgec.data.formats import CompletionFormat
 from prgec.data.task import Document, Example, Item, Task, TemplateTask
-from prgec.data.tasks import AUTO_TASK, find_task
+from prgec.data.tasks import AUTO_TASK, TASK_HELP, find_task
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:

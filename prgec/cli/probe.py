@@ -7,15 +7,15 @@ from typing import Any
 import click
 
 from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.options import SectionedCommand, options_of
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
-from prgec.cli.run import run
-from prgec.runs.options import RunOptions
+from prgec.cli.task_option import TASK
+from prgec.runs.options import RUN_TABLE, RunOptions
 from prgec.runs.probe import DEFAULT_STEPS, probe_rates
 
 # What a run takes and a probe has no use for: it writes nothing, every rate is constant, and only ends are evaluated.
 _OF_RUNS_ONLY = {
-    "as_json",
     "steps",
     "schedule",
     "warmup",
@@ -27,11 +27,12 @@ _OF_RUNS_ONLY = {
     "snapshot_every",
     "diverged",
     "window",
-    "lr_probe",
 }
+_TABLE = tuple(item for item in RUN_TABLE if item.name not in _OF_RUNS_ONLY)
 
 
-@click.command(params=[each for each in run.params if each.name not in _OF_RUNS_ONLY])
+@click.command(cls=SectionedCommand)
+@options_of(_TABLE, kinds={"task": TASK}, file_table=RUN_TABLE)
 @click.option("--steps", type=int, default=DEFAULT_STEPS, show_default=True, help="Training steps of each rate.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def probe(as_json: bool, **flags: Any) -> int:

@@ -8,8 +8,6 @@ import click
 
 from prgec.data.tasks import AUTO_TASK, TASKS, TOML_SUFFIX
 
-TASK_HELP = "How fields become prompts: auto (from the fields), a known task, or a .toml file with your own."
-
 
 class _TaskType(click.ParamType[str]):
     """A task name; wrong ones are said before anything is read."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from prgec.cli.render import print_json, print_lines
-from prgec.cli.task_option import TASK, TASK_HELP
-from prgec.data.tasks import AUTO_TASK
+from prgec.cli.task_option import TASK
+from prgec.data.tasks import AUTO_TASK, TASK_HELP
 
 FILE = click.Path(path_type=Path)
 

@@ -21,7 +21,7 @@ from prgec.compile.fingerprint import prefix_sha256
 from prgec.compile.flags import named_by_flags
 from prgec.compile.given_a import a_constants, give_a, hash_of, options_for
 from prgec.compile.lengths import fit_options
-from prgec.compile.options import CompileOptions
+from prgec.compile.options import CompileOptions, repeating_text
 from prgec.compile.pipelines import default_pipeline
 from prgec.compile.preflight import check_memory
 from prgec.compile.source import Source, load_source
@@ -141,6 +141,7 @@ def _backend_of(options: CompileOptions) -> Backend:
 
 
 def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
+    said = options
     adapter = read_peft(options.lora_a) if options.lora_a else None
     options = options_for(options, adapter) if adapter else options
     passes = parse_pipeline(options.passes, pass_table()) if options.passes else default_pipeline(options, backend)
@@ -167,6 +168,9 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
             versions={**manifest.versions, **backend.versions()},
             data_sha256=NO_FINGERPRINT if backend.has_data_file else "",
             a_sha256=hash_of(given),
+            config=repeating_text(
+                replace(said, seq_len=options.seq_len, num_labels=options.num_labels), source.checkpoint.name
+            ),
         )
         if PREFIX_METHOD in methods:
             manifest = replace(manifest, prefix_sha256=prefix_sha256(manifest, passes))

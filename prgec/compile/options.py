@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from prgec.backends import check_settings
+from prgec.backends import BACKENDS, all_settings, check_settings
+from prgec.config.option import Item, Option, argument, option, table_of
+from prgec.config.toml_file import write_options
+from prgec.contract.names import STATE_MODES
+from prgec.data.records import HUB_PREFIX
+from prgec.data.tasks import AUTO_TASK, TASK_HELP
 from prgec.errors import UsageError
 
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "w8a16", "w4a16", "int8", "int4")
@@ -16,74 +22,108 @@ DTYPES = ("auto", "f32", "bf16", "f16")
 PREFIX_CHOICES = ("auto", "none", "shared", "method")
 EMBEDDING_BITS = (0, 8, 4)
 RNG_CHOICES = ("auto", "kernel", "decomposed")
+DEFAULT_OUTPUT = Path("model.pte")
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """One compilation.
+    """One compilation; each field's help says what it is.
+
+    Those without help, and what help leaves out:
 
     Attributes:
         model: Checkpoint folder, alias or hub id.
-        output: The .pte to write.
-        backend: Row of the backend table.
-        settings: What that backend alone lets a user choose, by name (`prgec.backends.base.Setting`).
-        q: Queries a step.
-        batch_size: B, examples a step.
-        seq_len: T, the largest number of tokens a row may have.
-        num_labels: K, the largest number of tokens a completion may have.
-        targets: Layers to train: last components of module paths, regular expressions, or `all-linear`.
-        layers: Blocks to train: `all`, `last:K`, or indices and ranges.
-        prefix: How blocks before the first trained one run: `none`, `shared`, `method`, or `auto`: `shared` wherever
-            `layers` leaves such blocks.
-        rank: LoRA rank r.
-        alpha: LoRA alpha; the branch is scaled by alpha / rank.
-        a_seed: Seed of the frozen A matrices.
-        state: `seeded` or `dual`.
-        quantize: Scheme of the frozen linear layers: `none`; `8da8w` or `8da4w` (activations too); `w8a16` or
-            `w4a16` (weights only, for HTPs); `int8` or `int4` (weights only, for GPUs).
-        dtype: What frozen linear layers multiply in: `f32`, `bf16`, `f16`, or `auto`: what suits the backend.
-        group_size: Inputs that share a scale in 4-bit weights and in the embedding.
-        quantize_embedding: Bits of the embedding table: 0 (f32), 8 or 4.
-        rng: Where noise comes from: the prge kernels (`kernel`), ATen arithmetic (`decomposed`), or `auto`: kernels
-            wherever the backend's runtime has them.
-        passes: Pipeline text that replaces the default one.
-        dump_passes: Folder for the graph after each pass.
-        save_program: Where to save the exported graph before any pass, for `prgec opt`.
-        static: Fix T at `seq_len` even where the backend could vary it.
-        generate: Add the method `next_tokens`, with which a driver generates text.
-        data: Data files that T and K must hold; where `seq_len` or `num_labels` is 0, they say it.
-        task: Task the data files are read under.
-        lora_a: Folder of a PEFT adapter whose A, layers, rank and alpha the program gets; None to draw A.
+        seq_len: T; 0 to have `data` say it.
+        num_labels: K; 0 to have `data` say it.
+        settings: What the backend alone lets a user choose, by name (`prgec.backends.base.Setting`).
     """
 
-    model: str
-    output: Path
-    backend: str = "xnnpack"
+    model: str = field(metadata=argument(is_place=True))
+    q: int = option("step", 4, "Queries (random directions) a step.")
+    batch_size: int = option("step", 4, "Examples a step.")
+    state: str = option("step", "seeded", "One master copy of B, or the paper's 2q copies.", choices=STATE_MODES)
+    rng: str = option(
+        "step",
+        "auto",
+        "Noise from the prge kernels, or plain arithmetic for runtimes without them.",
+        choices=RNG_CHOICES,
+    )
+
+    seq_len: int = option("rows", 128, "Most tokens a row may have.", unset="what --data needs, else 128")
+    num_labels: int = option(
+        "rows", 4, "Most tokens a completion may have.", "--label-tokens", unset="what --data needs, else 4"
+    )
+    data: tuple[Path, ...] = option(
+        "rows", (), "Rows the program must hold; repeat for more files.", no_path=HUB_PREFIX, is_kept=False
+    )
+    task: str = option("rows", AUTO_TASK, TASK_HELP, is_place=True, is_kept=False)
+    static: bool = option("rows", False, "Fix T at --seq-len even where the backend could vary it.")
+    generate: bool = option(
+        "rows", False, "Add the method that generates text, for F1 of answers and prgec predict --generate."
+    )
+
+    targets: tuple[str, ...] = option(
+        "adapter", ("all-linear",), "Layers to train: names (q_proj,v_proj), regular expressions, or all-linear."
+    )
+    layers: tuple[str, ...] = option(
+        "adapter", ("all",), "Blocks to train: all, last:K, or indices and ranges such as 0,4-7."
+    )
+    prefix: str = option(
+        "adapter",
+        "auto",
+        "Blocks before the first trained one: with all rows (none), once per example (shared), or as a method whose "
+        "results prgec run can keep (method). auto shares where --layers leaves any.",
+        choices=PREFIX_CHOICES,
+    )
+    rank: int = option("adapter", 16, "LoRA rank.")
+    alpha: float = option("adapter", 32.0, "LoRA alpha; the branch is scaled by alpha / rank.")
+    a_seed: int = option("adapter", 0, "Seed of the frozen A matrices.")
+    lora_a: Path | None = option(
+        "adapter",
+        None,
+        "Take A, layers, rank and alpha from this PEFT adapter, so that prgec run --init-adapter can go on from it.",
+        metavar="DIR",
+    )
+
+    quantize: str = option(
+        "weights",
+        "none",
+        "Frozen layers: int8 activations with int8 (8da8w) or grouped int4 (8da4w) weights; narrow weights alone on "
+        "HTPs (w8a16, w4a16) and GPUs (int8, int4).",
+        choices=QUANTIZE_SCHEMES,
+    )
+    dtype: str = option(
+        "weights", "auto", "What frozen layers multiply in; auto is f32, and 16 bits for GPUs and HTPs.", choices=DTYPES
+    )
+    group_size: int = option("weights", 32, "Inputs that share a scale in 4-bit weights and in the embedding.")
+    quantize_embedding: int = option("weights", 0, "Bits of the embedding table; 0 keeps f32.", choices=EMBEDDING_BITS)
+
+    backend: str = option("target", "xnnpack", "Runtime that executes the program.", choices=tuple(BACKENDS))
     settings: Mapping[str, str] = field(default_factory=dict)
-    q: int = 4
-    batch_size: int = 4
-    seq_len: int = 128
-    num_labels: int = 4
-    targets: tuple[str, ...] = ("all-linear",)
-    layers: tuple[str, ...] = ("all",)
-    prefix: str = "auto"
-    rank: int = 16
-    alpha: float = 32.0
-    a_seed: int = 0
-    state: str = "seeded"
-    quantize: str = "none"
-    dtype: str = "auto"
-    group_size: int = 32
-    quantize_embedding: int = 0
-    rng: str = "auto"
-    passes: str | None = None
-    dump_passes: Path | None = None
-    save_program: Path | None = None
-    static: bool = False
-    generate: bool = False
-    data: tuple[Path, ...] = ()
-    task: str = "auto"
-    lora_a: Path | None = None
+
+    output: Path = option("output", DEFAULT_OUTPUT, "File to write.", "--output", "-o", is_kept=False)
+    passes: str | None = option("output", None, "Pipeline text that replaces the default one.")
+    dump_passes: Path | None = option(
+        "output", None, "Write the graph after each pass to DIR.", metavar="DIR", is_kept=False
+    )
+    save_program: Path | None = option(
+        "output", None, "Save the traced graph as .pt2 for prgec opt.", metavar="FILE", is_kept=False
+    )
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> CompileOptions:
+        """Return options for what a user said.
+
+        Args:
+            said: By name, settings of backends among them; T and K are None where the data should say them.
+        """
+        names = {setting.name for _, setting in all_settings()}
+        settings = {name: value for name, value in said.items() if name in names and value is not None}
+        values = {name: value for name, value in said.items() if name not in names}
+        for name in ("seq_len", "num_labels"):
+            if values.get(name) is None:
+                values[name] = 0 if values.get("data") else getattr(cls, name)
+        return cls(**values, settings=settings)
 
     @property
     def num_rows(self) -> int:
@@ -111,3 +151,26 @@ class CompileOptions:
             raise UsageError("the output is a folder", where=self.output, hint="name a file: -o model.pte")
         if not self.output.parent.is_dir():
             raise UsageError("the folder of the output does not exist", where=self.output.parent)
+
+
+def compile_table() -> tuple[Item, ...]:
+    """Return what a user can say of a compilation: the fields, and what single backends have besides."""
+    settings = (
+        Item(each.name, str, False, None, Option("target", each.help, metavar=each.metavar))
+        for _, each in all_settings()
+    )
+    return (*table_of(CompileOptions), *settings)
+
+
+def repeating_text(options: CompileOptions, model: str) -> str:
+    """Return the TOML file that makes the same program again.
+
+    Folders go by their names alone: a program tells nothing of the machine that compiled it.
+
+    Args:
+        options: With T and K as the data had it.
+        model: What the program calls its checkpoint.
+    """
+    named = replace(options, model=model, lora_a=options.lora_a and Path(options.lora_a.resolve().name))
+    remark = "prgec compile -c FILE makes this program again"
+    return write_options({**vars(named), **named.settings}, compile_table(), folder=None, remark=remark)

@@ -76,6 +76,8 @@ class Manifest:
         soc: Chip it was compiled for; empty where that makes no difference.
         prefix_sha256: Hash of everything results of the `prefix` method depend on besides the tokens; empty without
             one, and in programs made before there was this field.
+        config: Text of the TOML file with which `prgec compile -c` makes the program again; empty in programs made
+            before there was this field.
     """
 
     model: str
@@ -106,6 +108,7 @@ class Manifest:
     a_sha256: str = ""
     soc: str = ""
     prefix_sha256: str = ""
+    config: str = ""
 
     @property
     def num_distinct_rows(self) -> int:

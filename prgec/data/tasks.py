@@ -15,6 +15,7 @@ from prgec.data.task import SPAN_F1, Task, TemplateTask, Values
 from prgec.errors import DataError, UsageError
 
 AUTO_TASK = "auto"
+TASK_HELP = "How fields become prompts: auto (from the fields), a known task, or a .toml file with your own."
 TOML_SUFFIX = ".toml"
 
 _NO_YES, _YES_NO = ("No", "Yes"), ("Yes", "No")

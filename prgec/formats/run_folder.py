@@ -13,6 +13,8 @@ from prgec.errors import UsageError
 from prgec.machine.files import is_scratch_of, rename, write_atomic
 
 SUMMARY_NAME = "run.json"
+# The options of the run: `prgec run -c` repeats it.
+CONFIG_NAME = "run.toml"
 METRICS_NAME = "metrics.jsonl"
 ADAPTER_NAME = "adapter.safetensors"
 PLOT_NAME = "plot.png"
@@ -31,6 +33,7 @@ REPORT_NAME = "report.html"
 PROGRAM_NAME = "program.pte"
 _OURS = {
     SUMMARY_NAME,
+    CONFIG_NAME,
     METRICS_NAME,
     ADAPTER_NAME,
     PLOT_NAME,

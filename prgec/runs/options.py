@@ -3,86 +3,129 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from prgec.data.tasks import AUTO_TASK
-from prgec.engines.choose import EXECUTORCH, check_engine
+from prgec.config.option import argument, option, table_of
+from prgec.config.toml_file import write_options
+from prgec.data.records import HUB_PREFIX
+from prgec.data.tasks import AUTO_TASK, TASK_HELP
+from prgec.engines.choose import ENGINES, EXECUTORCH, check_engine
 from prgec.errors import UsageError
-from prgec.training.estimators import DEFAULT_ESTIMATOR
-from prgec.training.limits import CLIP, STOP, Limits
-from prgec.training.schedules import DEFAULT_SCHEDULE
+from prgec.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
+from prgec.training.limits import CLIP, NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES, STOP, Limits
+from prgec.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run does.
+    """What a run does; each field's help says what it is.
+
+    Those without help:
 
     Attributes:
         program: The compiled .pte.
-        data: Training data; None where `rows` is given.
-        eval_data: Evaluation data; without it and `eval_rows` nothing is evaluated.
-        rows: Training rows made by `prgec tokenize`.
-        eval_rows: Evaluation rows made by `prgec tokenize`.
-        task: Row of the task table, or `auto`.
-        steps: Number of training steps.
-        lr: Learning rate at the start.
-        schedule: Row of the schedule table: how lr changes over the run.
-        warmup: Steps over which lr rises to its full size before the schedule begins.
-        eps: Perturbation scale.
-        seed: Key of the noise and of the order of examples.
-        estimator: Row of the estimator table.
-        eval_every: Steps between evaluations; 0 for before and after only.
-        patience: Evaluations without a better score after which the run ends with its best state; 0 for never.
-        low_volume: Train on 1,000 examples of `data`, choose by 500 others and evaluate on 1,000 of `eval_data`.
-        adapter: Adapter to start from: a file of ours or a PEFT folder.
-        prefix_cache: Folder that keeps hidden states of a program with a `prefix` method; None to keep none.
-        out: Run folder; None for the first free `runs/<program>-<n>`.
-        force: Use `out` even if it holds other files or an unfinished run.
-        resume: Go on with the run in `out`.
-        snapshot_every: Steps between snapshots; 0 for none.
-        engine: What runs the program: `executorch` or `torch`.
-        base: For engine torch, the checkpoint of the program; None for the one it names.
-        device: For engine torch, where to run.
-        compiled: For engine torch, whether to use `torch.compile`.
-        max_g: Largest |g| a step may apply; 0 for any.
-        over_limit: What becomes of a step with a larger one: `clip` or `skip`.
-        not_finite: What becomes of a step whose loss or g is not finite: `stop` (the run) or `skip`.
-        diverged: Times the start's mean loss at which a run ends with its best state; 0 for never.
-        window: Steps those means are taken over.
     """
 
-    program: Path
-    data: Path | None = None
-    eval_data: Path | None = None
-    rows: Path | None = None
-    eval_rows: Path | None = None
-    task: str = AUTO_TASK
-    steps: int = 1000
-    lr: float = 3e-3
-    schedule: str = DEFAULT_SCHEDULE
-    warmup: int = 0
-    eps: float = 1e-2
-    seed: int = 0
-    estimator: str = DEFAULT_ESTIMATOR
-    eval_every: int = 0
-    patience: int = 0
-    low_volume: bool = False
-    adapter: Path | None = None
-    prefix_cache: Path | None = None
-    out: Path | None = None
-    force: bool = False
-    resume: bool = False
-    snapshot_every: int = 100
-    engine: str = EXECUTORCH
-    base: str | None = None
-    device: str = "cpu"
-    compiled: bool = False
-    max_g: float = 0.0
-    over_limit: str = CLIP
-    not_finite: str = STOP
-    diverged: float = 0.0
-    window: int = 50
+    program: Path = field(metadata=argument())
+
+    data: Path | None = option(
+        "data",
+        None,
+        "Training rows: jsonl, json, tsv, txt, parquet, a folder of datasets, or hf:NAME:CONFIG:SPLIT.",
+        no_path=HUB_PREFIX,
+    )
+    eval_data: Path | None = option("data", None, "Rows to evaluate before and after.", no_path=HUB_PREFIX)
+    rows: Path | None = option("data", None, "Training rows made by prgec tokenize, instead of --data.")
+    eval_rows: Path | None = option("data", None, "Rows made by prgec tokenize, instead of --eval-data.")
+    task: str = option("data", AUTO_TASK, TASK_HELP, is_place=True)
+    low_volume: bool = option(
+        "data",
+        False,
+        "Train on 1,000 rows of --data, choose by 500 others, evaluate on 1,000 of --eval-data "
+        "(on the 500 without it).",
+    )
+
+    steps: int = option("training", 1000, "Training steps.")
+    lr: float = option("training", 3e-3, "Learning rate.")
+    schedule: str = option(
+        "training",
+        DEFAULT_SCHEDULE,
+        "How the learning rate changes over the run.",
+        "--lr-schedule",
+        choices=tuple(SCHEDULES),
+    )
+    warmup: int = option("training", 0, "Steps over which lr rises first.", metavar="N")
+    eps: float = option("training", 1e-2, "Perturbation scale.")
+    seed: int = option("training", 0, "Key of noise and data order.")
+    estimator: str = option(
+        "training",
+        DEFAULT_ESTIMATOR,
+        "How losses become coefficients; plain is the paper's.",
+        choices=tuple(ESTIMATORS),
+    )
+    adapter: Path | None = option(
+        "training",
+        None,
+        "Start from this adapter: adapter.safetensors of a run, or a PEFT adapter's folder.",
+        "--init-adapter",
+        "--adapter",
+    )
+
+    eval_every: int = option("evaluation", 0, "Also evaluate every N steps.", metavar="N")
+    patience: int = option(
+        "evaluation",
+        0,
+        "End after N evaluations without a better score; the best state is kept; 0: never.",
+        "--early-stop",
+        metavar="N",
+    )
+
+    max_g: float = option("limits", 0.0, "Largest coefficient |g| a step may apply; 0 for any.", metavar="X")
+    over_limit: str = option("limits", CLIP, "What becomes of a step with a larger one.", choices=OVER_LIMIT_POLICIES)
+    not_finite: str = option(
+        "limits",
+        STOP,
+        "What a loss or g that is not finite does: stop the run, or skip the step.",
+        choices=NOT_FINITE_POLICIES,
+    )
+    diverged: float = option(
+        "limits",
+        0.0,
+        "End with the best state when the mean loss is X times what it was at first; 0: never.",
+        metavar="X",
+    )
+    window: int = option("limits", 50, "Steps that mean is taken over.", metavar="N")
+
+    engine: str = option(
+        "engine",
+        EXECUTORCH,
+        "What runs it: torch builds the graph again from the checkpoint (docs/study.md).",
+        choices=ENGINES,
+    )
+    base: str | None = option(
+        "engine",
+        None,
+        "The checkpoint, for --engine torch [default: the one PROGRAM names].",
+        metavar="MODEL",
+        is_place=True,
+    )
+    device: str = option("engine", "cpu", "Where --engine torch runs: cpu, cuda.")
+    compiled: bool = option("engine", False, "Let --engine torch generate code.", "--torch-compile")
+    prefix_cache: Path | None = option(
+        "engine",
+        None,
+        "Keep hidden states here, so that later epochs run the trained blocks only (programs compiled with "
+        "--prefix method).",
+        metavar="DIR",
+    )
+
+    out: Path | None = option("output", None, "Run folder [default: the first free runs/<program>-<n>].", is_kept=False)
+    force: bool = option("output", False, "Use --out even if it holds other files or an unfinished run.", is_kept=False)
+    resume: bool = option("output", False, "Go on with the run in --out, from its journal.", is_kept=False)
+    snapshot_every: int = option(
+        "output", 100, "Keep the state every N steps, so that resuming is quick; 0 for never.", metavar="N"
+    )
 
     @property
     def limits(self) -> Limits:
@@ -133,3 +176,11 @@ class RunOptions:
             raise UsageError("--eval-every needs --eval-data or --eval-rows")
         if self.patience and not self.eval_every:
             raise UsageError("--early-stop needs --eval-every")
+
+
+RUN_TABLE = table_of(RunOptions)
+
+
+def repeating_text(options: RunOptions, folder: Path) -> str:
+    """Return the TOML file that repeats a run, as seen from the folder it will be in."""
+    return write_options(vars(options), RUN_TABLE, folder=folder, remark="prgec run -c FILE repeats this run")

@@ -1,4 +1,4 @@
-"""What a run leaves behind when it ends: the adapter, the plot, the metrics and journal by their names, run.json."""
+"""What a run leaves behind when it ends: adapter, plot, metrics and journal by their names, run.toml, run.json."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import prgec
 from prgec.contract.names import CONTRACT_VERSION
 from prgec.errors import NumericsError
 from prgec.formats.adapter import save_adapter
-from prgec.formats.run_folder import ADAPTER_NAME, PLOT_NAME, RunFolder
+from prgec.formats.run_folder import ADAPTER_NAME, CONFIG_NAME, PLOT_NAME, RunFolder
+from prgec.machine.files import write_atomic
 from prgec.machine.memory import process_memory
 from prgec.report.plot import plot_run
 from prgec.runs.log import RunLog
 from prgec.runs.open import Opened
+from prgec.runs.options import repeating_text
 from prgec.runs.result import RunResult
 from prgec.runs.samples import samples
 from prgec.training.evaluate import Evaluation
@@ -46,6 +48,7 @@ def write_run(
     points = [(step, evaluation.loss, evaluation.accuracy) for step, evaluation in evaluations]
     plot_run(folder.file(PLOT_NAME), losses, points, manifest.model)
     log.commit()
+    write_atomic(folder.file(CONFIG_NAME), repeating_text(opened.options, folder.path).encode())
     options = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(opened.options).items()}
     folder.write_summary(
         {

@@ -195,5 +195,6 @@ def test_ctrl_c_finishes_the_step_and_writes_the_folder(tiny_pte: Path, train_js
         "metrics.jsonl",
         "plot.png",
         "run.json",
+        "run.toml",
     }
     assert len((out / "metrics.jsonl").read_text().splitlines()) == document["steps"]

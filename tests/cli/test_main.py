@@ -195,21 +195,21 @@ def test_flags_are_frozen() -> None:
         options = [flag for p in command.params if isinstance(p, click.Option) for flag in p.opts]
         found[name] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
-        "compile": "--a-seed --alpha --backend --batch-size --data --dtype --dump-passes --emit-driver --generate "
-        "--group-size --json --label-tokens --layers --lora-a --output --passes --prefix --q --quantize "
+        "compile": "--a-seed --alpha --backend --batch-size --config --data --dtype --dump-passes --emit-driver "
+        "--generate --group-size --json --label-tokens --layers --lora-a --output --passes --prefix --q --quantize "
         "--quantize-embedding --rank --rng --save-program --seq-len --soc --state --static --targets "
-        "--task -o",
-        "inspect": "--json",
+        "--task -c -o",
+        "inspect": "--config --json",
         "doctor": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
-        "run": "--adapter --base --data --device --diverged --early-stop --engine --eps --estimator --eval-data "
-        "--eval-every --eval-rows --force --init-adapter --json --low-volume --lr --lr-probe --lr-schedule "
+        "run": "--adapter --base --config --data --device --diverged --early-stop --engine --eps --estimator "
+        "--eval-data --eval-every --eval-rows --force --init-adapter --json --low-volume --lr --lr-probe --lr-schedule "
         "--max-g --not-finite --out --over-limit --prefix-cache --resume --rows --seed --snapshot-every --steps "
-        "--task --torch-compile --warmup --window",
-        "probe": "--adapter --base --data --device --engine --eps --estimator --eval-data --eval-rows --init-adapter "
-        "--json --low-volume --lr --max-g --not-finite --over-limit --prefix-cache --rows --seed --steps --task "
-        "--torch-compile",
+        "--task --torch-compile --warmup --window -c",
+        "probe": "--adapter --base --config --data --device --engine --eps --estimator --eval-data --eval-rows "
+        "--init-adapter --json --low-volume --lr --max-g --not-finite --over-limit --prefix-cache --rows --seed "
+        "--steps --task --torch-compile -c",
         "study": "--json --only --out",
         "replay": "--adapter --json --output --program --step -o",
         "export": "--base --format --json --output --program -o",

@@ -17,7 +17,7 @@ from prgec.runs.result import Listener
 from prgec.runs.run import run
 from prgec.training.step import StepResult
 
-FILES = {"adapter.safetensors", "journal.bin", "metrics.jsonl", "plot.png", "run.json"}
+FILES = {"adapter.safetensors", "journal.bin", "metrics.jsonl", "plot.png", "run.json", "run.toml"}
 
 
 @pytest.fixture
