@@ -17,7 +17,8 @@ def report(run: Path, output: Path | None, as_json: bool) -> int:
     """Turn RUN, a run folder, into one self-contained HTML page."""
     from prgec.formats.run_folder import REPORT_NAME
     from prgec.machine.files import write_atomic
-    from prgec.report.page import read_run, to_html
+    from prgec.report.page import to_html
+    from prgec.report.record import read_run
 
     record = read_run(run)
     page = to_html(record).encode()

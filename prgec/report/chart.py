@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from prgec.report.curves import Chart, Line
+from prgec.report.templates import render
 
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 260, 62, 16, 14, 34
 _WIDE, _NARROW = 1040, 510
@@ -15,79 +19,54 @@ _NUM_TICKS = 5
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a chart.
+class _Frame:
+    """Where values lie on the paper.
 
     Attributes:
-        name: For the legend.
-        xs: Positions.
-        ys: Values.
-        style: Class of the line: `one`, `two`, `three` or `faint`.
-        dots: Whether every value gets a dot.
+        width: Of the paper.
+        x: Lowest and highest position.
+        y: Lowest and highest value.
     """
 
-    name: str
-    xs: Sequence[float]
-    ys: Sequence[float]
-    style: str
-    dots: bool = False
+    width: int
+    x: tuple[float, float]
+    y: tuple[float, float]
+
+    def across(self, x: float) -> float:
+        """Return how far from the left a position is."""
+        share = (x - self.x[0]) / ((self.x[1] - self.x[0]) or 1)
+        return round(_LEFT + share * (self.width - _LEFT - _RIGHT), 1)
+
+    def down(self, y: float) -> float:
+        """Return how far from the top a value is; what is out of range lies on its border."""
+        share = (min(max(y, self.y[0]), self.y[1]) - self.y[0]) / ((self.y[1] - self.y[0]) or 1)
+        return round(_HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM), 1)
 
 
-def chart(title: str, lines: Sequence[Line], *, wide: bool = False) -> str:
+def draw(chart: Chart) -> Markup:
     """Return a figure with a legend, light grid and few ticks."""
-    width = _WIDE if wide else _NARROW
-    lines = [line for line in lines if len(line.xs)]
-    x_ticks = _ticks(min(min(line.xs) for line in lines), max(max(line.xs) for line in lines), integers=True)
+    lines = [line for line in chart.lines if len(line.xs)]
+    xs = min(min(line.xs) for line in lines), max(max(line.xs) for line in lines)
     y_ticks = _ticks(*_range(lines))
-    x_low, x_high = min(min(line.xs) for line in lines), max(max(line.xs) for line in lines)
-    y_low, y_high = y_ticks[0], y_ticks[-1]
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = (x - x_low) / ((x_high - x_low) or 1)
-        up = (y - y_low) / ((y_high - y_low) or 1)
-        return (_LEFT + across * (width - _LEFT - _RIGHT), _HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM))
-
-    parts = [_grid(place, x_ticks, y_ticks, x_low, x_high, width)]
-    for line in lines:
-        points = [place(x, min(max(y, y_low), y_high)) for x, y in _thinned(line, width)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        dotted = " dotted" if line.dots else ""
-        parts.append(f"<polyline class='line {line.style}{dotted}' points='{path}'/>")
-        if line.dots:
-            parts += [
-                f"<circle class='dot {line.style}' cx='{x:.1f}' cy='{y:.1f}' r='3'><title>"
-                f"step {value_x:g}: {value_y:.4g}</title></circle>"
-                for (x, y), value_x, value_y in zip(points, line.xs, line.ys, strict=True)
-            ]
-    legend = "".join(f"<span><i class='{line.style}'></i>{html.escape(line.name)}</span>" for line in lines)
-    return (
-        f"<figure class='{'wide' if wide else ''}'><figcaption>{html.escape(title)}"
-        f"<span class='legend'>{legend}</span></figcaption>"
-        f"<svg viewBox='0 0 {width} {_HEIGHT}' role='img' aria-label='{html.escape(title, quote=True)}'>"
-        f"{''.join(parts)}</svg></figure>"
+    frame = _Frame(_WIDE if chart.is_wide else _NARROW, xs, (y_ticks[0], y_ticks[-1]))
+    return render(
+        "chart.svg.jinja",
+        chart=Chart(chart.title, tuple(lines), chart.is_wide),
+        width=frame.width,
+        height=_HEIGHT,
+        left=_LEFT,
+        right=frame.width - _RIGHT,
+        x_ticks=[(frame.across(x), _label(x)) for x in _ticks(*xs, integers=True) if xs[0] <= x <= xs[1]],
+        y_ticks=[(frame.down(y), _label(y)) for y in y_ticks],
+        lines=[(line, _points(line, frame)) for line in lines],
     )
 
 
-def _grid(
-    place: Callable[[float, float], tuple[float, float]],
-    x_ticks: list[float],
-    y_ticks: list[float],
-    x_low: float,
-    x_high: float,
-    width: int,
-) -> str:
-    parts = []
-    for tick in y_ticks:
-        y = place(x_low, tick)[1]
-        parts.append(
-            f"<line class='grid' x1='{_LEFT}' x2='{width - _RIGHT}' y1='{y:.1f}' y2='{y:.1f}'/>"
-            f"<text x='{_LEFT - 8}' y='{y + 4:.1f}' text-anchor='end'>{_label(tick)}</text>"
-        )
-    for tick in x_ticks:
-        if x_low <= tick <= x_high:
-            x = place(tick, y_ticks[0])[0]
-            parts.append(f"<text x='{x:.1f}' y='{_HEIGHT - 12}' text-anchor='middle'>{_label(tick)}</text>")
-    return "".join(parts)
+def _points(line: Line, frame: _Frame) -> list[tuple[float, float, str]]:
+    """Return places on the paper, each with what a reader is told who points at it."""
+    stride = 1 if line.dots else max(1, len(line.xs) // (_POINTS_PER_PIXEL * frame.width))
+    pairs = list(zip(line.xs, line.ys, strict=True))[::stride]
+    return [(frame.across(x), frame.down(y), f"step {x:g}: {y:.4g}") for x, y in pairs]
 
 
 def _range(lines: Sequence[Line]) -> tuple[float, float]:
@@ -117,8 +96,3 @@ def _ticks(low: float, high: float, *, integers: bool = False) -> list[float]:
 
 def _label(value: float) -> str:
     return f"{round(value, 12):g}" if abs(value) < 1e4 else f"{value:,.0f}"
-
-
-def _thinned(line: Line, width: int) -> list[tuple[float, float]]:
-    stride = 1 if line.dots else max(1, len(line.xs) // (_POINTS_PER_PIXEL * width))
-    return list(zip(line.xs, line.ys, strict=True))[::stride]

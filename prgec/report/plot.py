@@ -1,29 +1,26 @@
-"""Draw a run: training loss, its running mean, and what evaluations measured."""
+"""Draw a run as a picture: training loss, its running mean, and what evaluations measured."""
 
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from prgec.machine.files import write_atomic
+from prgec.report.curves import Chart, Score, accuracy_chart, loss_chart
 
-# A running mean over this share of the run shows the trend under zeroth-order noise.
-_SMOOTHING_SHARE = 0.05
+# Those of the page on light ground (report.css).
+_COLORS = {"one": "#2f5d8a", "two": "#c4622d", "three": "#2f8566", "faint": "#9db4ca"}
 
 
-def plot_run(
-    path: Path, losses: Sequence[float], evaluations: Sequence[tuple[int, float, float | None]], title: str
-) -> None:
+def plot_run(path: Path, losses: Sequence[float], scores: Sequence[Score], title: str) -> None:
     """Write a PNG.
 
     Args:
         path: The file.
         losses: Training loss of each step.
-        evaluations: (steps done, loss, accuracy or None) of each evaluation.
+        scores: What evaluations measured.
         title: Line above the chart.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -32,38 +29,23 @@ def plot_run(
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    steps = np.arange(1, len(losses) + 1)
-    window = max(1, round(_SMOOTHING_SHARE * len(losses)))
-    losses = _without_gaps(losses)
-    axes.plot(steps, losses, color="tab:blue", alpha=0.25, linewidth=0.8, label="training loss")
-    axes.plot(steps[window - 1 :], _running_mean(losses, window), color="tab:blue", label=f"mean of {window} steps")
-    if evaluations:
-        eval_steps, eval_losses, _ = zip(*evaluations, strict=True)
-        axes.plot(eval_steps, eval_losses, "o-", color="tab:orange", label="evaluation loss")
+    _draw(axes, loss_chart(losses, scores))
     axes.set(xlabel="step", ylabel="loss", title=title)
     handles, labels = axes.get_legend_handles_labels()
-    scored = [(step, accuracy) for step, _, accuracy in evaluations if accuracy is not None]
-    if scored:
+    accuracy = accuracy_chart(scores)
+    if accuracy is not None:
         right = axes.twinx()
-        right.plot([s for s, _ in scored], [a for _, a in scored], "s--", color="tab:green", label="accuracy")
-        right.set(ylabel="accuracy", ylim=(0.0, 1.02))
-        more_handles, more_labels = right.get_legend_handles_labels()
-        handles, labels = handles + more_handles, labels + more_labels
+        _draw(right, accuracy)
+        right.set(ylabel="accuracy, %", ylim=(0.0, 102.0))
+        handles, labels = handles + right.get_legend_handles_labels()[0], [*labels, "accuracy"]
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize="small")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     write_atomic(path, buffer.getvalue())
 
 
-def _without_gaps(losses: Sequence[float]) -> Sequence[float]:
-    """Give steps that were skipped, whose losses are no numbers, the loss of the step before."""
-    filled: list[float] = []
-    for loss in losses:
-        filled.append(loss if math.isfinite(loss) else filled[-1] if filled else 0.0)
-    return filled
-
-
-def _running_mean(values: Sequence[float], window: int) -> Sequence[float]:
-    kernel = np.full(window, 1.0 / window)
-    smooth: Sequence[float] = np.convolve(np.asarray(values), kernel, mode="valid").tolist() if values else []
-    return smooth
+def _draw(axes: Any, chart: Chart) -> None:
+    for line in chart.lines:
+        look = {"linewidth": 0.8, "alpha": 0.6} if line.style == "faint" else {"linewidth": 1.6}
+        marks = {"marker": "o", "linestyle": "--", "markerfacecolor": "white"} if line.dots else {}
+        axes.plot(line.xs, line.ys, color=_COLORS[line.style], label=line.name, **look, **marks)

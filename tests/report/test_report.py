@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 
 from prgec.cli.main import main
-from prgec.report.chart import Line, chart
-from prgec.report.page import read_run, to_html
+from prgec.report.chart import draw
+from prgec.report.curves import Chart, Line, loss_chart
+from prgec.report.page import to_html
+from prgec.report.plot import plot_run
+from prgec.report.record import read_run
 
 VOID = {"meta", "br", "polyline", "line", "circle"}
 
@@ -135,16 +139,58 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("error: the run's files are damaged: ")
 
 
+def _points(svg: str) -> list[tuple[float, float]]:
+    (found,) = re.findall(r'points="([^"]*)"', svg)
+    return [(float(x), float(y)) for x, y in (point.split(",") for point in found.split())]
+
+
 @pytest.mark.parametrize("ys", [[1.0], [2.0, 2.0], [0.0, 0.0], [-1e-9, 1e9], [1e-7, 3e-7], [5.0, -5.0, 2.0]])
 def test_points_lie_inside_the_chart(ys: list[float]) -> None:
-    svg = chart("t", [Line("a", list(range(1, len(ys) + 1)), ys, "one")])
-    points = svg.split("points='")[1].split("'")[0].split()
-    for point in points:
-        x, y = map(float, point.split(","))
+    points = _points(draw(Chart("t", (Line("a", list(range(1, len(ys) + 1)), ys, "one"),))))
+    assert len(points) == len(ys)
+    for x, y in points:
         assert 60 <= x <= 500 and 10 <= y <= 250
 
 
 def test_higher_is_higher() -> None:
-    svg = chart("t", [Line("a", [1, 2, 3], [1.0, 5.0, 3.0], "one")])
-    heights = [float(point.split(",")[1]) for point in svg.split("points='")[1].split("'")[0].split()]
+    heights = [y for _, y in _points(draw(Chart("t", (Line("a", [1, 2, 3], [1.0, 5.0, 3.0], "one"),))))]
     assert heights[1] < heights[2] < heights[0]
+
+
+def test_skipped_steps_are_no_gaps(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "run", SUMMARY)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    skipped = {"step": 41, "loss": None, "lr": 0.1, "g": [0.0, 0.0], "limited": "skipped", "seconds": 5.1}
+    (folder / "metrics.jsonl").write_text("\n".join([*lines, json.dumps(skipped)]) + "\n")
+    assert "41 steps" in " ".join(_Page(to_html(read_run(folder))).text)
+    assert loss_chart([2.0, None, float("inf"), 1.0], []).lines[0].ys == [2.0, 2.0, 2.0, 1.0]
+
+
+def test_markup_in_data_stays_text(tmp_path: Path) -> None:
+    evil = "<script>alert('x')</script>\n<img src=x>"
+    summary = {
+        **SUMMARY,
+        "status": evil,
+        "options": {evil: evil},
+        "manifest": {**SUMMARY["manifest"], "model": evil},
+        "samples": [{"prompt": evil, "right": evil, "before": evil, "after": ""}],
+    }
+    page = _Page(to_html(read_run(_write(tmp_path / "<script>", summary))))
+    assert "".join(page.text).count("<script>") >= 8
+    assert page.tags.count("br") == 3, "line breaks of a text are kept"
+
+
+def test_steps_without_g_have_no_chart_of_it(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "run", SUMMARY)
+    text = (folder / "metrics.jsonl").read_text().replace(', "g": [0.5, -0.25]', "")
+    (folder / "metrics.jsonl").write_text(text)
+    assert _Page(to_html(read_run(folder))).tags.count("figure") == 4
+
+
+@pytest.mark.parametrize("losses", [[], [1.0], [2.0, float("nan"), 1.0]])
+@pytest.mark.parametrize("scores", [[], [(0, 0.7, None)], [(0, 0.7, 0.5), (2, 0.2, 0.9)]])
+def test_every_run_can_be_drawn(
+    losses: list[float], scores: list[tuple[int, float, float | None]], tmp_path: Path
+) -> None:
+    plot_run(tmp_path / "plot.png", losses, scores, "a run")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,57 @@
+"""What a run folder tells people: run.json and metrics.jsonl, also of a run under way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prgec.errors import DataError
+from prgec.formats.run_folder import METRICS_NAME, PARTIAL_METRICS_NAME, SUMMARY_NAME
+from prgec.report.curves import Score
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder holds for people.
+
+    Attributes:
+        name: Name of the folder.
+        summary: Content of run.json; empty while the run is under way.
+        steps: Lines of metrics.jsonl about steps.
+        evaluations: Its lines about evaluations.
+    """
+
+    name: str
+    summary: Mapping[str, Any]
+    steps: Sequence[Mapping[str, Any]]
+    evaluations: Sequence[Mapping[str, Any]]
+
+    @property
+    def scores(self) -> list[Score]:
+        """What evaluations measured."""
+        return [(line["step"], line["eval_loss"], line.get("eval_accuracy")) for line in self.evaluations]
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run folder, also one of a run under way.
+
+    Raises:
+        DataError: If it holds no run, or its files are damaged.
+    """
+    metrics = next((folder / n for n in (METRICS_NAME, PARTIAL_METRICS_NAME) if (folder / n).is_file()), None)
+    if metrics is None:
+        raise DataError("no run in this folder", where=folder, hint="name the --out of a prgec run")
+    summary_path = folder / SUMMARY_NAME
+    try:
+        summary = json.loads(summary_path.read_bytes()) if summary_path.is_file() else {}
+        text = metrics.read_text(encoding="utf-8")
+        # The last line of a run under way may be half a line.
+        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        steps = [line for line in lines if "loss" in line]
+        evaluations = [line for line in lines if "eval_loss" in line]
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"the run's files are damaged: {error}", where=folder) from error
+    return RunRecord(folder.resolve().name, summary, steps, evaluations)
