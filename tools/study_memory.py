@@ -3,9 +3,9 @@
     python tools/study_memory.py                  # prints a Markdown table (minutes)
     python tools/study_memory.py --width 1024     # a larger random model
 
-Each number is the largest of several processes: the largest anonymous memory during three steps, less what the process
-held before the first one, when the model was loaded. A sampler can miss a peak, never invent one. Source of the
-comparison: papers, P-RGE, Table 3 and figure 7.
+Each number comes from a process of its own: the most anonymous memory it held during three steps, by the kernel's own
+mark, less what it held before the first one, when the model was loaded. Source of the comparison: papers, P-RGE, Table
+3 and figure 7.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from prgec.study.method import build_method
 
 SEQ_LENS, BATCH_SIZES = (64, 256), (1, 16)
 STEPS = 3
-REPEATS = 3
 # At equal rows a step: B is what one query sees, and P-RGE divides it among its queries.
 METHODS: dict[str, dict[str, Any]] = {
     "FO-Adam (full)": {"kind": "fo", "space": "full", "optimizer": "adam"},
@@ -64,20 +63,15 @@ def _measure(model: str, method: dict[str, Any], seq_len: int, rows: int) -> str
     queries = method.get("q", 1)
     if rows % queries:
         return "-"
-    measured = [_process_bytes(model, method, seq_len, rows // queries) for _ in range(REPEATS)]
-    return f"{max(measured) / 1e6:.0f}"
-
-
-def _process_bytes(model: str, method: dict[str, Any], seq_len: int, batch_size: int) -> int:
     # Forked: libraries are imported once, and what a measurement allocates dies with it.
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_steps, args=(model, method, seq_len, batch_size, sender))
+    child = context.Process(target=_steps, args=(model, method, seq_len, rows // queries, sender))
     child.start()
     child.join()
     if child.exitcode or not receiver.poll():
-        raise SystemExit(f"{method} at T={seq_len}, B={batch_size} failed")
-    return int(receiver.recv())
+        raise SystemExit(f"{method} at T={seq_len}, E={rows} failed")
+    return f"{receiver.recv() / 1e6:.0f}"
 
 
 def _steps(model: str, method: dict[str, Any], seq_len: int, batch_size: int, sender: Any) -> None:

@@ -17,7 +17,7 @@ from prgec.engines.torch.noise import NoiseSource
 from prgec.engines.torch.program import TorchProgram
 from prgec.errors import ProgramError, UsageError
 from prgec.runtime_ops import noise
-from tests.e2e.conftest import Compile
+from tests.e2e.conftest import PROGRAMS, Compile
 from tests.lockstep import Run, follow, oracle_for, random_steps
 from tests.models import TinyLlama
 
@@ -91,7 +91,7 @@ def test_noise_is_that_of_the_contract() -> None:
 
 
 def test_refusals(compile_once: Compile, tmp_path: Path) -> None:
-    path = compile_once(backend="portable")
+    path = compile_once(**PROGRAMS["portable-dual"])
     other = TinyLlama(has_bias=True, seed=1).write(tmp_path / "other")
     with pytest.raises(ProgramError, match="not those the program was compiled from"):
         TorchProgram.rebuild(path, str(other))
@@ -101,7 +101,7 @@ def test_refusals(compile_once: Compile, tmp_path: Path) -> None:
 
 
 def test_state_that_does_not_fit(compile_once: Compile, checkpoint: Path) -> None:
-    program = TorchProgram.rebuild(compile_once(backend="portable"), str(checkpoint))
+    program = TorchProgram.rebuild(compile_once(**PROGRAMS["portable-seeded-static"]), str(checkpoint))
     before = program.state_sha256()
     state = {name: array + 1 for name, array in program.read_state().items()}
     name = list(state)[-1]
