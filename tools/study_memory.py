@@ -75,7 +75,7 @@ def _measure(model: str, method: dict[str, Any], seq_len: int, rows: int) -> str
 
 
 def _steps(model: str, method: dict[str, Any], seq_len: int, batch_size: int, sender: Any) -> None:
-    options = {**method, "batch_size": batch_size}
+    options, queries = {**method, "batch_size": batch_size}, method.get("q", 1)
     if method["kind"] == "prge":
         options |= {"seq_len": seq_len, "num_labels": 1}
     trained = build_method(model, options, 0, Path(__file__))

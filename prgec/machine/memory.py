@@ -53,10 +53,11 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
 
 
 class Growth:
-    """The most anonymous memory this process holds above what it held when this was made.
+    """The most memory this process holds above what it held when this was made, code and mapped files left out.
 
     The kernel keeps one high-water mark a process, of resident memory; `pause` and `go_on` leave out what is not to be
-    counted. Pages of files, such as code that is used for the first time, are subtracted.
+    counted. Pages of files that are used for the first time are subtracted. Pages of a mapped file that are written to,
+    as weights may be, become memory of the process in their own place: no growth.
 
     Attributes:
         bytes: The growth seen so far, up to the last `pause`.
@@ -77,7 +78,7 @@ class Growth:
     def pause(self) -> None:
         """Take what was counted since `go_on`; what follows does not count."""
         now = process_memory()
-        files = now.file_bytes - self._start.file_bytes
+        files = max(0, now.file_bytes - self._start.file_bytes)
         self.bytes = max(self.bytes, now.peak_rss_bytes - self._start.rss_bytes - files)
 
 

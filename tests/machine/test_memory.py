@@ -43,6 +43,17 @@ def test_growth_leaves_out_pauses_and_files(tmp_path: Path) -> None:
     assert growth.bytes < 30 * MB
 
 
+def test_weights_that_are_written_to_are_no_growth(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(b"w" * 100 * MB)
+    with (tmp_path / "weights").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+        assert sum(mapped[place] for place in range(0, len(mapped), 4096))
+        growth = Growth()
+        for place in range(0, len(mapped), 4096):
+            mapped[place] = 0
+        growth.pause()
+    assert growth.bytes < 20 * MB
+
+
 def test_a_process_that_is_no_more_holds_nothing() -> None:
     pid = os.fork()
     if pid == 0:
