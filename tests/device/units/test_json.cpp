@@ -34,6 +34,7 @@ TEST(what_is_no_json_is_refused) {
 
 TEST(depth_is_bounded) {
   CHECK(parses(std::string(16, '[') + "1" + std::string(16, ']')));
+  CHECK(!parses(std::string(18, '[') + "1" + std::string(18, ']')));
   CHECK(!parses(std::string(100000, '[')));
 }
 

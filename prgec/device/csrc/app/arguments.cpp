@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <utility>
 
 const char kUsage[] =
     "Usage: prge_train PROGRAM --rows FILE --out DIR [options]\n"
@@ -25,6 +26,7 @@ const char kUsage[] =
     "  --not-finite NAME    what a loss or g that is not finite does, stop the run or skip the step [stop]\n"
     "  --diverged X         end with the best state when the mean loss is X times what it was at first, 0: never [0]\n"
     "  --window N           steps that mean is taken over [50]\n"
+    "  --packed-weights DIR where XNNPACK keeps weights as it wants them, or off: in memory [the user's cache]\n"
     "  --force              discard an unfinished run in --out\n";
 
 namespace {
@@ -90,6 +92,7 @@ bool set_value(const std::string& name, const char* value, Options& options) {
       flag("--max-g", s.max_g),
       flag("--diverged", s.diverged),
       flag("--window", s.window),
+      flag("--packed-weights", s.packed_weights),
       flag("--eval-every", options.eval_every),
       flag("--snapshot-every", options.snapshot_every),
   };
@@ -99,6 +102,27 @@ bool set_value(const std::string& name, const char* value, Options& options) {
     }
   }
   return false;
+}
+
+// The folder for files that can be made again; empty where there is none.
+std::string cache_folder() {
+  constexpr std::pair<const char*, const char*> kPlaces[] = {
+      {"PRGEC_CACHE", ""}, {"XDG_CACHE_HOME", "/prgec"}, {"HOME", "/.cache/prgec"}};
+  for (const auto& [variable, below] : kPlaces) {
+    const char* value = std::getenv(variable);
+    if (value != nullptr && *value != '\0') {
+      return std::string(value) + below;
+    }
+  }
+  return "";
+}
+
+std::string packed_weights_folder(const std::string& flag) {
+  if (flag == "off") {
+    return "";
+  }
+  const std::string cache = flag.empty() ? cache_folder() : "";
+  return cache.empty() ? flag : cache + "/packed";
 }
 
 const char* missing(const Options& options) {
@@ -129,6 +153,7 @@ bool parse(int argc, char** argv, Options& options, const char*& bad) {
       return false;
     }
   }
+  options.settings.packed_weights = packed_weights_folder(options.settings.packed_weights);
   bad = missing(options);
   return bad == nullptr;
 }

@@ -46,7 +46,9 @@ void log_line(et_timestamp_t, et_pal_log_level_t, const char*, const char*, size
 }
 
 void warn(const char* line) {
-  std::fprintf(stderr, "warning: %s\n", line);
+  std::string text = line;
+  prge::make_printable(text);
+  std::fprintf(stderr, "warning: %s\n", text.c_str());
 }
 
 // Exit codes are those of prgec.

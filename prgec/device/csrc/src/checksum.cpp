@@ -8,16 +8,24 @@ namespace prge {
 
 namespace {
 
-std::array<uint32_t, 256> make_crc_table() {
-  std::array<uint32_t, 256> table;
+// Table k is for a byte with k more behind it: eight bytes a turn, where one a turn would wait for each other.
+using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
+
+CrcTables make_crc_tables() {
+  CrcTables tables;
   for (uint32_t i = 0; i < 256; ++i) {
     uint32_t value = i;
     for (int bit = 0; bit < 8; ++bit) {
       value = (value >> 1) ^ (0xEDB88320u & (0u - (value & 1u)));
     }
-    table[i] = value;
+    tables[0][i] = value;
   }
-  return table;
+  for (size_t k = 1; k < tables.size(); ++k) {
+    for (uint32_t i = 0; i < 256; ++i) {
+      tables[k][i] = (tables[k - 1][i] >> 8) ^ tables[0][tables[k - 1][i] & 0xffu];
+    }
+  }
+  return tables;
 }
 
 constexpr uint32_t kRound[64] = {
@@ -37,11 +45,19 @@ uint32_t rotate(uint32_t value, int bits) {
 } // namespace
 
 uint32_t crc32(const void* data, size_t size, uint32_t crc) {
-  static const std::array<uint32_t, 256> table = make_crc_table();
+  static const CrcTables tables = make_crc_tables();
   const uint8_t* bytes = static_cast<const uint8_t*>(data);
   crc = ~crc;
-  for (size_t i = 0; i < size; ++i) {
-    crc = (crc >> 8) ^ table[(crc ^ bytes[i]) & 0xffu];
+  for (; size >= 8; size -= 8, bytes += 8) {
+    uint32_t next = 0;
+    for (size_t i = 0; i < 8; ++i) {
+      const uint32_t mixed = i < 4 ? bytes[i] ^ (crc >> (8 * i) & 0xffu) : bytes[i];
+      next ^= tables[7 - i][mixed];
+    }
+    crc = next;
+  }
+  for (; size > 0; --size, ++bytes) {
+    crc = (crc >> 8) ^ tables[0][(crc ^ *bytes) & 0xffu];
   }
   return ~crc;
 }

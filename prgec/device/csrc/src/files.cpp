@@ -71,6 +71,33 @@ Error File::open(const std::string& path, int flags) {
   return descriptor_ < 0 ? failed("write the file", path) : Error::Ok;
 }
 
+Error File::open_locked(const std::string& path) {
+  close();
+  path_ = path;
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (descriptor_ < 0) {
+    return failed("write the file", path);
+  }
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
+    return Error::Ok;
+  }
+  return errno == EWOULDBLOCK ? fail(Error::AccessFailed, "another process uses the file (%s)", path.c_str())
+                              : failed("lock the file", path);
+}
+
+Error File::read(std::string& out) const {
+  char buffer[256];
+  out.clear();
+  for (ssize_t got = 1; got > 0;) {
+    got = ::pread(descriptor_, buffer, sizeof(buffer), static_cast<off_t>(out.size()));
+    if (got < 0) {
+      return failed("read the file", path_);
+    }
+    out.append(buffer, static_cast<size_t>(got));
+  }
+  return Error::Ok;
+}
+
 Error File::write(const void* data, size_t size) {
   const uint8_t* bytes = static_cast<const uint8_t*>(data);
   while (size > 0) {
@@ -151,12 +178,12 @@ void FolderLock::release() {
   }
 }
 
-Error make_folder(const std::string& path) {
+Error make_folder(const std::string& path, unsigned mode) {
   for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
     ::mkdir(path.substr(0, slash).c_str(), 0777);
   }
   struct stat info;
-  if (::mkdir(path.c_str(), 0777) == 0 || (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))) {
+  if (::mkdir(path.c_str(), mode) == 0 || (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))) {
     return Error::Ok;
   }
   return failed("make the folder", path);

@@ -36,6 +36,10 @@ class File {
   ~File();
   // `flags` as for open(2).
   Error open(const std::string& path, int flags);
+  // To be read and written, made if missing, for this user alone; an error while another process has it open so.
+  Error open_locked(const std::string& path);
+  // The whole of a small file.
+  Error read(std::string& out) const;
   Error write(const void* data, size_t size);
   Error sync();
   // Cuts the file and goes on writing there.
@@ -79,7 +83,8 @@ class FolderLock {
   int descriptor_ = -1;
 };
 
-Error make_folder(const std::string& path);
+// With its parents.
+Error make_folder(const std::string& path, unsigned mode = 0777);
 bool is_file(const std::string& path);
 Error rename_file(const std::string& from, const std::string& to);
 void remove_file(const std::string& path);

@@ -11,13 +11,13 @@ namespace prge {
 
 using executorch::aten::ScalarType;
 
-Program::Program() = default;
+Program::Program(std::string path, void (*warn)(const char* line)) : path_(std::move(path)), packed_(warn) {}
 Program::~Program() = default;
 
-Result<std::unique_ptr<Program>> Program::open(const std::string& path) {
+Result<std::unique_ptr<Program>> Program::open(
+    const std::string& path, const std::string& packed, void (*warn)(const char* line)) {
   PRGE_TRY(check_envelope(path));
-  std::unique_ptr<Program> program(new Program());
-  program->path_ = path;
+  std::unique_ptr<Program> program(new Program(path, warn));
   PRGE_TRY(program->load({}));
   PRGE_TRY(program->read_constants());
   if (!program->manifest_.data_sha256.empty()) {
@@ -25,7 +25,11 @@ Result<std::unique_ptr<Program>> Program::open(const std::string& path) {
     PRGE_TRY(data_path.error());
     PRGE_TRY(program->load(*data_path));
   }
+  if (!packed.empty() && program->manifest_.backend == "xnnpack") {
+    program->packed_.open(packed, path, program->manifest_.base_sha256);
+  }
   PRGE_TRY(program->load_methods());
+  program->packed_.seal();
   PRGE_TRY(program->find_state());
   program->allocate();
   return program;
@@ -51,6 +55,17 @@ Error Program::load(const std::string& data_path) {
       : fail(Error::InvalidProgram, "the program is damaged (%s): %s", path_.c_str(), to_string(error));
 }
 
+Error Program::load_method(const char* name) {
+  executorch::runtime::BackendOptions<2> options;
+  executorch::runtime::LoadBackendOptionsMap map;
+  if (!packed_.path().empty()) {
+    PRGE_TRY(options.set_option("weight_cache_enabled", true));
+    PRGE_TRY(options.set_option("packed_cache_path", packed_.path().c_str()));
+    PRGE_TRY(map.set_options("XnnpackBackend", options.view()));
+  }
+  return methods_->load_method(name, nullptr, nullptr, &map);
+}
+
 Error Program::load_methods() {
   const bool has_prefix = manifest_.prefix == Prefix::Method;
   const std::pair<const char*, size_t> methods[] = {{"forward", has_prefix ? 9 : 8}, {"apply", 4}, {"prefix", 1}};
@@ -59,7 +74,7 @@ Error Program::load_methods() {
         (std::strcmp(name, "apply") == 0 && manifest_.returns_state)) {
       continue;
     }
-    if (const Error error = methods_->load_method(name); error != Error::Ok) {
+    if (const Error error = load_method(name); error != Error::Ok) {
       return fail(
           Error::InvalidProgram, "cannot load method %s (%s): %s. Hint: it was compiled for backend %s", name,
           path_.c_str(), to_string(error), manifest_.backend.c_str());

@@ -11,6 +11,7 @@
 
 #include "checksum.h"
 #include "manifest.h"
+#include "packed_weights.h"
 #include "prge/error.h"
 #include "prge/rows.h"
 
@@ -37,7 +38,9 @@ class Program {
  public:
   using Inputs = std::vector<executorch::extension::TensorPtr>;
 
-  static Result<std::unique_ptr<Program>> open(const std::string& path);
+  // `packed` is the folder of packed weights; without one they are kept in memory.
+  static Result<std::unique_ptr<Program>> open(
+      const std::string& path, const std::string& packed = "", void (*warn)(const char* line) = nullptr);
   ~Program();
 
   const Manifest& manifest() const {
@@ -67,10 +70,11 @@ class Program {
 
  private:
   class Methods;
-  Program();
+  Program(std::string path, void (*warn)(const char* line));
   Error load(const std::string& data_path);
   Error read_constants();
   Error load_methods();
+  Error load_method(const char* name);
   Error find_state();
   void allocate();
   Error keep_state(const std::vector<executorch::runtime::EValue>& outputs);
@@ -78,6 +82,7 @@ class Program {
   Error run_prefix();
 
   std::string path_;
+  PackedWeights packed_; // outlives the methods that have them mapped
   Manifest manifest_;
   Digest tokenizer_sha256_ = {};
   std::unique_ptr<Methods> methods_;

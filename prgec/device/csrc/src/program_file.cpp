@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "checksum.h"
 #include "fail.h"
-#include "files.h"
 
 namespace prge {
 
@@ -42,7 +40,16 @@ Error check_envelope(const std::string& path) {
   return is_whole ? Error::Ok : fail(Error::InvalidProgram, "the program is cut short (%s)", path.c_str());
 }
 
-// The fingerprint is the SHA-256 over size, first and last MiB.
+Digest fingerprint(const MappedFile& file) {
+  const size_t sample = std::min(file.size(), kSampleBytes);
+  const std::string digits = std::to_string(file.size());
+  return Sha256()
+      .update(digits.data(), digits.size())
+      .update(file.data(), sample)
+      .update(file.data() + file.size() - sample, sample)
+      .finish();
+}
+
 Result<std::string> find_data(const std::string& path, const std::string& sha256) {
   const std::string data_path = path.substr(0, path.rfind('.')) + ".ptd";
   auto file = MappedFile::open(data_path);
@@ -51,15 +58,7 @@ Result<std::string> find_data(const std::string& path, const std::string& sha256
         Error::InvalidProgram, "the program's weights are missing: expected %s (%s). Hint: copy both files",
         data_path.c_str(), path.c_str());
   }
-  const size_t size = (*file)->size();
-  const size_t sample = std::min(size, kSampleBytes);
-  const std::string digits = std::to_string(size);
-  const Digest digest = Sha256()
-                            .update(digits.data(), digits.size())
-                            .update((*file)->data(), sample)
-                            .update((*file)->data() + size - sample, sample)
-                            .finish();
-  if (digest.hex() != sha256) {
+  if (fingerprint(**file).hex() != sha256) {
     return fail(
         Error::InvalidProgram, "%s belongs to another program (%s). Hint: copy both files of one compilation",
         data_path.c_str(), path.c_str());
