@@ -23,9 +23,9 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
-from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, shape_of
 
 aten = torch.ops.aten
@@ -44,26 +44,44 @@ class AddmmToLinear(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every addmm; calls that share a weight are rewritten together or not at all."""
         rewriter = Rewriter(program, self.name)
-        hits, refusals = 0, []
-        calls: dict[str, list[Node]] = {}
-        for node in program.calls(aten.addmm.default):
-            reason = why_not(program, node)
-            if reason:
-                refusals.append(Refusal(describe(node), reason))
-            else:
-                calls.setdefault(str(_weight(node).target), []).append(node)
-        for name, nodes in calls.items():
-            rewriter.overwrite(name, program.attribute(_weight(nodes[0])).t().contiguous())
-            for node in nodes:
-                _rewrite(rewriter, node)
-            hits += len(nodes)
-        if hits:
-            erase_dead(program)
-        return PassResult(program, hits > 0, hits, tuple(refusals))
+        # All at once: the first one rewritten turns the weight for the others.
+        found = [match(program, node) for node in program.calls(aten.addmm.default)]
+        turned: set[str] = set()
+
+        def rewrite(conv: Conv1D) -> None:
+            name = str(conv.weight.target)
+            if name not in turned:
+                rewriter.overwrite(name, program.attribute(conv.weight).t().contiguous())
+                turned.add(name)
+            _rewrite(rewriter, conv.node)
+
+        return rewrite_matches(program, found, rewrite)
 
 
-def why_not(program: GraphProgram, node: Node) -> str:
-    """Why an addmm is not a linear layer; empty if it is."""
+@dataclass(frozen=True)
+class Conv1D:
+    """An addmm that is a linear layer, with the node that reads its weight [D, O]."""
+
+    node: Node
+    weight: Node
+
+
+def match(program: GraphProgram, node: Node) -> Conv1D | Refusal:
+    """Return the layer an addmm is, or why it stays."""
+    weight = node.args[2]
+    reason = _why_not_linear(node)
+    if reason or not isinstance(weight, Node):
+        return Refusal(describe(node), reason)
+    for read, user in _reads(program, weight):
+        if user.target is not aten.addmm.default or user.args[2] is not read:
+            return Refusal(describe(node), f"{weight.target} has other readers")
+        if _why_not_linear(user):
+            return Refusal(describe(node), f"{weight.target} is read by {describe(user)} too, which stays")
+    return Conv1D(node, weight)
+
+
+def _why_not_linear(node: Node) -> str:
+    """Why an addmm by itself is not a linear layer; empty if it is."""
     bias, _, weight = node.args
     if node.kwargs:
         return f"it scales its terms: {', '.join(node.kwargs)}"
@@ -71,15 +89,7 @@ def why_not(program: GraphProgram, node: Node) -> str:
         return "it multiplies two activations"
     if not isinstance(bias, Node) or bias.op != "get_attr" or len(shape_of(bias)) != 1:
         return "its bias is not a vector of the checkpoint"
-    if any(user.target is not aten.addmm.default or user.args[2] is not read for read, user in _reads(program, weight)):
-        return f"{weight.target} has other readers"
     return ""
-
-
-def _weight(node: Node) -> Node:
-    weight = node.args[2]
-    assert isinstance(weight, Node)
-    return weight
 
 
 def _reads(program: GraphProgram, weight: Node) -> list[tuple[Node, Node]]:

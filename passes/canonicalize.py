@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch.fx import Node
+from torch.fx.node import Argument
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, erase_dead
 from prgec.passes.shapes import dtype_of, dynamic_dims, is_same_shape, is_tensor, shape_of, view_sizes
@@ -61,27 +63,47 @@ class Canonicalize(Pass):
 
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every place found."""
-        rewriter = Rewriter(program, self.name)
-        hits = 0
-        for node in list(program.graph.nodes):
-            if is_identity(node):
-                rewriter.replace(node, node.args[0])
-                hits += 1
-            elif parts := filled_parts(node):
-                if len(parts) > 1:
-                    rewriter.set_arg(node, 0, parts)
-                else:
-                    rewriter.replace(node, parts[0])
-                hits += 1
-            elif (sizes := inferred_sizes(node)) is not None:
-                rewriter.set_arg(node, 1, sizes)
-                hits += 1
-        hits += erase_dead(program)
+        found = map(match, list(program.graph.nodes))
+        result = rewrite_matches(program, found, partial(_rewrite, Rewriter(program, self.name)))
+        hits = result.hits + erase_dead(program)
         return PassResult(program, hits > 0, hits)
 
     def ensures(self, program: GraphProgram) -> list[str]:
         """No identity is left."""
         return [f"%{node.name} {node.target} is left" for node in program.graph.nodes if is_identity(node)]
+
+
+@dataclass(frozen=True)
+class Simpler:
+    """A simpler spelling of a call: another value instead of it, or another argument.
+
+    Attributes:
+        node: The call.
+        value: The value, or the argument.
+        index: Which argument; None where the value replaces the call.
+    """
+
+    node: Node
+    value: Argument
+    index: int | None = None
+
+
+def match(node: Node) -> Simpler | None:
+    """Return the simpler spelling of a call; None where there is none."""
+    if is_identity(node):
+        return Simpler(node, node.args[0])
+    if parts := filled_parts(node):
+        return Simpler(node, parts, 0) if len(parts) > 1 else Simpler(node, parts[0])
+    sizes = inferred_sizes(node)
+    return Simpler(node, sizes, 1) if sizes is not None else None
+
+
+def _rewrite(rewriter: Rewriter, simpler: Simpler) -> None:
+    if simpler.index is not None:
+        rewriter.set_arg(simpler.node, simpler.index, simpler.value)
+        return
+    assert isinstance(simpler.value, Node)
+    rewriter.replace(simpler.node, simpler.value)
 
 
 def is_identity(node: Node) -> bool:

@@ -13,21 +13,22 @@ from prgec.passes.shapes import shape_of
 
 aten = torch.ops.aten
 
-_SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
+SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Elements `begin` to `end` of the last dimension of a value, held by `node`."""
+    """Elements `begin` to `end` of the last dimension of `source`, held by `node`."""
 
     node: Node
+    source: Node
     begin: int
     end: int
 
 
 def cuts_of(node: Node) -> list[Cut] | None:
     """What a call cuts out of its first argument along the last dimension; None for any other call."""
-    if node.target is not aten.slice.Tensor and node.target not in _SPLITS:
+    if node.target is not aten.slice.Tensor and node.target not in SPLITS:
         return None
     source = node.args[0]
     assert isinstance(source, Node)
@@ -36,18 +37,18 @@ def cuts_of(node: Node) -> list[Cut] | None:
     dim = argument(node, 1 if is_slice else 2, "dim", 0)
     if not isinstance(size, int) or not isinstance(dim, int) or dim % rank != rank - 1:
         return None
-    return _slice(node, size) if is_slice else _parts(node)
+    return _slice(node, source, size) if is_slice else _parts(node, source)
 
 
-def _slice(node: Node, size: int) -> list[Cut] | None:
+def _slice(node: Node, source: Node, size: int) -> list[Cut] | None:
     start, end, step = (argument(node, i, name) for i, name in ((2, "start"), (3, "end"), (4, "step")))
     if step not in (None, 1) or not isinstance(start, int | None) or not isinstance(end, int | None):
         return None
     begin, stop, _ = slice(start, end).indices(size)
-    return [Cut(node, begin, stop)] if begin < stop else None
+    return [Cut(node, source, begin, stop)] if begin < stop else None
 
 
-def _parts(node: Node) -> list[Cut] | None:
+def _parts(node: Node, source: Node) -> list[Cut] | None:
     """The parts of a split that are read; their sizes are those of the op's own results."""
     ends = [0]
     for part in node.meta["val"]:
@@ -57,5 +58,5 @@ def _parts(node: Node) -> list[Cut] | None:
     for item in items:
         index = item.args[1]
         assert isinstance(index, int)
-        cuts.append(Cut(item, ends[index], ends[index + 1]))
+        cuts.append(Cut(item, source, ends[index], ends[index + 1]))
     return cuts

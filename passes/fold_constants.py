@@ -20,15 +20,16 @@ Why: index arithmetic in int64 breaks delegates, and runs again at every step fo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier, describe
+from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier, describe, rewrite_matches
 from prgec.passes.program import TOKENS, GraphProgram, is_mutation
-from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dynamic_dims, is_same_shape, is_tensor, shape_of
 from prgec.passes.sites import site_of
 from prgec.passes.tables import SeqTables, is_seq_len
@@ -56,33 +57,32 @@ class FoldConstants(Pass):
         """Fold the largest row-independent values."""
         evaluator = _Evaluator(program)
         rewriter = Rewriter(program, self.name)
-        tables = SeqTables(program, rewriter)
-        hits, refusals = 0, []
-        for node in evaluator.frontier():
-            table, reason = self._table(node, evaluator)
-            if table is None:
-                refusals.append(Refusal(describe(node), reason))
-                continue
-            _replace(rewriter, tables, node, table)
-            hits += 1
-        if hits:
-            erase_dead(program)
-        return PassResult(program, hits > 0, hits, tuple(refusals))
+        found = (self.match(node, evaluator) for node in evaluator.frontier())
+        return rewrite_matches(program, found, partial(_replace, rewriter, SeqTables(program, rewriter)))
 
-    def _table(self, node: Node, evaluator: _Evaluator) -> tuple[torch.Tensor | None, str]:
-        dims = dynamic_dims(node)
+    def match(self, node: Node, evaluator: _Evaluator) -> Constant | Refusal:
+        """Return the table behind a row-independent value, or why it is computed at every step."""
+        where, dims = describe(node), dynamic_dims(node)
         symbol = evaluator.symbol
         if any(shape_of(node)[d].node.expr != symbol for d in dims):  # type: ignore[union-attr]
-            return None, "its size is not T itself"
+            return Refusal(where, "its size is not T itself")
         longest = evaluator.max_seq_len
         table = evaluator.value(node, longest)
         if table.numel() > self.max_elements:
-            return None, f"{table.numel()} elements are more than max-elements={self.max_elements}"
+            return Refusal(where, f"{table.numel()} elements are more than max-elements={self.max_elements}")
         for length in sorted({2, longest // 2 + 1, longest - 1} - {1, longest}):
             expected = evaluator.value(node, length)
             if not torch.equal(_cut(table, dims, length), expected):
-                return None, f"row t depends on T itself (checked at T = {length})"
-        return table, ""
+                return Refusal(where, f"row t depends on T itself (checked at T = {length})")
+        return Constant(node, table)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A row-independent value, with its table at the largest T."""
+
+    node: Node
+    table: torch.Tensor
 
 
 class _Evaluator:
@@ -163,8 +163,9 @@ def _cut(table: torch.Tensor, dims: list[int], length: int) -> torch.Tensor:
     return table
 
 
-def _replace(rewriter: Rewriter, tables: SeqTables, node: Node, table: torch.Tensor) -> None:
-    """Replace `node` by its table, cut to T, and expanded to the node's shape where a reader needs that."""
+def _replace(rewriter: Rewriter, tables: SeqTables, constant: Constant) -> None:
+    """Replace a node by its table, cut to T, and expanded to the node's shape where a reader needs that."""
+    node, table = constant.node, constant.table
     dims, shape = dynamic_dims(node), shape_of(node)
     compact = _without_repeats(table, dims)
     new = tables.cut(compact, dims)

@@ -29,14 +29,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
-from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
 from prgec.passes.sites import writes
 from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - torch.ops.prge exists only after it
@@ -57,7 +58,7 @@ class Match:
 
 
 class _Mismatch(Exception):
-    """The chain is not the one this pass replaces; the message says where."""
+    """The chain is not the one this pass replaces; the message says where. Never leaves `match`."""
 
 
 @dataclass(frozen=True)
@@ -70,29 +71,24 @@ class FuseUpdate(Pass):
 
     def run(self, program: GraphProgram) -> PassResult:
         """Fuse every chain that matches; say why others do not."""
-        rewriter = Rewriter(program, self.name)
-        hits, refusals = 0, []
-        for write, state in writes(program):
-            try:
-                found = match(write)
-            except _Mismatch as reason:
-                refusals.append(Refusal(str(state.target), str(reason)))
-                continue
-            _fuse(rewriter, found)
-            hits += 1
-        if hits:
-            erase_dead(program)
-        return PassResult(program, hits > 0, hits, tuple(refusals))
+        found = (match(write) for write, _ in writes(program))
+        return rewrite_matches(program, found, partial(_fuse, Rewriter(program, self.name)))
 
 
-def match(write: Node) -> Match:
-    """Return the chain around one `copy_`.
+def match(write: Node) -> Match | Refusal:
+    """Return the chain around one `copy_`, or where it has another form."""
+    state = write.args[0]
+    assert isinstance(state, Node)
+    try:
+        return _chain(write, state)
+    except _Mismatch as reason:
+        return Refusal(str(state.target), str(reason))
 
-    Raises:
-        _Mismatch: If the chain has another form.
-    """
-    state, updated = write.args
-    assert isinstance(state, Node) and isinstance(updated, Node)
+
+def _chain(write: Node, state: Node) -> Match:
+    """The chain, link by link; each raises a _Mismatch where it is not what insert-self-update made."""
+    updated = write.args[1]
+    assert isinstance(updated, Node)
     if len(shape_of(state)) != 2:
         raise _Mismatch("keeps 2q copies (dual state); only a single master is fused")
     old, change = _arguments(updated, aten.sub.Tensor, "the update")

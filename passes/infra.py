@@ -7,9 +7,9 @@ that says it changed nothing must have changed nothing. Failures name the pass a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from torch.fx import Node
 
@@ -31,6 +31,8 @@ class Tier:
     name: str
     tol: float = 0.0
 
+
+M = TypeVar("M")
 
 EXACT = Tier("EXACT")
 CHANGES = Tier("CHANGES", float("inf"))
@@ -72,6 +74,27 @@ class PassResult:
     changed: bool
     hits: int = 0
     refusals: tuple[Refusal, ...] = field(default=())
+
+
+def rewrite_matches(
+    program: GraphProgram, found: Iterable[M | Refusal | None], rewrite: Callable[[M], None]
+) -> PassResult:
+    """Rewrite what a pass matched, and keep why the rest stays.
+
+    Args:
+        program: Graph that `rewrite` edits.
+        found: What `match` says of each place: parts to rewrite, why not, or None where a place is not of the kind. An
+            iterator looks at each place only when those in front of it are rewritten.
+        rewrite: Rewrites one place.
+    """
+    hits, refusals = 0, []
+    for each in found:
+        if isinstance(each, Refusal):
+            refusals.append(each)
+        elif each is not None:
+            rewrite(each)
+            hits += 1
+    return PassResult(program, hits > 0, hits, tuple(refusals))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ Engines", appendix B (Table 7), see it a point ahead of LoRA, DoRA and VeRA; doc
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import ClassVar
@@ -28,7 +29,7 @@ import torch
 from torch.fx import Node
 
 from prgec.errors import UsageError
-from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier
+from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier, rewrite_matches
 from prgec.passes.layer_choice import ALL_LAYERS, chosen
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
@@ -80,18 +81,16 @@ class InjectLoraFa(Pass):
         rewriter = Rewriter(program, self.name)
         linears = _linears(program)
         _check_targets(self.targets, list(linears))
-        hits, refusals = 0, []
-        for name in chosen([name for name in linears if is_target(name, self.targets)], self.layers):
-            nodes = linears[name]
-            reason = why_not(nodes)
-            if reason:
-                refusals.append(Refusal(name, reason))
-                continue
-            self._inject(rewriter, name, nodes[0], site=hits)
-            hits += 1
-        if not hits:
-            raise UsageError("no layer could be made trainable", where="; ".join(map(str, refusals)) or None)
-        return PassResult(program, True, hits, tuple(refusals))
+        names = chosen([name for name in linears if is_target(name, self.targets)], self.layers)
+        numbers = itertools.count()
+        result = rewrite_matches(
+            program,
+            (match(name, linears[name]) for name in names),
+            lambda node: self._inject(rewriter, layer_name(node), node, next(numbers)),
+        )
+        if not result.hits:
+            raise UsageError("no layer could be made trainable", where="; ".join(map(str, result.refusals)) or None)
+        return result
 
     def _inject(self, rewriter: Rewriter, name: str, node: Node, site: int) -> None:
         source = node.args[0]
@@ -113,18 +112,18 @@ def is_target(name: str, targets: tuple[str, ...]) -> bool:
     return any(leaf not in _HEAD_NAMES if t == ALL_LINEAR else leaf == t or re.fullmatch(t, name) for t in targets)
 
 
-def why_not(nodes: list[Node]) -> str:
-    """Why the calls of a linear cannot be a site; empty if they can."""
+def match(name: str, nodes: list[Node]) -> Node | Refusal:
+    """Return the one call of the linear `name`, or why its calls cannot be a site."""
     if len(nodes) > 1:
-        return f"is called {len(nodes)} times; a branch serves one call"
+        return Refusal(name, f"is called {len(nodes)} times; a branch serves one call")
     node = nodes[0]
     source = node.args[0]
     assert isinstance(source, Node)
     if dtype_of(node) != torch.float32 or dtype_of(source) != torch.float32:
-        return f"computes in {dtype_of(node)}; expected f32"
+        return Refusal(name, f"computes in {dtype_of(node)}; expected f32")
     if len(shape_of(source)) < 2:
-        return f"its input has rank {len(shape_of(source))}; expected rows first"
-    return ""
+        return Refusal(name, f"its input has rank {len(shape_of(source))}; expected rows first")
+    return node
 
 
 def _linears(program: GraphProgram) -> dict[str, list[Node]]:

@@ -17,14 +17,15 @@ one-hot rows are made at the entry, outside.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
-from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.rewrite import Rewriter
 from prgec.passes.select_label_tokens import gathers_positions, label_positions
 from prgec.passes.shapes import dtype_of
 from prgec.passes.tables import SeqTables
@@ -45,23 +46,31 @@ class LabelGatherToBmm(Pass):
         """Rewrite every gather of rows by `label_pos`."""
         rewriter = Rewriter(program, self.name)
         tables = SeqTables(program, rewriter)
-        hits = 0
-        for node in program.calls(aten.gather.default):
-            label_pos = label_positions(node.args[2]) if gathers_positions(node) else None
-            if label_pos is None or label_pos.op != "placeholder" or dtype_of(node) != torch.float32:
-                continue
-            _rewrite(rewriter, tables, program, node, label_pos)
-            hits += 1
-        if hits:
-            erase_dead(program)
-        return PassResult(program, hits > 0, hits)
+        found = map(match, program.calls(aten.gather.default))
+        return rewrite_matches(program, found, partial(_rewrite, rewriter, tables))
 
 
-def _rewrite(rewriter: Rewriter, tables: SeqTables, program: GraphProgram, node: Node, label_pos: Node) -> None:
-    positions = tables.cut(torch.arange(program.max_seq_len()), [0])
+@dataclass(frozen=True)
+class LabelGather:
+    """A gather of activations at the label positions i64[N, K]."""
+
+    node: Node
+    label_pos: Node
+
+
+def match(node: Node) -> LabelGather | None:
+    """Return a gather of f32 rows by the input `label_pos`; None for any other gather."""
+    label_pos = label_positions(node.args[2]) if gathers_positions(node) else None
+    if label_pos is None or label_pos.op != "placeholder" or dtype_of(node) != torch.float32:
+        return None
+    return LabelGather(node, label_pos)
+
+
+def _rewrite(rewriter: Rewriter, tables: SeqTables, gather: LabelGather) -> None:
+    positions = tables.cut(torch.arange(rewriter.program.max_seq_len()), [0])
     with rewriter.before(positions.next):
-        chosen = rewriter.call(aten.eq.Tensor, rewriter.call(aten.unsqueeze.default, label_pos, -1), positions)
+        chosen = rewriter.call(aten.eq.Tensor, rewriter.call(aten.unsqueeze.default, gather.label_pos, -1), positions)
         one_hot = rewriter.call(aten.to.dtype, chosen, torch.float32)
-    with rewriter.before(node):
-        rows = rewriter.call(aten.bmm.default, one_hot, node.args[0])
-    rewriter.replace(node, rows)
+    with rewriter.before(gather.node):
+        rows = rewriter.call(aten.bmm.default, one_hot, gather.node.args[0])
+    rewriter.replace(gather.node, rows)

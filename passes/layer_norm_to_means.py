@@ -19,12 +19,13 @@ Why: XNNPACK has no LayerNorm, so each would cut the delegate in two. mean-to-li
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram, argument
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of
@@ -44,23 +45,19 @@ class LayerNormToMeans(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every LayerNorm."""
         rewriter = Rewriter(program, self.name)
-        hits, refusals = 0, []
-        for node in program.calls(aten.layer_norm.default):
-            if reason := why_not(node):
-                refusals.append(Refusal(describe(node), reason))
-                continue
-            _rewrite(rewriter, node)
-            hits += 1
-        return PassResult(program, hits > 0, hits, tuple(refusals))
+        found = map(match, program.calls(aten.layer_norm.default))
+        return rewrite_matches(program, found, partial(_rewrite, rewriter))
 
 
-def why_not(node: Node) -> str:
-    """Why a LayerNorm stays; empty if it is rewritten."""
+def match(node: Node) -> Node | Refusal:
+    """Return a LayerNorm to rewrite, or why it stays."""
     sizes = node.args[1]
     assert isinstance(sizes, list | tuple)
     if len(sizes) != 1:
-        return f"it normalises over {len(sizes)} dimensions"
-    return "" if dtype_of(node) == torch.float32 else f"it computes in {dtype_of(node)}; expected f32"
+        return Refusal(describe(node), f"it normalises over {len(sizes)} dimensions")
+    if dtype_of(node) != torch.float32:
+        return Refusal(describe(node), f"it computes in {dtype_of(node)}; expected f32")
+    return node
 
 
 def _rewrite(rewriter: Rewriter, node: Node) -> None:

@@ -28,9 +28,9 @@ import torch
 from torch.fx import Node
 
 from prgec.passes.attention import Attention, AttentionLowering, constant_mask, shared_heads
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
-from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_tensor, shape_of
 
 aten = torch.ops.aten
@@ -51,25 +51,16 @@ class LowerEagerAttention(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every attention whose mask is known."""
         lowering = AttentionLowering(program, Rewriter(program, self.name))
-        hits, refusals = 0, []
-        for node in program.calls(aten.matmul.default):
-            probabilities = node.args[0]
-            if not isinstance(probabilities, Node) or probabilities.target is not aten.softmax.int:
-                continue
-            found = match(program, node, probabilities)
-            if isinstance(found, Refusal):
-                refusals.append(found)
-                continue
-            lowering.lower(found)
-            hits += 1
-        if hits:
-            erase_dead(program)
-        return PassResult(program, hits > 0, hits, tuple(refusals))
+        found = (match(program, node) for node in program.calls(aten.matmul.default))
+        return rewrite_matches(program, found, lowering.lower)
 
 
-def match(program: GraphProgram, node: Node, probabilities: Node) -> Attention | Refusal:
-    """Return the parts of the attention that ends in `node`, or why it is left alone."""
-    where, v = describe(node), node.args[1]
+def match(program: GraphProgram, node: Node) -> Attention | Refusal | None:
+    """Return the parts of the attention that ends in `node`, or why it is left alone; None for other products."""
+    probabilities, v = node.args
+    if not isinstance(probabilities, Node) or probabilities.target is not aten.softmax.int:
+        return None
+    where = describe(node)
     if not isinstance(v, Node) or len(shape_of(v)) != 4 or len(shape_of(node)) != 4:
         return Refusal(where, "it is not shaped [N, H, T, d]")
     if probabilities.args[1] not in (-1, 3):

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
+from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Tier, rounding
+from prgec.passes.infra import Pass, PassResult, Tier, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram, argument
 from prgec.passes.rewrite import Rewriter
 
@@ -40,18 +42,21 @@ class LowerGeluTanh(Pass):
 
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every approximated GELU."""
-        rewriter = Rewriter(program, self.name)
-        call, hits = rewriter.call, 0
-        for node in program.calls(aten.gelu.default):
-            if argument(node, 1, "approximate", "none") != "tanh":
-                continue
-            x = node.args[0]
-            with rewriter.before(node):
-                cube = call(aten.mul.Tensor, call(aten.mul.Tensor, x, x), x)
-                inner = call(aten.add.Tensor, x, call(aten.mul.Tensor, cube, 0.044715))
-                gate = call(aten.tanh.default, call(aten.mul.Tensor, inner, math.sqrt(2.0 / math.pi)))
-                half = call(aten.mul.Tensor, x, 0.5)
-                new = call(aten.mul.Tensor, half, call(aten.add.Tensor, gate, 1.0))
-            rewriter.replace(node, new)
-            hits += 1
-        return PassResult(program, hits > 0, hits)
+        found = map(match, program.calls(aten.gelu.default))
+        return rewrite_matches(program, found, partial(_rewrite, Rewriter(program, self.name)))
+
+
+def match(node: Node) -> Node | None:
+    """Return a GELU that is approximated by tanh; None for the exact one."""
+    return node if argument(node, 1, "approximate", "none") == "tanh" else None
+
+
+def _rewrite(rewriter: Rewriter, node: Node) -> None:
+    call, x = rewriter.call, node.args[0]
+    with rewriter.before(node):
+        cube = call(aten.mul.Tensor, call(aten.mul.Tensor, x, x), x)
+        inner = call(aten.add.Tensor, x, call(aten.mul.Tensor, cube, 0.044715))
+        gate = call(aten.tanh.default, call(aten.mul.Tensor, inner, math.sqrt(2.0 / math.pi)))
+        half = call(aten.mul.Tensor, x, 0.5)
+        new = call(aten.mul.Tensor, half, call(aten.add.Tensor, gate, 1.0))
+    rewriter.replace(node, new)

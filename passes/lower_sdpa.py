@@ -30,9 +30,9 @@ import torch
 from torch.fx import Node
 
 from prgec.passes.attention import Attention, AttentionLowering, causal_mask, constant_mask, shared_heads
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram, argument
-from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
 
 aten = torch.ops.aten
@@ -50,17 +50,8 @@ class LowerSdpa(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every attention whose mask is known."""
         lowering = AttentionLowering(program, Rewriter(program, self.name))
-        hits, refusals = 0, []
-        for node in program.calls(aten.scaled_dot_product_attention.default):
-            found = match(program, node)
-            if isinstance(found, Refusal):
-                refusals.append(found)
-                continue
-            lowering.lower(found)
-            hits += 1
-        if hits:
-            erase_dead(program)
-        return PassResult(program, hits > 0, hits, tuple(refusals))
+        found = (match(program, node) for node in program.calls(aten.scaled_dot_product_attention.default))
+        return rewrite_matches(program, found, lowering.lower)
 
 
 def match(program: GraphProgram, node: Node) -> Attention | Refusal:

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Tier, rounding
+from prgec.passes.infra import Pass, PassResult, Tier, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
@@ -40,8 +40,8 @@ class MeanToLinear(Pass):
         """Rewrite every mean over the width; equal widths share their weights."""
         rewriter = Rewriter(program, self.name)
         weights: dict[int, str] = {}
-        means = [node for node in program.calls(aten.mean.dim) if is_width_mean(node)]
-        for node in means:
+
+        def rewrite(node: Node) -> None:
             source = node.args[0]
             assert isinstance(source, Node)
             width = int(shape_of(source)[-1])
@@ -53,15 +53,17 @@ class MeanToLinear(Pass):
                     weights[width] = str(weight.target)
                 mean = rewriter.call(aten.linear.default, source, weight)
             rewriter.replace(node, mean)
-        return PassResult(program, bool(means), len(means))
+
+        return rewrite_matches(program, map(match, program.calls(aten.mean.dim)), rewrite)
 
 
-def is_width_mean(node: Node) -> bool:
-    """Whether a node is the f32 mean over the last dimension, kept as size 1."""
+def match(node: Node) -> Node | None:
+    """Return an f32 mean over the last dimension, kept as size 1; None for any other mean."""
     source = node.args[0]
     assert isinstance(source, Node)
     rank = len(shape_of(source))
     dims = node.args[1]
     keeps = len(node.args) > 2 and node.args[2] is True
     is_over_width = rank >= 2 and dims in ([-1], [rank - 1]) and isinstance(shape_of(source)[-1], int)
-    return keeps and is_over_width and dtype_of(source) == dtype_of(node) == torch.float32
+    is_f32 = dtype_of(source) == dtype_of(node) == torch.float32
+    return node if keeps and is_over_width and is_f32 else None

@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier
+from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
@@ -76,25 +76,33 @@ class NarrowWeights(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every linear and every embedding that reads a weight of the checkpoint."""
         narrower = _Narrower(program, Rewriter(program, self.name), self)
-        hits, refusals = 0, []
-        for node in program.calls(aten.linear.default):
-            name = layer_name(node)
-            if not name:
-                continue
-            if dtype_of(node) != torch.float32:
-                refusals.append(Refusal(name, f"it computes in {dtype_of(node)}; expected f32"))
-                continue
-            reason = narrower.linear(node, name)
-            if reason:
-                refusals.append(Refusal(name, reason))
-            hits += 1
-        for node in program.calls(aten.embedding.default):
-            hits += narrower.embedding(node)
-        return PassResult(program, hits > 0, hits, tuple(refusals))
+        linears = rewrite_matches(program, map(match_linear, program.calls(aten.linear.default)), narrower.linear)
+        lookups = rewrite_matches(program, map(match_lookup, program.calls(aten.embedding.default)), narrower.embedding)
+        hits = linears.hits + lookups.hits
+        return PassResult(program, hits > 0, hits, (*linears.refusals, *narrower.too_wide))
+
+
+def match_linear(node: Node) -> Node | Refusal | None:
+    """Return a layer to rewrite, or why it stays; None for products without a weight of the checkpoint."""
+    name = layer_name(node)
+    if name and dtype_of(node) != torch.float32:
+        return Refusal(name, f"it computes in {dtype_of(node)}; expected f32")
+    return node if name else None
+
+
+def match_lookup(node: Node) -> Node | None:
+    """Return a lookup in an f32 table of the checkpoint; None for any other."""
+    table = node.args[0]
+    is_stored = isinstance(table, Node) and table.op == "get_attr" and dtype_of(table) == torch.float32
+    return node if is_stored else None
 
 
 class _Narrower:
-    """Rewrites one layer at a time; casts of inputs and stored weights are shared."""
+    """Rewrites one layer at a time; casts of inputs and stored weights are shared.
+
+    Attributes:
+        too_wide: Layers that got 16 bits where fewer were asked for.
+    """
 
     def __init__(self, program: GraphProgram, rewriter: Rewriter, options: NarrowWeights) -> None:
         self._program = program
@@ -103,9 +111,11 @@ class _Narrower:
         self._dtype = DTYPES[options.dtype]
         self._inputs: dict[Node, Node] = {}
         self._stored: set[str] = set()
+        self.too_wide: list[Refusal] = []
 
-    def linear(self, node: Node, name: str) -> str:
-        """Rewrite one layer; return why it stays at 16 bits where fewer were asked for, else nothing."""
+    def linear(self, node: Node) -> None:
+        """Rewrite one layer."""
+        name = layer_name(node)
         source, weight, *bias = node.args
         assert isinstance(source, Node) and isinstance(weight, Node)
         width = int(shape_of(weight)[1])
@@ -119,18 +129,18 @@ class _Narrower:
             product = self._rewriter.call(aten.linear.default, self._inputs[source], narrow, *halves)
             wide = self._cast(product, torch.float32)
         self._rewriter.replace(node, wide)
-        return "" if fits else f"its width {width} is not a multiple of group={self._options.group}; it keeps 16 bits"
+        if not fits:
+            reason = f"its width {width} is not a multiple of group={self._options.group}; it keeps 16 bits"
+            self.too_wide.append(Refusal(name, reason))
 
-    def embedding(self, node: Node) -> bool:
+    def embedding(self, node: Node) -> None:
         """Rewrite one lookup in an f32 table."""
         table, *rest = node.args
-        if not isinstance(table, Node) or table.op != "get_attr" or dtype_of(table) != torch.float32:
-            return False
+        assert isinstance(table, Node)
         with self._rewriter.before(node):
             rows = self._rewriter.call(aten.embedding.default, self._halved(table), *rest)
             wide = self._cast(rows, torch.float32)
         self._rewriter.replace(node, wide)
-        return True
 
     def _cast(self, node: Node, dtype: torch.dtype) -> Node:
         return self._rewriter.call(aten._to_copy.default, node, dtype=dtype)

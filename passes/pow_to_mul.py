@@ -13,11 +13,13 @@ Why: XNNPACK's only power is the square, and only where the exponent is the inte
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
+from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Tier, rounding
+from prgec.passes.infra import Pass, PassResult, Tier, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 
@@ -37,16 +39,31 @@ class PowToMul(Pass):
 
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every power XNNPACK does not take and a few products can replace."""
-        rewriter = Rewriter(program, self.name)
-        hits = 0
-        for node in program.calls(aten.pow.Tensor_Scalar):
-            source, exponent = node.args
-            if exponent not in range(2, _LARGEST + 1) or exponent == 2 and isinstance(exponent, int):
-                continue
-            with rewriter.before(node):
-                new = source
-                for _ in range(int(exponent) - 1):  # type: ignore[arg-type]
-                    new = rewriter.call(aten.mul.Tensor, new, source)
-            rewriter.replace(node, new)  # type: ignore[arg-type]
-            hits += 1
-        return PassResult(program, hits > 0, hits)
+        found = map(match, program.calls(aten.pow.Tensor_Scalar))
+        return rewrite_matches(program, found, partial(_rewrite, Rewriter(program, self.name)))
+
+
+@dataclass(frozen=True)
+class Power:
+    """A power that a few products can replace: `source ** exponent`, with an exponent from 2 up."""
+
+    node: Node
+    source: Node
+    exponent: int
+
+
+def match(node: Node) -> Power | None:
+    """Return a power to replace; None for squares XNNPACK takes and for any other exponent."""
+    source, exponent = node.args
+    assert isinstance(source, Node) and isinstance(exponent, (int, float))
+    if exponent not in range(2, _LARGEST + 1) or (exponent == 2 and isinstance(exponent, int)):
+        return None
+    return Power(node, source, int(exponent))
+
+
+def _rewrite(rewriter: Rewriter, power: Power) -> None:
+    with rewriter.before(power.node):
+        new = power.source
+        for _ in range(power.exponent - 1):
+            new = rewriter.call(aten.mul.Tensor, new, power.source)
+    rewriter.replace(power.node, new)

@@ -35,10 +35,10 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier
+from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
-from prgec.passes.shapes import shape_of
+from prgec.passes.shapes import dtype_of, shape_of
 from prgec.passes.weights import SCHEMES, Scheme, layer_name, quantized, rounded
 
 aten = torch.ops.aten
@@ -78,28 +78,20 @@ class QuantizeBase(Pass):
         import torchao.quantization.quant_primitives  # noqa: F401 - registers torch.ops.torchao
 
         builder = _Builder(program, Rewriter(program, self.name), SCHEMES[self.scheme], self.group)
-        hits, refusals = 0, []
-        for node in program.calls(aten.linear.default):
-            name = layer_name(node)
-            if not name:
-                continue
-            reason = self._why_not(node)
-            if reason:
-                refusals.append(Refusal(name, reason))
-                continue
-            builder.quantize(node, name)
-            hits += 1
-        return PassResult(program, hits > 0, hits, tuple(refusals))
+        return rewrite_matches(program, map(self.match, program.calls(aten.linear.default)), builder.quantize)
 
-    def _why_not(self, node: Node) -> str:
-        weight = node.args[1]
+    def match(self, node: Node) -> Node | Refusal | None:
+        """Return a layer to quantise, or why it stays; None for products without a weight of the checkpoint."""
+        name, weight = layer_name(node), node.args[1]
+        if not name:
+            return None
         assert isinstance(weight, Node)
         width = int(shape_of(weight)[1])
-        if weight.meta["val"].dtype != torch.float32:
-            return f"its weight is {weight.meta['val'].dtype}, expected f32"
+        if dtype_of(weight) != torch.float32:
+            return Refusal(name, f"its weight is {dtype_of(weight)}, expected f32")
         if SCHEMES[self.scheme].is_grouped and width % self.group:
-            return f"its width {width} is not a multiple of group={self.group}"
-        return ""
+            return Refusal(name, f"its width {width} is not a multiple of group={self.group}")
+        return node
 
 
 class _Builder:
@@ -112,8 +104,9 @@ class _Builder:
         self._group = group
         self._inputs: dict[Node, Node] = {}
 
-    def quantize(self, node: Node, name: str) -> None:
+    def quantize(self, node: Node) -> None:
         """Quantise one layer."""
+        name = layer_name(node)
         source, weight, *bias = node.args
         assert isinstance(source, Node) and isinstance(weight, Node)
         if source not in self._inputs:

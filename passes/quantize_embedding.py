@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier, describe
+from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier, describe, rewrite_matches
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
@@ -58,23 +59,19 @@ class QuantizeEmbedding(Pass):
         import executorch.exir.passes._quant_patterns_and_replacements  # noqa: F401 - registers the ops
 
         rewriter = Rewriter(program, self.name)
-        hits, refusals = 0, []
-        for node in program.calls(aten.embedding.default):
-            reason = self._why_not(node)
-            if reason:
-                refusals.append(Refusal(describe(node), reason))
-                continue
-            self._rewrite(program, rewriter, node)
-            hits += 1
-        return PassResult(program, hits > 0, hits, tuple(refusals))
+        found = map(self.match, program.calls(aten.embedding.default))
+        return rewrite_matches(program, found, partial(self._rewrite, program, rewriter))
 
-    def _why_not(self, node: Node) -> str:
+    def match(self, node: Node) -> Node | Refusal:
+        """Return a lookup to rewrite, or why it stays."""
         table, index = node.args[:2]
         assert isinstance(table, Node) and isinstance(index, Node)
         if table.op != "get_attr" or not _is_token_ids(index):
-            return "it does not look up token ids"
+            return Refusal(describe(node), "it does not look up token ids")
         width = int(shape_of(table)[1])
-        return f"its width {width} is not a multiple of group={self.group}" if width % self.group else ""
+        if width % self.group:
+            return Refusal(describe(node), f"its width {width} is not a multiple of group={self.group}")
+        return node
 
     def _rewrite(self, program: GraphProgram, rewriter: Rewriter, node: Node) -> None:
         table, tokens = node.args[:2]

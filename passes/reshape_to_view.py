@@ -14,12 +14,13 @@ Why: `reshape` is decomposed with T spelled out as a size, and XNNPACK takes onl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import Size, dynamic_dims
@@ -41,16 +42,17 @@ class ReshapeToView(Pass):
         rewriter = Rewriter(program, self.name)
         # Earlier passes keep shapes but not memory order (an explicit attention is contiguous, the op is not).
         rewriter.refresh_all()
-        hits = 0
-        for node in program.calls(aten.reshape.default):
-            if dynamic_dims(node):
-                _rewrite(rewriter, node)
-                hits += 1
-        return PassResult(program, hits > 0, hits)
+        found = map(match, program.calls(aten.reshape.default))
+        return rewrite_matches(program, found, partial(_rewrite, rewriter))
 
     def ensures(self, program: GraphProgram) -> list[str]:
         """Only fixed shapes are still reshaped."""
-        return [f"%{node.name} is left" for node in program.calls(aten.reshape.default) if dynamic_dims(node)]
+        return [f"%{node.name} is left" for node in filter(match, program.calls(aten.reshape.default))]
+
+
+def match(node: Node) -> Node | None:
+    """Return a reshape whose result depends on T; None for one of fixed shape."""
+    return node if dynamic_dims(node) else None
 
 
 def _rewrite(rewriter: Rewriter, node: Node) -> None:

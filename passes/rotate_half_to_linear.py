@@ -22,9 +22,9 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
-from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dynamic_dims, is_same_shape, shape_of
 
 aten = torch.ops.aten
@@ -43,24 +43,27 @@ class RotateHalfToLinear(Pass):
         """Rewrite every rotation; equal widths share their matrix."""
         rewriter = Rewriter(program, self.name)
         matrices: dict[int, str] = {}
-        hits = 0
-        for node in program.calls(aten.cat.default):
-            source = rotated(node)
-            if source is None or not dynamic_dims(source):
-                continue
-            width = int(shape_of(source)[-1])
-            with rewriter.before(node):
+
+        def rewrite(found: Rotation) -> None:
+            width = int(shape_of(found.source)[-1])
+            with rewriter.before(found.node):
                 if width in matrices:
                     matrix = rewriter.read(matrices[width])
                 else:
                     matrix = rewriter.folded(rotation(width))
                     matrices[width] = str(matrix.target)
-                product = rewriter.call(aten.linear.default, source, matrix)
-            rewriter.replace(node, product)
-            hits += 1
-        if hits:
-            erase_dead(program)
-        return PassResult(program, hits > 0, hits)
+                product = rewriter.call(aten.linear.default, found.source, matrix)
+            rewriter.replace(found.node, product)
+
+        return rewrite_matches(program, map(match, program.calls(aten.cat.default)), rewrite)
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """A `cat([-x[h:], x[:h]], -1)` and its x."""
+
+    node: Node
+    source: Node
 
 
 def rotation(width: int) -> torch.Tensor:
@@ -73,8 +76,8 @@ def rotation(width: int) -> torch.Tensor:
     return matrix
 
 
-def rotated(node: Node) -> Node | None:
-    """The tensor a `cat([-x[h:], x[:h]], -1)` rotates; None for any other node."""
+def match(node: Node) -> Rotation | None:
+    """Return a rotation whose shape depends on T; None for any other concatenation."""
     parts = node.args[0]
     rank = len(shape_of(node))
     dim = node.args[1] if len(node.args) > 1 else 0
@@ -86,7 +89,9 @@ def rotated(node: Node) -> Node | None:
     second = negated.args[0]
     sources = {_half_of(second, 1), _half_of(first, 0)}
     source = sources.pop()
-    return source if not sources and source is not None and is_same_shape(shape_of(source), shape_of(node)) else None
+    if sources or source is None or not is_same_shape(shape_of(source), shape_of(node)) or not dynamic_dims(source):
+        return None
+    return Rotation(node, source)
 
 
 def _half_of(node: object, which: int) -> Node | None:

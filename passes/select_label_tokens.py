@@ -17,14 +17,15 @@ Why: for V = 32,000 the head is the largest product of a small model, and T - K 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
-from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, shape_of
 
 aten = torch.ops.aten
@@ -70,18 +71,8 @@ class SelectLabelTokens(Pass):
 
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite each gather over positions of an LM head."""
-        rewriter = Rewriter(program, self.name)
-        hits, refusals = 0, []
-        for gather in filter(gathers_positions, program.calls(aten.gather.default)):
-            found = match(gather)
-            if isinstance(found, Refusal):
-                refusals.append(found)
-                continue
-            _rewrite(rewriter, found)
-            hits += 1
-        if hits:
-            erase_dead(program)
-        return PassResult(program, hits > 0, hits, tuple(refusals))
+        found = map(match, program.calls(aten.gather.default))
+        return rewrite_matches(program, found, partial(_rewrite, Rewriter(program, self.name)))
 
 
 def gathers_positions(node: Node) -> bool:
@@ -89,8 +80,10 @@ def gathers_positions(node: Node) -> bool:
     return bool(node.args[1] == 1) and len(shape_of(node)) == 3
 
 
-def match(gather: Node) -> Match | Refusal:
-    """Return the match that ends in `gather`, or why there is none."""
+def match(gather: Node) -> Match | Refusal | None:
+    """Return the match that ends in `gather`, or why there is none; None for gathers of anything but positions."""
+    if not gathers_positions(gather):
+        return None
     where = describe(gather)
     between: list[Node] = []
     node = gather.args[0]

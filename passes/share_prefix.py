@@ -30,7 +30,7 @@ from torch.fx import Node
 
 from prgec.errors import PassError
 from prgec.passes.dependence import downstream
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, is_tensor, shape_of
@@ -66,22 +66,21 @@ class SharePrefix(Pass):
 
     def run(self, program: GraphProgram) -> PassResult:
         """Cut at the last value that alone carries the rows to the first site."""
-        cut = find_cut(program)
-        if cut is None:
-            return PassResult(program, False, 0, (Refusal("prefix", "no block comes before the first trained layer"),))
         rewriter = Rewriter(program, self.name)
         num_rows = _num_rows(program)
         batch = num_rows // (2 * self.q)
-        prefix = _prefix_of(program, cut)
-        _narrow(program, rewriter, prefix, num_rows, batch)
-        _replicate(rewriter, cut, num_rows, batch)
-        return PassResult(program, True, 1)
+
+        def rewrite(cut: Node) -> None:
+            _narrow(program, rewriter, _prefix_of(program, cut), num_rows, batch)
+            _replicate(rewriter, cut, num_rows, batch)
+
+        return rewrite_matches(program, [match(program)], rewrite)
 
 
-def find_cut(program: GraphProgram) -> Node | None:
-    """The last [N, T, D] value that every path from tokens to a trained layer goes through.
+def match(program: GraphProgram) -> Node | Refusal:
+    """Return the last [N, T, D] value that every path from tokens to a trained layer goes through.
 
-    None if no linear layer comes before it: then there is nothing worth sharing.
+    Where no linear layer comes before it, there is nothing worth sharing.
     """
     tokens = _tokens(program)
     rows = downstream([tokens])
@@ -89,7 +88,8 @@ def find_cut(program: GraphProgram) -> Node | None:
     first_site = next((node for node in program.graph.nodes if any(map(is_b, node.all_input_nodes))), None)
     order = {node: index for index, node in enumerate(program.graph.nodes)}
     last_use: dict[Node, int] = {node: max((order[user] for user in node.users), default=0) for node in rows}
-    cut, open_nodes = None, set[Node]()
+    cut: Node | None = None
+    open_nodes: set[Node] = set()
     for node in program.graph.nodes:
         if node is first_site or (node in rows and not _has_rows_first(node, num_rows)):
             break
@@ -99,7 +99,9 @@ def find_cut(program: GraphProgram) -> Node | None:
         if open_nodes == {node} and is_tensor(node) and is_same_shape(shape_of(node)[:-1], shape_of(tokens)):
             cut = node
     has_layer = cut is not None and any(node.target is aten.linear.default for node in _prefix_of(program, cut))
-    return cut if has_layer else None
+    if cut is None or not has_layer:
+        return Refusal("prefix", "no block comes before the first trained layer")
+    return cut
 
 
 def _has_rows_first(node: Node, num_rows: int) -> bool:

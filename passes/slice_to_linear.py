@@ -19,10 +19,10 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.cuts import cuts_of
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.cuts import SPLITS, Cut, cuts_of
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
-from prgec.passes.rewrite import Rewriter, erase_dead
+from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, dynamic_dims, shape_of
 
 aten = torch.ops.aten
@@ -41,29 +41,28 @@ class SliceToLinear(Pass):
         """Rewrite every cut; equal cuts share their matrix."""
         rewriter = Rewriter(program, self.name)
         matrices: dict[tuple[int, int, int], str] = {}
-        hits = 0
-        for node in program.calls(
-            aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default
-        ):
-            source = node.args[0]
-            assert isinstance(source, Node)
-            if not is_activation(source):
-                continue
-            width = int(shape_of(source)[-1])
-            for cut in cuts_of(node) or ():
-                key = (width, cut.begin, cut.end)
-                with rewriter.before(cut.node):
-                    if key in matrices:
-                        matrix = rewriter.read(matrices[key])
-                    else:
-                        matrix = rewriter.folded(torch.eye(width)[cut.begin : cut.end].clone())
-                        matrices[key] = str(matrix.target)
-                    product = rewriter.call(aten.linear.default, source, matrix)
-                rewriter.replace(cut.node, product)
-                hits += 1
-        if hits:
-            erase_dead(program)
-        return PassResult(program, hits > 0, hits)
+
+        def rewrite(cut: Cut) -> None:
+            width = int(shape_of(cut.source)[-1])
+            key = (width, cut.begin, cut.end)
+            with rewriter.before(cut.node):
+                if key in matrices:
+                    matrix = rewriter.read(matrices[key])
+                else:
+                    matrix = rewriter.folded(torch.eye(width)[cut.begin : cut.end].clone())
+                    matrices[key] = str(matrix.target)
+                product = rewriter.call(aten.linear.default, cut.source, matrix)
+            rewriter.replace(cut.node, product)
+
+        cuts = (cut for node in program.calls(aten.slice.Tensor, *SPLITS) for cut in match(node) or ())
+        return rewrite_matches(program, cuts, rewrite)
+
+
+def match(node: Node) -> list[Cut] | None:
+    """Return what a call cuts out of activations; None for any other call."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    return cuts_of(node) if is_activation(source) else None
 
 
 def is_activation(source: Node) -> bool:

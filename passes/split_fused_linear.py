@@ -30,10 +30,10 @@ from torch.fx import Node
 
 from prgec.passes.columns import Columns, whole
 from prgec.passes.cuts import Cut, cuts_of
-from prgec.passes.infra import Pass, PassResult, Tier, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, erase_dead
-from prgec.passes.shapes import is_same_size, shape_of
+from prgec.passes.shapes import dynamic_dims, is_same_size, shape_of
 from prgec.passes.weights import layer_name
 
 aten = torch.ops.aten
@@ -89,71 +89,76 @@ class SplitFusedLinear(Pass):
         """Split every layer whose readers all cut it."""
         rewriter = Rewriter(program, self.name)
         parts: Counter[str] = Counter()
-        hits = 0
-        for linear in program.calls(aten.linear.default):
-            found = match(linear)
-            if found is None:
-                continue
-            site, tensors = layer_name(linear), [str(node.target) for node in linear.args[1:] if isinstance(node, Node)]
+
+        def rewrite(found: Fused) -> None:
+            site, linear = layer_name(found.linear), found.linear
+            tensors = [str(node.target) for node in linear.args[1:] if isinstance(node, Node)]
             _split(rewriter, program, found, parts[site])
             parts[site] += len(found.pieces)
             erase_dead(program)
             for name in tensors:
                 rewriter.release(name)
-            hits += 1
-        return PassResult(program, hits > 0, hits)
+
+        return rewrite_matches(program, map(match, program.calls(aten.linear.default)), rewrite)
 
 
-def match(linear: Node) -> Fused | None:
-    """The fused layer computed by `linear`; None if it is none."""
-    if not layer_name(linear):
+def match(linear: Node) -> Fused | Refusal | None:
+    """Return the fused layer that `linear` computes, or why it stays; None if nobody cuts it."""
+    name, size = layer_name(linear), int(shape_of(linear)[-1])
+    if not name:
         return None
-    top, product = linear, None
-    views: tuple[Node, ...] = ()
     readers = list(linear.users)
-    if len(readers) == 1 and readers[0].target is aten.add.Tensor and readers[0].args[0] is linear:
-        top = readers[0]
-        branch = _branch(top.args[1], int(shape_of(linear)[-1]))
-        if branch is None:
-            return None
-        product, views = branch
-    size = int(shape_of(linear)[-1])
-    pieces = pieces_of(top, whole(size), ())
-    # Overlapping cuts would compute their overlap twice.
-    if not pieces or sum(piece.columns.count for piece in pieces) > size:
+    is_summed = len(readers) == 1 and readers[0].target is aten.add.Tensor and readers[0].args[0] is linear
+    top = readers[0] if is_summed else linear
+    pieces, others = readers_of(top, whole(size), ())
+    if not pieces:
         return None
+    branch = _branch(top.args[1], size) if is_summed else None
+    if is_summed and branch is None:
+        return Refusal(name, "what is added to it is no LoRA branch of its own")
+    if others:
+        # Where T is fixed the cuts are legal, and nothing is lost.
+        return Refusal(name, f"{describe(others[0])} reads it uncut") if dynamic_dims(linear) else None
+    if sum(piece.columns.count for piece in pieces) > size:
+        return Refusal(name, "its cuts overlap; splitting it would compute the overlap twice")
+    product, views = branch or (None, ())
     return Fused(linear, top, product, views, tuple(pieces))
 
 
-def pieces_of(node: Node, columns: Columns, between: tuple[Node, ...]) -> list[Piece]:
-    """What the readers of `node` cut out of it; empty if one of them reads it whole."""
-    found: list[Piece] = []
+def readers_of(node: Node, columns: Columns, between: tuple[Node, ...]) -> tuple[list[Piece], list[Node]]:
+    """What is cut out of `node`, and who reads it uncut."""
+    pieces: list[Piece] = []
+    others: list[Node] = []
     for user in node.users:
-        below = _below(user, columns, between)
-        if not below:
-            return []
-        found += below
-    return found
+        cuts = cuts_of(user) if user.args[0] is node else None
+        if cuts is not None:
+            pieces += [piece for cut in cuts for piece in _cut_pieces(cut, columns, between)]
+            # Cuts of which nobody reads anything are as good as none.
+            others += [] if cuts else [user]
+            continue
+        split = _rearranged(user, node, columns)
+        below = readers_of(user, split, (*between, user)) if split is not None else ([], [])
+        pieces += below[0]
+        others += below[1] if below[0] else [user]
+    return pieces, others
 
 
-def _below(user: Node, columns: Columns, between: tuple[Node, ...]) -> list[Piece]:
-    source = user.args[0]
-    if not isinstance(source, Node):
-        return []
-    cuts = cuts_of(user)
-    if cuts is not None:
-        return [piece for cut in cuts for piece in _cut_pieces(cut, columns, between)]
+def _rearranged(user: Node, source: Node, columns: Columns) -> Columns | None:
+    """The columns behind a transposition of other dimensions or a split into heads; None behind any other call."""
+    if user.args[0] is not source:
+        return None
     rank = len(shape_of(source))
     if user.target is aten.transpose.int and rank - 1 not in (int(d) % rank for d in user.args[1:]):  # type: ignore[arg-type]
-        return pieces_of(user, columns, (*between, user))
+        return columns
     heads = _heads(user, source)
-    split = columns.split(heads) if heads else None
-    return pieces_of(user, split, (*between, user)) if split is not None else []
+    return columns.split(heads) if heads else None
 
 
 def _cut_pieces(cut: Cut, columns: Columns, between: tuple[Node, ...]) -> list[Piece]:
+    """A cut, or what all of its readers cut out of it in turn."""
     taken = columns.cut(cut.begin, cut.end)
-    return pieces_of(cut.node, taken, between) or [Piece(cut.node, taken, between)]
+    pieces, others = readers_of(cut.node, taken, between)
+    return pieces if pieces and not others else [Piece(cut.node, taken, between)]
 
 
 def _heads(user: Node, source: Node) -> int:

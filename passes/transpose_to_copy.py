@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dynamic_dims
@@ -42,21 +42,22 @@ class TransposeToCopy(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every transposition of a dynamic shape."""
         rewriter = Rewriter(program, self.name)
-        hits = 0
-        for node in program.calls(aten.transpose.int, aten.permute.default):
-            if is_dynamic_view(node):
-                with rewriter.before(node.next):
-                    copy = rewriter.call(aten.clone.default, node, memory_format=torch.contiguous_format)
-                rewriter.redirect(node, copy)
-                hits += 1
-        return PassResult(program, hits > 0, hits)
+
+        def rewrite(node: Node) -> None:
+            with rewriter.before(node.next):
+                copy = rewriter.call(aten.clone.default, node, memory_format=torch.contiguous_format)
+            rewriter.redirect(node, copy)
+
+        found = map(match, program.calls(aten.transpose.int, aten.permute.default))
+        return rewrite_matches(program, found, rewrite)
 
     def ensures(self, program: GraphProgram) -> list[str]:
         """Only fixed shapes are still transposed as views."""
         left = program.calls(aten.transpose.int, aten.permute.default)
-        return [f"%{node.name} is left" for node in left if is_dynamic_view(node)]
+        return [f"%{node.name} is left" for node in filter(match, left)]
 
 
-def is_dynamic_view(node: Node) -> bool:
-    """Whether a transposition depends on T and something other than its copy reads it."""
-    return bool(dynamic_dims(node)) and any(user.target is not aten.clone.default for user in node.users)
+def match(node: Node) -> Node | None:
+    """Return a transposition that depends on T and that something other than its copy reads; None for any other."""
+    is_read_as_view = any(user.target is not aten.clone.default for user in node.users)
+    return node if dynamic_dims(node) and is_read_as_view else None

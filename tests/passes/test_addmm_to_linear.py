@@ -110,6 +110,20 @@ refused %addmm_default_3 aten.addmm.default: shared.weight has other readers
     )
 
 
+def test_miss_a_weight_that_another_call_reads_as_it_is() -> None:
+    """Turning the weight for one call would turn it for the call that stays."""
+    b = GraphBuilder(num_rows=2)
+    flat = b.call(aten.view.default, b.hidden(), [-1, 4])
+    bias, shared = b.weight("c.bias", 4), b.weight("c.weight", 4, 4)
+    calls = [b.call(aten.addmm.default, bias, flat, shared, **scale) for scale in ({}, {"beta": 2})]
+    result = run_pass(b.done(*calls), EACH)
+    assert not result.changed
+    assert [refusal.reason for refusal in result.refusals] == [
+        "c.weight is read by %addmm_default_1 aten.addmm.default too, which stays",
+        "it scales its terms: beta",
+    ]
+
+
 def test_idempotence() -> None:
     program = example()
     assert run_pass(program, EACH).changed

@@ -205,9 +205,18 @@ def test_hit_layer_called_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", ["also_whole", "also_whole_in_heads", "overlap", "other_axis", "sum_of_two", "shared_branch", "no_site"]
+    ("spoil", "reason"),
+    [
+        ("also_whole", "fused: %tanh_default aten.tanh.default reads it uncut"),
+        ("also_whole_in_heads", "fused: %view_default aten.view.default reads it uncut"),
+        ("overlap", "fused: its cuts overlap; splitting it would compute the overlap twice"),
+        ("other_axis", None),
+        ("sum_of_two", "other: what is added to it is no LoRA branch of its own"),
+        ("shared_branch", "fused: what is added to it is no LoRA branch of its own"),
+        ("no_site", None),
+    ],
 )
-def test_miss(spoil: str) -> None:
+def test_miss(spoil: str, reason: str | None) -> None:
     b = GraphBuilder(num_rows=NUM_ROWS, dynamic=True)
     fused = _fused(b, 6, has_branch=spoil in ("also_whole", "shared_branch"))
     outputs = [b.call(aten.slice.Tensor, fused, 2, 0, 4)]
@@ -227,7 +236,17 @@ def test_miss(spoil: str) -> None:
     else:
         linear = b.call(aten.linear.default, b.hidden(), b.weight("folded.c0", 6, 4))
         outputs = [b.call(aten.slice.Tensor, linear, 2, 0, 4)]
-    assert not run_pass(b.done(*outputs), EACH).changed
+    result = run_pass(b.done(*outputs), EACH)
+    assert not result.changed
+    assert [str(refusal) for refusal in result.refusals] == ([reason] if reason else [])
+
+
+def test_miss_where_t_is_fixed_needs_no_reason() -> None:
+    """Cuts of fixed shapes are legal, so nothing is lost where a reader wants the whole."""
+    b = GraphBuilder(num_rows=NUM_ROWS)
+    fused = _fused(b, 6)
+    result = run_pass(b.done(b.call(aten.slice.Tensor, fused, 2, 0, 4), b.call(aten.tanh.default, fused)), EACH)
+    assert not result.changed and result.refusals == ()
 
 
 def test_idempotence() -> None:
