@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,13 +20,28 @@ def run(program: GraphProgram, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]
     return outputs
 
 
-def assert_parity(program: GraphProgram, each: Pass) -> None:
-    """Run at several T, rewrite, run again; a pass that does nothing proves nothing."""
-    calls = [row_inputs(program, seed=length, seq_len=length) for length in seq_lens(program)]
+def assert_parity(
+    program: GraphProgram, each: Pass, *, inputs_of: Callable[..., tuple[Tensor, ...]] = row_inputs, appended: int = 0
+) -> None:
+    """Run at several T, rewrite, run again from the same state; a pass that does nothing proves nothing.
+
+    Args:
+        program: Graph to rewrite.
+        each: The pass.
+        inputs_of: Makes the inputs of a call, for passes that promise something on certain rows only.
+        appended: Outputs the pass adds behind those there were.
+    """
+    calls = [inputs_of(program, seed=length, seq_len=length) for length in seq_lens(program)]
+    start = state_of(program)
     before = [run(program, inputs) for inputs in calls]
+    end = state_of(program)
+    set_state(program, start)
     assert run_pass(program, each).hits > 0
     for inputs, expected in zip(calls, before, strict=True):
-        assert_close(run(program, inputs), expected, each.tier)
+        actual = run(program, inputs)
+        assert_close(actual[: len(actual) - appended], expected, each.tier)
+    assert state_of(program).keys() == end.keys()
+    assert_close(tuple(state_of(program).values()), tuple(end[name] for name in state_of(program)), each.tier)
 
 
 def assert_close(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...], tier: Tier) -> None:

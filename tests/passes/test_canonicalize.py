@@ -3,12 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prgec.errors import PassError
 from prgec.passes.canonicalize import Canonicalize
 from prgec.passes.program import GraphProgram
 from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
-from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
 EACH = Canonicalize()
@@ -141,22 +139,3 @@ def test_miss_view_with_two_dynamic_sizes() -> None:
     )
     program = b.done(b.call(aten.view.default, square, [2, 2, length, length]))
     assert not run_pass(program, EACH).changed
-
-
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
-def test_failure_names_the_invalid_node() -> None:
-    b = GraphBuilder()
-    with pytest.raises(PassError) as error:
-        EACH(b.done(b.broken(b.hidden())))
-    assert str(error.value) == (
-        "canonicalize: produced an invalid graph: %relu is a call_method; only functions are allowed"
-    )
-
-
-def test_parity() -> None:
-    assert_parity(example(), EACH)

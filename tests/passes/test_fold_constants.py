@@ -155,12 +155,6 @@ def test_miss_state_sites_and_random_numbers() -> None:
     assert (result.changed, result.refusals) == (False, ())
 
 
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
 def test_failure_without_tokens() -> None:
     program = GraphBuilder().done()
     program.graph.erase_node(program.placeholders()[0])
@@ -169,7 +163,3 @@ def test_failure_without_tokens() -> None:
     assert str(error.value) == (
         "fold-constants: failed: the graph has no tokens input. Hint: please report this, with the model's config.json"
     )
-
-
-def test_parity() -> None:
-    assert_parity(example(), EACH)

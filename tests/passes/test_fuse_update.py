@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from prgec.errors import PassError
 from prgec.passes.fuse_update import FuseUpdate
 from prgec.passes.insert_self_update import InsertSelfUpdate
 from prgec.passes.program import GraphProgram
@@ -131,21 +130,6 @@ def test_miss_chain_that_computes_something_else(spoil: Callable[[GraphProgram, 
     result = run_pass(program, EACH)
     assert not result.changed
     assert [str(r) for r in result.refusals] == [f"site0.lora_B: {reason}"]
-
-
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
-def test_failure_names_the_invalid_node() -> None:
-    b = GraphBuilder()
-    with pytest.raises(PassError) as error:
-        EACH(b.done(b.broken(b.hidden())))
-    assert str(error.value) == (
-        "fuse-update: produced an invalid graph: %relu is a call_method; only functions are allowed"
-    )
 
 
 def test_parity() -> None:

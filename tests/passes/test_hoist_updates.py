@@ -80,12 +80,6 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
     )
 
 
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
 def test_failure_update_that_depends_on_rows() -> None:
     b = GraphBuilder()
     hidden = b.hidden()

@@ -146,7 +146,7 @@ graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
     )
 
 
-def test_idempotence_refuses_a_second_run() -> None:
+def test_failure_on_a_second_run() -> None:
     program = example()
     run_pass(program, EACH)
     with pytest.raises(PassError) as error:

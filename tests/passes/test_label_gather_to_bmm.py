@@ -59,12 +59,6 @@ def test_miss(spoil: str) -> None:
     assert not run_pass(b.done(b.call(aten.gather.default, source, dim, index)), EACH).changed
 
 
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
 def test_failure_without_tokens() -> None:
     b = GraphBuilder()
     hidden = b.weight("h", 4, 8, 4)

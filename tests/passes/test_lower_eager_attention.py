@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.fx import Node
 
-from prgec.errors import PassError
 from prgec.passes.lower_eager_attention import LowerEagerAttention
 from prgec.passes.program import GraphProgram
 from tests.passes.builder import GraphBuilder
@@ -155,21 +154,6 @@ def test_miss(spoil: str) -> None:
         "rank": "it is not shaped [N, H, T, d]",
     }
     assert [refusal.reason for refusal in result.refusals] == [reasons[spoil]]
-
-
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
-def test_failure_names_the_invalid_node() -> None:
-    b = GraphBuilder()
-    with pytest.raises(PassError) as error:
-        EACH(b.done(b.broken(b.hidden())))
-    assert str(error.value) == (
-        "lower-eager-attention: produced an invalid graph: %relu is a call_method; only functions are allowed"
-    )
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

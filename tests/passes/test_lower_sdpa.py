@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.fx import Node
 
-from prgec.errors import PassError
 from prgec.passes.lower_sdpa import LowerSdpa
 from prgec.passes.program import GraphProgram
 from tests.passes.builder import GraphBuilder
@@ -241,21 +240,6 @@ def test_miss_mask_of_another_form(spoil: str) -> None:
     result = run_pass(b.done(b.call(aten.scaled_dot_product_attention.default, q, k, v, mask)), EACH)
     assert not result.changed
     assert [r.reason for r in result.refusals] == ["its mask is not a constant [T, T]"]
-
-
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
-def test_failure_names_the_invalid_node() -> None:
-    b = GraphBuilder()
-    with pytest.raises(PassError) as error:
-        EACH(b.done(b.broken(b.hidden())))
-    assert str(error.value) == (
-        "lower-sdpa: produced an invalid graph: %relu is a call_method; only functions are allowed"
-    )
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

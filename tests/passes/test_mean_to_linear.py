@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import pytest
 import torch
 
-from prgec.errors import PassError
 from prgec.passes.mean_to_linear import MeanToLinear
 from prgec.passes.program import GraphProgram
 from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
-from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
 EACH = MeanToLinear()
@@ -73,22 +70,3 @@ def test_miss_width_that_is_t() -> None:
     last = b.call(aten.transpose.int, b.hidden(), 1, 2)
     result = run_pass(b.done(b.call(aten.mean.dim, last, [-1], True)), EACH)
     assert not result.changed
-
-
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
-def test_failure_names_the_invalid_node() -> None:
-    b = GraphBuilder()
-    with pytest.raises(PassError) as error:
-        EACH(b.done(b.broken(b.hidden())))
-    assert str(error.value) == (
-        "mean-to-linear: produced an invalid graph: %relu is a call_method; only functions are allowed"
-    )
-
-
-def test_parity() -> None:
-    assert_parity(example(), EACH)

@@ -154,12 +154,6 @@ def test_a_width_that_is_no_multiple_of_the_group_keeps_16_bits() -> None:
     assert program.module.get_buffer("v_proj.weight_bf16").dtype == torch.bfloat16
 
 
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
 @pytest.mark.parametrize(
     ("each", "reason"),
     [

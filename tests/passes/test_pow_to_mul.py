@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import pytest
 import torch
 
-from prgec.errors import PassError
 from prgec.passes.pow_to_mul import PowToMul
 from prgec.passes.program import GraphProgram
 from tests.passes.builder import GraphBuilder
-from tests.passes.golden import expect, run_pass, transcript
-from tests.passes.parity import assert_parity
+from tests.passes.golden import expect, transcript
 
 aten = torch.ops.aten
 EACH = PowToMul()
@@ -69,22 +66,3 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
 (same)
 """,
     )
-
-
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
-def test_failure_names_the_invalid_node() -> None:
-    b = GraphBuilder()
-    with pytest.raises(PassError) as error:
-        EACH(b.done(b.broken(b.hidden())))
-    assert str(error.value) == (
-        "pow-to-mul: produced an invalid graph: %relu is a call_method; only functions are allowed"
-    )
-
-
-def test_parity() -> None:
-    assert_parity(example(), EACH)

@@ -120,12 +120,6 @@ def test_miss_by_default() -> None:
     assert not run_pass(example(), QuantizeBase()).changed
 
 
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
 @pytest.mark.parametrize(
     ("each", "reason"),
     [

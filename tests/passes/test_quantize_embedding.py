@@ -79,12 +79,6 @@ def test_miss_by_default() -> None:
     assert not run_pass(example(), QuantizeEmbedding()).changed
 
 
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
 def test_failure_number_of_bits() -> None:
     with pytest.raises(PassError) as error:
         QuantizeEmbedding(bits=2)(example())

@@ -4,12 +4,10 @@ import pytest
 import torch
 from torch.fx import Node
 
-from prgec.errors import PassError
 from prgec.passes.program import GraphProgram
 from prgec.passes.rotate_half_to_linear import RotateHalfToLinear
 from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
-from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
 EACH = RotateHalfToLinear()
@@ -110,22 +108,3 @@ def test_miss(spoil: str) -> None:
         }[spoil]
         node = b.call(aten.cat.default, parts, -1)
     assert not run_pass(b.done(node), EACH).changed
-
-
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
-def test_failure_names_the_invalid_node() -> None:
-    b = GraphBuilder()
-    with pytest.raises(PassError) as error:
-        EACH(b.done(b.broken(b.hidden())))
-    assert str(error.value) == (
-        "rotate-half-to-linear: produced an invalid graph: %relu is a call_method; only functions are allowed"
-    )
-
-
-def test_parity() -> None:
-    assert_parity(example(), EACH)

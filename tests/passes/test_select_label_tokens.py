@@ -8,7 +8,6 @@ from prgec.passes.program import GraphProgram
 from prgec.passes.select_label_tokens import SelectLabelTokens
 from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
-from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
 EACH = SelectLabelTokens()
@@ -114,12 +113,6 @@ def test_miss_gather_along_the_vocabulary() -> None:
     assert (result.changed, result.refusals) == (False, ())
 
 
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
 def test_failure_names_the_invalid_node() -> None:
     b = GraphBuilder()
     state = b.weight("state", 4)
@@ -130,7 +123,3 @@ def test_failure_names_the_invalid_node() -> None:
         "select-label-tokens: produced an invalid graph: "
         "%add__tensor writes state with aten.add_.Tensor; expected copy_ or a prge op"
     )
-
-
-def test_parity() -> None:
-    assert_parity(example(), EACH)

@@ -10,9 +10,9 @@ from prgec.errors import PassError
 from prgec.passes.program import GraphProgram
 from prgec.passes.quantize_embedding import QuantizeEmbedding
 from prgec.passes.share_prefix import CUT_META, SharePrefix
-from tests.passes.builder import GraphBuilder, row_inputs, seq_lens
+from tests.passes.builder import GraphBuilder, row_inputs
 from tests.passes.golden import expect, run_pass, transcript
-from tests.passes.parity import assert_close, run
+from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
 EACH = SharePrefix(q=2)
@@ -36,17 +36,15 @@ def trained(b: GraphBuilder, hidden: Node) -> GraphProgram:
     return program
 
 
-def assert_parity_over_copies(program: GraphProgram, each: SharePrefix) -> None:
+def parity(program: GraphProgram, each: SharePrefix) -> None:
     """Parity where the pass promises it: on rows that repeat B examples for every query and sign."""
-    calls = [_repeated(row_inputs(program, seed=length, seq_len=length), 2 * each.q) for length in seq_lens(program)]
-    before = [run(program, inputs) for inputs in calls]
-    assert run_pass(program, each).hits > 0
-    for inputs, expected in zip(calls, before, strict=True):
-        assert_close(run(program, inputs), expected, each.tier)
+    copies = 2 * each.q
 
+    def repeated(program: GraphProgram, *, seed: int, seq_len: int) -> tuple[torch.Tensor, ...]:
+        inputs = row_inputs(program, seed=seed, seq_len=seq_len)
+        return tuple(rows[: len(rows) // copies].repeat(copies, 1) for rows in inputs)
 
-def _repeated(inputs: tuple[torch.Tensor, ...], copies: int) -> tuple[torch.Tensor, ...]:
-    return tuple(each[: len(each) // copies].repeat(copies, 1) for each in inputs)
+    assert_parity(program, each, inputs_of=repeated)
 
 
 def test_hit() -> None:
@@ -191,7 +189,7 @@ refused prefix: no block comes before the first trained layer
     )
 
 
-def test_idempotence() -> None:
+def test_miss_once_it_is_shared() -> None:
     program = example()
     assert run_pass(program, EACH).changed
     again = run_pass(program, EACH)
@@ -220,7 +218,7 @@ def test_failure_a_constant_of_n_rows() -> None:
 @pytest.mark.parametrize("q", [1, 2, 4])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_parity(q: int, dynamic: bool) -> None:
-    assert_parity_over_copies(example(dynamic=dynamic), SharePrefix(q=q))
+    parity(example(dynamic=dynamic), SharePrefix(q=q))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -237,7 +235,7 @@ def test_parity_of_attention_with_masks_over_rows(dynamic: bool) -> None:
     heads = b.call(aten.transpose.int, b.call(aten.view.default, hidden, [8, -1, 2, 2]), 1, 2)
     attended = b.call(aten.scaled_dot_product_attention.default, heads, heads, heads, mask)
     joined = b.call(aten.reshape.default, b.call(aten.transpose.int, attended, 1, 2), [8, -1, 4])
-    assert_parity_over_copies(trained(b, frozen_block(b, b.call(aten.add.Tensor, hidden, joined))), EACH)
+    parity(trained(b, frozen_block(b, b.call(aten.add.Tensor, hidden, joined))), EACH)
 
 
 def test_parity_of_a_fused_layer() -> None:
@@ -247,7 +245,7 @@ def test_parity_of_a_fused_layer() -> None:
     parts = b.call(aten.split.Tensor, fused, 4, -1)
     joined = b.call(aten.mul.Tensor, *(b.call(operator.getitem, parts, index) for index in range(2)))
     program = trained(b, frozen_block(b, joined))
-    assert_parity_over_copies(program, EACH)
+    parity(program, EACH)
     (cut,) = [node for node in program.graph.nodes if node.meta.get(CUT_META)]
     assert "layers.0.weight" in str(cut.args[0].args[1].args[1].target)
 
@@ -264,4 +262,4 @@ def test_parity_where_only_the_head_is_trained() -> None:
     rows = b.call(aten.gather.default, frozen_block(b, b.hidden()), 1, b.label_index(4))
     program = b.done(b.injected_site(rows, "lm_head", rank=2, out=6))
     program.module.get_buffer("lm_head.lora_B").fill_(0.5)
-    assert_parity_over_copies(program, EACH)
+    parity(program, EACH)

@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch.fx import Node
 
-from prgec.errors import PassError
 from prgec.passes.program import GraphProgram
 from prgec.passes.slice_to_linear import SliceToLinear
 from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
-from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
 EACH = SliceToLinear()
@@ -84,22 +82,3 @@ def test_miss(spoil: str) -> None:
     elif spoil == "width_depends_on_t":
         source = b.call(aten.transpose.int, source, 2, 3)
     assert not run_pass(b.done(b.call(aten.slice.Tensor, source, dim, 0, end, step)), EACH).changed
-
-
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
-def test_failure_names_the_invalid_node() -> None:
-    b = GraphBuilder()
-    with pytest.raises(PassError) as error:
-        EACH(b.done(b.broken(b.hidden())))
-    assert str(error.value) == (
-        "slice-to-linear: produced an invalid graph: %relu is a call_method; only functions are allowed"
-    )
-
-
-def test_parity() -> None:
-    assert_parity(example(), EACH)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.fx import Node
 
-from prgec.errors import PassError
 from prgec.passes.program import GraphProgram
 from prgec.passes.split_fused_linear import SplitFusedLinear
 from tests.passes.builder import GraphBuilder
@@ -247,21 +246,6 @@ def test_miss_where_t_is_fixed_needs_no_reason() -> None:
     fused = _fused(b, 6)
     result = run_pass(b.done(b.call(aten.slice.Tensor, fused, 2, 0, 4), b.call(aten.tanh.default, fused)), EACH)
     assert not result.changed and result.refusals == ()
-
-
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
-def test_failure_names_the_invalid_node() -> None:
-    b = GraphBuilder()
-    with pytest.raises(PassError) as error:
-        EACH(b.done(b.broken(b.hidden())))
-    assert str(error.value) == (
-        "split-fused-linear: produced an invalid graph: %relu is a call_method; only functions are allowed"
-    )
 
 
 @pytest.mark.parametrize("layout", ["gate_up", "neox", "neox_without_branch", "phi"])

@@ -1,4 +1,9 @@
-"""What every row of the pass table must have: names that agree, a docstring that holds, and five kinds of tests."""
+"""What every row of the pass table must have and do.
+
+Names agree, the docstring holds, a hit and a miss are tested; and on the example of each test module (`example()`,
+rewritten by `EACH`): a second run changes nothing, an invalid graph is told, and the numbers move as far as the tier
+says. A module whose pass promises its numbers on certain inputs or outputs only has a `parity` of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,23 @@ import importlib
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from prgec.errors import PassError
 from prgec.passes import PASSES, load_pass, pass_table
 from prgec.passes.infra import CHANGES, EXACT, Pass
 from prgec.passes.pipeline import check_order
 from prgec.passes.printer import print_program
 from prgec.passes.spec import parse_pipeline, print_pipeline
+from tests.passes.builder import break_graph
+from tests.passes.golden import run_pass
+from tests.passes.parity import assert_parity
 
-KINDS = ("hit", "miss", "idempotence", "failure", "parity")
+KINDS = ("hit", "miss")
+# What they insert is there once; they say so.
+RUN_ONCE = {"inject-lora-fa", "insert-self-update"}
 SECTIONS = ("Before", "After", "Requires:", "Ensures:", "Numerics:", "Why:")
 
 
@@ -62,7 +74,7 @@ def test_sketch_is_what_the_pass_does(name: str) -> None:
     sketch_before, sketch_after = (
         _ops(part) for part in doc.partition("\nBefore")[2].split("Requires:")[0].split("\nAfter", 1)
     )
-    tests = importlib.import_module(f"tests.passes.test_{name.replace('-', '_')}")
+    tests = _tests(name)
     program = tests.example()
     before = _op_counts(print_program(program))
     tests.EACH(program)
@@ -70,6 +82,41 @@ def test_sketch_is_what_the_pass_does(name: str) -> None:
     assert sketch_before <= before.keys() and sketch_after <= after.keys()
     assert [op for op in sketch_before - sketch_after if after.get(op, 0) >= before[op]] == []
     assert [op for op in sketch_after - sketch_before if after[op] <= before.get(op, 0)] == []
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_second_run_changes_nothing(name: str) -> None:
+    tests = _tests(name)
+    program = tests.example()
+    assert run_pass(program, tests.EACH).changed
+    if name in RUN_ONCE:
+        with pytest.raises(PassError, match=f"^{name}: cannot run: the graph .* already$"):
+            tests.EACH(program)
+    else:
+        assert not run_pass(program, tests.EACH).changed
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_an_invalid_graph_is_told(name: str) -> None:
+    tests = _tests(name)
+    program = tests.example()
+    break_graph(program)
+    with pytest.raises(PassError) as error:
+        tests.EACH(program)
+    assert str(error.value) == (
+        f"{name}: produced an invalid graph: %relu is a call_method; only functions are allowed"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name, cls in pass_table().items() if cls.tier != CHANGES])
+def test_parity_at_the_declared_tier(name: str) -> None:
+    tests = _tests(name)
+    getattr(tests, "parity", assert_parity)(tests.example(), tests.EACH)
+
+
+@pytest.mark.parametrize("name", [name for name, cls in pass_table().items() if cls.tier == CHANGES])
+def test_what_changes_the_function_has_a_parity_test_of_its_own(name: str) -> None:
+    assert any(each.startswith("test_parity_") for each in vars(_tests(name)))
 
 
 @pytest.mark.parametrize("name", PASSES)
@@ -98,6 +145,10 @@ def test_the_whole_table_is_a_pipeline_text() -> None:
 def test_only_the_training_step_and_quantisation_change_the_function() -> None:
     changing = [name for name, cls in pass_table().items() if cls.tier == CHANGES]
     assert changing == ["insert-self-update", "quantize-base", "quantize-embedding", "narrow-weights"]
+
+
+def _tests(name: str) -> ModuleType:
+    return importlib.import_module(f"tests.passes.test_{name.replace('-', '_')}")
 
 
 def _module_docstring(name: str) -> str:

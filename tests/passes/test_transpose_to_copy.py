@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import pytest
 import torch
 
-from prgec.errors import PassError
 from prgec.passes.program import GraphProgram
 from prgec.passes.transpose_to_copy import TransposeToCopy
 from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
-from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
 EACH = TransposeToCopy()
@@ -79,22 +76,3 @@ def test_miss_transposition_that_is_copied_already() -> None:
     turned = b.call(aten.transpose.int, b.hidden(), 1, 2)
     copy = b.call(aten.clone.default, turned, memory_format=torch.contiguous_format)
     assert not run_pass(b.done(copy), EACH).changed
-
-
-def test_idempotence() -> None:
-    program = example()
-    assert run_pass(program, EACH).changed
-    assert not run_pass(program, EACH).changed
-
-
-def test_failure_names_the_invalid_node() -> None:
-    b = GraphBuilder()
-    with pytest.raises(PassError) as error:
-        EACH(b.done(b.broken(b.hidden())))
-    assert str(error.value) == (
-        "transpose-to-copy: produced an invalid graph: %relu is a call_method; only functions are allowed"
-    )
-
-
-def test_parity() -> None:
-    assert_parity(example(), EACH)
