@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 MAX_COLUMNS = 120
 _LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+_PATH = re.compile(r"\b(?:prgec|passes|backends|runtime_ops|tests|tools|studies|docs)/[\w./-]+\.(?:py|toml|md|cpp|h)\b")
 _CODE = re.compile(r"^(```.*?^```|    .*?)$|`[^`]*`", re.M | re.S)
 
 
@@ -78,6 +79,18 @@ def test_a_dead_link_is_told(tmp_path: Path) -> None:
     document = tmp_path / "a.md"
     document.write_text("# One two\n[a](b.md) [b](#one-two) [c](a.md#three) [d](https://e.org) `[e](f)`\n")
     assert dead_links(document) == ["b.md", "a.md#three"]
+
+
+def test_files_that_documents_name_exist() -> None:
+    """CONTRIBUTING.md names files to be made; all others are there to be read."""
+    named = {
+        (document.name, match[0])
+        for document in DOCUMENTS
+        if document.name != "CONTRIBUTING.md"
+        for match in _PATH.finditer(document.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 30
+    assert [(name, path) for name, path in sorted(named) if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
