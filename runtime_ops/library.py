@@ -1,4 +1,4 @@
-"""Registers `prge::randn` and `prge::dual_update` with torch; importing this module is all it takes.
+"""Registers the `prge` operators with torch; importing this module is all it takes.
 
 Both overloads of each operator run the eager reference on any device. Fake kernels give shapes and dtypes to
 `torch.export`. Importing twice, or under two names, registers once.
@@ -7,12 +7,22 @@ Both overloads of each operator run the eager reference on any device. Fake kern
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from prgec.runtime_ops import reference
-from prgec.runtime_ops.schemas import DUAL_UPDATE, NAMESPACE, RANDN, SCHEMAS
+from prgec.runtime_ops import optimizers, reference
+from prgec.runtime_ops.schemas import (
+    ADAMW_UPDATE,
+    DUAL_UPDATE,
+    GRADIENT_SCALE,
+    MOMENTUM_UPDATE,
+    NAMESPACE,
+    RANDN,
+    SCHEMAS,
+    SGD_UPDATE,
+)
 
 
 def _randn_out(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int], *, out: Tensor) -> Tensor:
@@ -47,6 +57,21 @@ def _dual_update_out_fake(
     return out
 
 
+def _optimizer(op: str, kernel: Callable[..., Tensor], size: int) -> dict[str, tuple[Any, Any]]:
+    """Both overloads of an operator that updates its first arguments and returns f32[size]."""
+
+    def fake(first: Tensor, *args: Any) -> Tensor:
+        return first.new_empty((size,))
+
+    def out_kernel(*args: Any, out: Tensor) -> Tensor:
+        return _write(op, out, kernel(*args))
+
+    def out_fake(*args: Any, out: Tensor) -> Tensor:
+        return out
+
+    return {f"{NAMESPACE}::{op}": (kernel, fake), f"{NAMESPACE}::{op}.out": (out_kernel, out_fake)}
+
+
 def _write(op: str, out: Tensor, value: Tensor) -> Tensor:
     if out.dtype != value.dtype or out.shape != value.shape:
         found, expected = f"{out.dtype}{list(out.shape)}", f"{value.dtype}{list(value.shape)}"
@@ -59,6 +84,10 @@ _KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     f"{RANDN.qualified_name}.out": (_randn_out, _randn_out_fake),
     DUAL_UPDATE.qualified_name: (reference.dual_update, _dual_update_fake),
     f"{DUAL_UPDATE.qualified_name}.out": (_dual_update_out, _dual_update_out_fake),
+    **_optimizer(GRADIENT_SCALE.name, optimizers.gradient_scale, 4),
+    **_optimizer(SGD_UPDATE.name, optimizers.sgd_update, 1),
+    **_optimizer(MOMENTUM_UPDATE.name, optimizers.momentum_update, 1),
+    **_optimizer(ADAMW_UPDATE.name, optimizers.adamw_update, 1),
 }
 
 

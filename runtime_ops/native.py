@@ -53,7 +53,7 @@ def qnn_adapter() -> Path:
 
 @cache
 def load_kernels() -> None:
-    """Register `prge::randn.out` and `prge::dual_update.out` with the ExecuTorch runtime of this process, once.
+    """Register the `prge` operators with the ExecuTorch runtime of this process, once.
 
     Raises:
         BackendError: If the kernels are missing and cannot be built, or cannot be loaded.
@@ -63,7 +63,7 @@ def load_kernels() -> None:
         return
     path = kernel_library()
     try:
-        ctypes.CDLL(str(path))
+        library = ctypes.CDLL(str(path))
         _load_quantized_kernels()
     except OSError as error:
         raise BackendError(
@@ -71,6 +71,9 @@ def load_kernels() -> None:
             where=path,
             hint="they were built against another ExecuTorch; reinstall prgec, or delete that file to build it again",
         ) from error
+    # Methods of one program read the same weights; without this each packs a copy of its own.
+    if error_code := library.prgec_share_packed_weights():
+        _log.info("XNNPACK does not share packed weights here: ExecuTorch's error %d", error_code)
 
 
 def _load_quantized_kernels() -> None:

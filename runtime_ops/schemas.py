@@ -48,4 +48,26 @@ DUAL_UPDATE = OpSchema(
     arguments="Tensor(a!) master, Tensor g, Tensor lr, Tensor eps, Tensor seed, Tensor step, int site",
     out_alias="b",
 )
-SCHEMAS = (RANDN, DUAL_UPDATE)
+GRADIENT_SCALE = OpSchema(
+    name="gradient_scale",
+    arguments="Tensor(a!) running, Tensor[] gradients, float clip, float beta1, float beta2, bool normalise",
+    out_alias="z",
+)
+SGD_UPDATE = OpSchema(
+    name="sgd_update",
+    arguments="Tensor(a!) master, Tensor gradient, Tensor lr, Tensor factors, float decay",
+    out_alias="z",
+)
+MOMENTUM_UPDATE = OpSchema(
+    name="momentum_update",
+    arguments="Tensor(a!) master, Tensor(b!) mean, Tensor gradient, Tensor lr, Tensor factors, float beta1, "
+    "float decay",
+    out_alias="z",
+)
+ADAMW_UPDATE = OpSchema(
+    name="adamw_update",
+    arguments="Tensor(a!) master, Tensor(b!) mean, Tensor(c!) square, Tensor gradient, Tensor lr, Tensor factors, "
+    "float beta1, float beta2, float eps, float decay",
+    out_alias="z",
+)
+SCHEMAS = (RANDN, DUAL_UPDATE, GRADIENT_SCALE, SGD_UPDATE, MOMENTUM_UPDATE, ADAMW_UPDATE)

@@ -1,0 +1,204 @@
+"""Eager meaning of the optimiser operators: the oracle the compiled kernels equal bit for bit.
+
+A step is one `gradient_scale` over the gradients of all sites, then one update a site. What a site's update needs of
+all gradients together, their length and how often was averaged, is four numbers: `factors` f32[4].
+
+Letters: r rank, O outputs of a site; every tensor of a site is f32[r, O].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# Partial sums of squares: element e goes to lane e mod 8, so that a kernel adds eight at a time in the same order.
+LANES = 8
+# Keeps 0 / 0 out where every gradient is zero.
+SMALLEST_RMS = 1e-20
+
+
+def gradient_scale(
+    running: Tensor, gradients: Sequence[Tensor], clip: float, beta1: float, beta2: float, normalise: bool
+) -> Tensor:
+    """Return what to multiply all gradients by, f32[4]: (scale, norm, 1 / w1, 1 / w2).
+
+    `norm` is the Euclidean length of all gradients together. `scale` is `min(1, clip / norm)`, 1 for clip = 0; where
+    `normalise`, it is divided by the running root mean square of the scaled gradients' elements. `w1` and `w2` are the
+    weights that running means with decays beta1 and beta2 have gathered: dividing by them corrects the start (Kingma
+    and Ba, "Adam: A Method for Stochastic Optimization", section 3) without powers, which libraries round differently.
+
+    A norm that is not finite gives scale 0 and changes nothing: every update that reads it leaves its state alone.
+
+    Args:
+        running: f32[4], updated in place: running mean of squares, w1, w2, and 0.
+        gradients: f32[r, O] of every site.
+        clip: Longest gradient, 0 for any.
+        beta1: Decay of the running mean of gradients.
+        beta2: Decay of the running mean of squares.
+        normalise: Whether to divide by the running root mean square.
+
+    Raises:
+        ValueError: If an argument has the wrong dtype or rank.
+    """
+    check_gradient_scale(running, gradients)
+    # f64 throughout: one rounding to f32 at the end, of each number that leaves.
+    total = float(sum((_sum_of_squares(each) for each in gradients), torch.zeros((), dtype=torch.float64)))
+    norm = torch.tensor(total, dtype=torch.float64).sqrt()
+    if not bool(torch.isfinite(norm.to(torch.float32))):
+        return torch.tensor([0.0, float(norm), 1.0, 1.0])
+    scale = torch.ones((), dtype=torch.float64)
+    if clip > 0.0 and float(norm) > clip:
+        scale = clip / norm
+    square, w1, w2 = (value for value in running[:3].to(torch.float64))
+    count = sum(each.numel() for each in gradients)
+    square = beta2 * square + (1.0 - beta2) * ((scale * scale) * (total / count))
+    w1 = beta1 * w1 + (1.0 - beta1)
+    w2 = beta2 * w2 + (1.0 - beta2)
+    running.copy_(torch.stack([square, w1, w2, torch.zeros_like(w1)]).to(torch.float32))
+    if normalise:
+        scale = scale / ((square / w2).sqrt() + SMALLEST_RMS)
+    return torch.stack([scale, norm, 1.0 / w1, 1.0 / w2]).to(torch.float32)
+
+
+def sgd_update(master: Tensor, gradient: Tensor, lr: Tensor, factors: Tensor, decay: float) -> Tensor:
+    """Apply `master = (1 - lr decay) master - lr (scale gradient)` in f32; return the largest |change|, f32[1].
+
+    With `gradient_scale(normalise=true)` this is SGD whose steps have one length: lr is how far a weight moves in
+    root mean square.
+
+    Args:
+        master: f32[r, O], updated in place.
+        gradient: f32[r, O].
+        lr: f32[].
+        factors: f32[4] from `gradient_scale`; a scale of 0 changes nothing.
+        decay: Decoupled weight decay.
+
+    Raises:
+        ValueError: If an argument has the wrong dtype or rank.
+    """
+    _check_site("sgd_update", lr, factors, master=master, gradient=gradient)
+    if float(factors[0]) == 0.0:
+        return torch.zeros(1)
+    return _move(master, gradient * factors[0], lr, decay)
+
+
+def momentum_update(
+    master: Tensor, mean: Tensor, gradient: Tensor, lr: Tensor, factors: Tensor, beta1: float, decay: float
+) -> Tensor:
+    """As `sgd_update` along `mean / w1`, where `mean = beta1 mean + (1 - beta1) scale gradient`.
+
+    Args:
+        master: f32[r, O], updated in place.
+        mean: f32[r, O], updated in place.
+        gradient: f32[r, O].
+        lr: f32[].
+        factors: f32[4] from `gradient_scale`; a scale of 0 changes nothing.
+        beta1: Decay of the mean.
+        decay: Decoupled weight decay.
+
+    Raises:
+        ValueError: If an argument has the wrong dtype or rank.
+    """
+    _check_site("momentum_update", lr, factors, master=master, mean=mean, gradient=gradient)
+    if float(factors[0]) == 0.0:
+        return torch.zeros(1)
+    keep, add = _pair(beta1)
+    mean.copy_(keep * mean + add * (gradient * factors[0]))
+    return _move(master, mean * factors[2], lr, decay)
+
+
+def adamw_update(
+    master: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    gradient: Tensor,
+    lr: Tensor,
+    factors: Tensor,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    decay: float,
+) -> Tensor:
+    """AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", algorithm 2) in f32.
+
+    With g = scale gradient: `mean = beta1 mean + (1 - beta1) g`, `square = beta2 square + (1 - beta2) g g`, then
+    `master = (1 - lr decay) master - lr ((mean / w1) / (sqrt(square / w2) + eps))`.
+
+    Args:
+        master: f32[r, O], updated in place.
+        mean: f32[r, O], updated in place.
+        square: f32[r, O], updated in place.
+        gradient: f32[r, O].
+        lr: f32[].
+        factors: f32[4] from `gradient_scale`; a scale of 0 changes nothing.
+        beta1: Decay of the mean.
+        beta2: Decay of the mean of squares.
+        eps: Added to the root.
+        decay: Decoupled weight decay.
+
+    Returns:
+        The largest |change| of an element, f32[1].
+
+    Raises:
+        ValueError: If an argument has the wrong dtype or rank.
+    """
+    _check_site("adamw_update", lr, factors, master=master, mean=mean, square=square, gradient=gradient)
+    if float(factors[0]) == 0.0:
+        return torch.zeros(1)
+    scaled = gradient * factors[0]
+    keep, add = _pair(beta1)
+    mean.copy_(keep * mean + add * scaled)
+    keep, add = _pair(beta2)
+    square.copy_(keep * square + add * (scaled * scaled))
+    direction = (mean * factors[2]) / ((square * factors[3]).sqrt() + torch.tensor(eps))
+    return _move(master, direction, lr, decay)
+
+
+def check_gradient_scale(running: Tensor, gradients: Sequence[Tensor]) -> None:
+    """Refuse arguments `gradient_scale` has no meaning for.
+
+    Raises:
+        ValueError: Naming the first argument at fault.
+    """
+    _check("gradient_scale", "running", running, (4,))
+    if not gradients:
+        raise ValueError("prge::gradient_scale: gradients is empty; expected one a site")
+    for each in gradients:
+        _check("gradient_scale", "gradients", each, None)
+
+
+def _sum_of_squares(gradient: Tensor) -> Tensor:
+    """f64[], lane by lane and then over the lanes, first one first."""
+    values = gradient.detach().reshape(-1).to(torch.float64)
+    padded = torch.nn.functional.pad(values, (0, -len(values) % LANES)).reshape(-1, LANES)
+    # A cumulative sum has no other order to add in.
+    lanes = (padded * padded).cumsum(0)[-1]
+    return lanes.cumsum(0)[-1]
+
+
+def _pair(beta: float) -> tuple[Tensor, Tensor]:
+    """Beta and 1 - beta, each rounded once."""
+    return torch.tensor(beta), torch.tensor(1.0 - beta)
+
+
+def _move(master: Tensor, direction: Tensor, lr: Tensor, decay: float) -> Tensor:
+    kept = master * (1.0 - lr * torch.tensor(decay)) if decay else master
+    moved = kept - lr * direction
+    largest = (moved - master).abs().max().reshape(1)
+    master.copy_(moved)
+    return largest
+
+
+def _check_site(op: str, lr: Tensor, factors: Tensor, **tensors: Tensor) -> None:
+    for name, value in tensors.items():
+        _check(op, name, value, tuple(tensors["master"].shape))
+    _check(op, "lr", lr, ())
+    _check(op, "factors", factors, (4,))
+
+
+def _check(op: str, name: str, value: Tensor, shape: tuple[int, ...] | None) -> None:
+    if value.dtype != torch.float32 or (shape is not None and tuple(value.shape) != shape):
+        found = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        raise ValueError(f"prge::{op}: {name} is {found}; expected float32{list(shape) if shape is not None else ''}")
