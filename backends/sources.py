@@ -23,7 +23,12 @@ def row_nodes(program: ExportedProgram) -> set[Node]:
 
 
 def update_nodes(program: ExportedProgram) -> set[Node]:
-    """What computes trained weights, from state or from the inputs of a step, and no activation."""
+    """What computes trained weights, from state or from the inputs of a step, and no activation.
+
+    Where gradients are computed the update comes last, and what is computed from state alone are reshaped weights.
+    """
+    if "g" not in _input_names(program).values():
+        return set()
     return updates_of(_inputs(program, _STEP), _inputs(program, ROWS))
 
 

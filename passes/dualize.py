@@ -63,27 +63,38 @@ class Dualize(Pass):
         rewriter = Rewriter(program, self.name)
         found = branches(program)
         for branch in found:
-            self._dualize(rewriter, branch)
+            branch_to_bmm(rewriter, branch, copies=2 * self.q)
         return PassResult(program, bool(found), len(found))
 
-    def _dualize(self, rewriter: Rewriter, branch: Node) -> None:
-        low_rank, b_RO = branch.args
-        assert isinstance(low_rank, Node) and isinstance(b_RO, Node)
-        rank = shape_of(b_RO)[0]
-        with rewriter.before(branch):
-            copies = rewriter.call(
-                aten.expand.default, rewriter.call(aten.unsqueeze.default, b_RO, 0), [2 * self.q, -1, -1]
-            )
-            grouped = rewriter.call(aten.reshape.default, low_rank, [2 * self.q, -1, rank])
-            product = rewriter.call(aten.bmm.default, grouped, copies)
-            rows = rewriter.call(
-                aten.view.default, self._ungrouped(rewriter, product, branch), view_sizes(shape_of(branch))
-            )
-        rewriter.replace(branch, rows)
 
-    def _ungrouped(self, rewriter: Rewriter, product: Node, branch: Node) -> Node:
-        """Split B*T first where T is symbolic: one view from [2q, B*T] to [N, T] makes the tracer guard on T."""
-        if not dynamic_dims(branch) or len(shape_of(branch)) != 3:
-            return product
-        num_rows, _, out = shape_of(branch)
-        return rewriter.call(aten.view.default, product, [2 * self.q, int(num_rows) // (2 * self.q), -1, out])
+def branch_to_bmm(rewriter: Rewriter, branch: Node, copies: int) -> None:
+    """Replace a site's matmul by a bmm with copies of B, each for as many rows that follow one another.
+
+    Args:
+        rewriter: Adds the nodes.
+        branch: Matmul of f32[N, T, r] by a site's B f32[r, O].
+        copies: How many copies of B there are; N is a multiple of it.
+    """
+    low_rank, b_RO = branch.args
+    assert isinstance(low_rank, Node) and isinstance(b_RO, Node)
+    rank = shape_of(b_RO)[0]
+    with rewriter.before(branch):
+        if copies > 1:
+            copied = rewriter.call(
+                aten.expand.default, rewriter.call(aten.unsqueeze.default, b_RO, 0), [copies, -1, -1]
+            )
+        else:
+            copied = rewriter.call(aten.view.default, b_RO, [1, *shape_of(b_RO)])
+        grouped = rewriter.call(aten.reshape.default, low_rank, [copies, -1, rank])
+        product = rewriter.call(aten.bmm.default, grouped, copied)
+        ungrouped = _ungrouped(rewriter, product, branch, copies)
+        rows = rewriter.call(aten.view.default, ungrouped, view_sizes(shape_of(branch)))
+    rewriter.replace(branch, rows)
+
+
+def _ungrouped(rewriter: Rewriter, product: Node, branch: Node, copies: int) -> Node:
+    """Split B*T first where T is symbolic: one view from [2q, B*T] to [N, T] makes the tracer guard on T."""
+    if not dynamic_dims(branch) or len(shape_of(branch)) != 3:
+        return product
+    num_rows, _, out = shape_of(branch)
+    return rewriter.call(aten.view.default, product, [copies, int(num_rows) // copies, -1, out])

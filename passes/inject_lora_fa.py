@@ -30,8 +30,9 @@ from torch.fx import Node
 
 from prgec.errors import UsageError
 from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier, rewrite_matches
-from prgec.passes.layer_choice import ALL_LAYERS, chosen
+from prgec.passes.layer_choice import ALL_LAYERS, block_of, chosen
 from prgec.passes.program import GraphProgram
+from prgec.passes.residual import nearest_linears, residual_writes
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
 from prgec.passes.sites import a_name, b_name, is_a
@@ -55,6 +56,7 @@ class InjectLoraFa(Pass):
         alpha: The branch is scaled by alpha / r.
         seed: Seed of the frozen A matrices.
         layers: Blocks to train, in the form `prgec.passes.layer_choice` reads.
+        only_writers: In chosen blocks below the last, train only layers that write to the residual stream.
     """
 
     name: ClassVar[str] = "inject-lora-fa"
@@ -66,6 +68,7 @@ class InjectLoraFa(Pass):
     alpha: float = 32.0
     seed: int = 0
     layers: tuple[str, ...] = (ALL_LAYERS,)
+    only_writers: bool = False
 
     def requires(self, program: GraphProgram) -> list[str]:
         """The options are sane and the graph has no sites yet."""
@@ -82,6 +85,8 @@ class InjectLoraFa(Pass):
         linears = _linears(program)
         _check_targets(self.targets, list(linears))
         names = chosen([name for name in linears if is_target(name, self.targets)], self.layers)
+        if self.only_writers:
+            names = _last_and_writers(program, names)
         numbers = itertools.count()
         result = rewrite_matches(
             program,
@@ -133,6 +138,21 @@ def _linears(program: GraphProgram) -> dict[str, list[Node]]:
         if name := layer_name(node):
             linears.setdefault(name, []).append(node)
     return linears
+
+
+def _last_and_writers(program: GraphProgram, names: list[str]) -> list[str]:
+    """Those of `names` that lie in the last of their blocks or in none, or write to the residual stream.
+
+    Raises:
+        UsageError: If blocks have no numbers, or no layer below the last block writes to a stream.
+    """
+    last = max((block for name in names if (block := block_of(name)) is not None), default=None)
+    output = program.graph.output_node()
+    writers = {layer_name(node) for write in residual_writes(output) for node in nearest_linears(write.written)}
+    kept = [name for name in names if block_of(name) in (last, None) or name in writers]
+    if last is None or not writers:
+        raise UsageError("the model has no residual stream that layers write to", hint="train with method exact")
+    return kept
 
 
 def _check_targets(targets: tuple[str, ...], names: list[str]) -> None:

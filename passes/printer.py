@@ -6,6 +6,7 @@ Nothing in it depends on file paths, node names, or the machine.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -97,5 +98,10 @@ def _value_type(value: Any) -> str:
 def _size(size: int | torch.SymInt) -> str:
     if isinstance(size, int):
         return str(size)
-    expression = size.node.expr
+    return _expression(size.node.expr)
+
+
+# A graph is printed around every pass and has few sizes; sympy takes half of a pipeline's time for them otherwise.
+@functools.lru_cache(maxsize=1024)
+def _expression(expression: Any) -> str:
     return str(expression.subs({symbol: "T" for symbol in expression.free_symbols})).replace(" ", "")

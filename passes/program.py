@@ -84,7 +84,7 @@ class GraphProgram:
 
     def state_names(self) -> list[str]:
         """Fully qualified names of the mutable state, in graph order of first use."""
-        written = {str(node.args[0].target) for node in self.graph.nodes if is_mutation(node) and _reads_attr(node)}
+        written = {str(each.target) for node in self.graph.nodes for each in written_by(node) if each.op == "get_attr"}
         reads = [str(node.target) for node in self.graph.nodes if node.op == "get_attr"]
         return [name for name in dict.fromkeys(reads) if name in written]
 
@@ -127,11 +127,20 @@ def traced_seq_len(max_seq_len: int) -> int:
 
 
 def is_mutation(node: Node) -> bool:
-    """Whether a node writes to its first argument."""
+    """Whether a node writes to one of its arguments."""
+    return bool(written_by(node))
+
+
+def written_by(node: Node) -> list[Node]:
+    """Arguments that a call writes to."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    arguments = node.target._schema.arguments
-    return bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+        return []
+    pairs = zip(node.args, node.target._schema.arguments, strict=False)
+    return [
+        value
+        for value, declared in pairs
+        if isinstance(value, Node) and declared.alias_info is not None and declared.alias_info.is_write
+    ]
 
 
 def is_impure(node: Node) -> bool:
@@ -142,10 +151,6 @@ def is_impure(node: Node) -> bool:
 def argument(node: Node, index: int, name: str, default: object = None) -> object:
     """An argument of a call, however it was passed."""
     return node.args[index] if len(node.args) > index else node.kwargs.get(name, default)
-
-
-def _reads_attr(node: Node) -> bool:
-    return isinstance(node.args[0], Node) and node.args[0].op == "get_attr"
 
 
 def _delete_unused_tensors(module: GraphModule) -> None:

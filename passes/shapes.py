@@ -48,3 +48,11 @@ def view_sizes(shape: Sequence[Size]) -> list[int] | None:
     """Sizes for a view to `shape`: the one dynamic size becomes -1; None where there are two."""
     sizes = [size if isinstance(size, int) else -1 for size in shape]
     return sizes if sizes.count(-1) <= 1 else None
+
+
+def multiple_of(size: Size, unit: Size) -> int | None:
+    """How many times `unit` a size is, whatever T is; None where that is no whole number."""
+    if isinstance(size, int) or isinstance(unit, int):
+        return size // unit if isinstance(size, int) and isinstance(unit, int) and size % unit == 0 else None
+    ratio = size.node.expr / unit.node.expr
+    return int(ratio) if ratio.is_Integer else None

@@ -48,7 +48,7 @@ class SharePrefix(Pass):
     """Compute what comes before the first trained layer for B rows, then repeat it.
 
     Attributes:
-        q: Queries a step.
+        q: Queries a step; 0 where every row is an example of its own, and the cut is all there is to do.
     """
 
     name: ClassVar[str] = "share-prefix"
@@ -60,7 +60,7 @@ class SharePrefix(Pass):
     def requires(self, program: GraphProgram) -> Sequence[str]:
         """N rows must be 2q groups of B."""
         num_rows = _num_rows(program)
-        if self.q < 1 or num_rows % (2 * self.q):
+        if self.q < 0 or num_rows % self._num_copies:
             return [f"{num_rows} rows are not a multiple of 2q = {2 * self.q}"]
         return []
 
@@ -68,13 +68,17 @@ class SharePrefix(Pass):
         """Cut at the last value that alone carries the rows to the first site."""
         rewriter = Rewriter(program, self.name)
         num_rows = _num_rows(program)
-        batch = num_rows // (2 * self.q)
+        batch = num_rows // self._num_copies
 
         def rewrite(cut: Node) -> None:
             _narrow(program, rewriter, _prefix_of(program, cut), num_rows, batch)
             _replicate(rewriter, cut, num_rows, batch)
 
         return rewrite_matches(program, [match(program)], rewrite)
+
+    @property
+    def _num_copies(self) -> int:
+        return max(1, 2 * self.q)
 
 
 def match(program: GraphProgram) -> Node | Refusal:
@@ -156,8 +160,10 @@ def _replicate(rewriter: Rewriter, cut: Node, num_rows: int, batch: int) -> None
     width = int(shape_of(cut)[-1])
     with rewriter.before(cut.next):
         single = rewriter.call(aten.view.default, cut, [1, batch, -1, width])
-        zeros = rewriter.folded(torch.zeros(num_rows // batch, 1, 1, 1))
-        copies = rewriter.call(aten.add.Tensor, single, zeros)
+        copies = single
+        if num_rows > batch:
+            zeros = rewriter.folded(torch.zeros(num_rows // batch, 1, 1, 1))
+            copies = rewriter.call(aten.add.Tensor, single, zeros)
         rows = rewriter.call(aten.view.default, copies, [num_rows, -1, width])
     rewriter.redirect_all_but(cut, rows, single)
     single.meta[CUT_META] = True

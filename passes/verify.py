@@ -16,7 +16,7 @@ import torch
 from torch.fx import Node
 
 from prgec.errors import InternalError
-from prgec.passes.program import GraphProgram, is_mutation
+from prgec.passes.program import GraphProgram, is_mutation, written_by
 
 _NAMESPACES = frozenset({"aten", "prge", "torchao", "quantized_decomposed"})
 _SIZE_ARITHMETIC = frozenset(
@@ -83,11 +83,11 @@ def _check_call(program: GraphProgram, node: Node) -> Iterator[str]:
 
 
 def _check_mutation(program: GraphProgram, node: Node) -> Iterator[str]:
-    written = node.args[0]
-    if not isinstance(written, Node) or written.op != "get_attr":
-        yield f"%{node.name} writes to something that is not state"
-        return
-    if node.target is not torch.ops.aten.copy_.default and getattr(node.target, "namespace", "") != "prge":
-        yield f"%{node.name} writes state with {node.target}; expected copy_ or a prge op"
-    if program.attribute(written).dtype != torch.float32:
-        yield f"%{node.name} writes {written.target}, which is not f32"
+    for written in written_by(node):
+        if written.op != "get_attr":
+            yield f"%{node.name} writes to something that is not state"
+            continue
+        if node.target is not torch.ops.aten.copy_.default and getattr(node.target, "namespace", "") != "prge":
+            yield f"%{node.name} writes state with {node.target}; expected copy_ or a prge op"
+        if program.attribute(written).dtype != torch.float32:
+            yield f"%{node.name} writes {written.target}, which is not f32"

@@ -6,12 +6,17 @@ This is the public format. Nothing here imports torch or executorch, so that eve
 
 from __future__ import annotations
 
+# Version of programs that train by measured losses, and of those that compute their own gradients.
 CONTRACT_VERSION = 1
+GRADIENT_CONTRACT_VERSION = 2
+CONTRACT_VERSIONS = (CONTRACT_VERSION, GRADIENT_CONTRACT_VERSION)
 
 FORWARD_METHOD = "forward"
 APPLY_METHOD = "apply"
 PREFIX_METHOD = "prefix"
 NEXT_TOKENS_METHOD = "next_tokens"
+# Programs that compute their own gradients have it; others evaluate with `forward`.
+EVALUATE_METHOD = "evaluate"
 VERSION_METHOD = "prgec_contract_version"
 MANIFEST_METHOD = "prgec_manifest"
 TOKENIZER_METHOD = "prgec_tokenizer"
@@ -28,6 +33,9 @@ TARGETS_INPUT = "targets"
 # Last input of `forward` in programs that have a `prefix` method, and what that method returns.
 HIDDEN_INPUT = "hidden"
 PREFIX_INPUTS = ("tokens",)
+# `forward` of a program that computes its own gradients: the update is part of the call that measures it.
+GRADIENT_INPUTS = (*ROW_INPUTS, "lr")
+EVALUATE_INPUTS = ROW_INPUTS
 APPLY_INPUTS = ("g", "lr", "seed", "step")
 
 IGNORE_TARGET = -100
@@ -36,6 +44,14 @@ FROZEN_SUFFIX = ".lora_A"
 # Dual state recovers z as (B+ - B-) / (2 eps), so the eps that made B+ and B- is part of the state.
 DUAL_EPS_STATE = "prge_dual_eps"
 
+# State of an optimiser: what all sites share, and what each keeps beside its B.
+OPTIMIZER_STATE = "prge_optimizer"
+STATE_SUFFIX_MEAN = "_mean"
+STATE_SUFFIX_SQUARE = "_square"
+
+# How a program trains: by measured losses (prge), or by gradients it computes itself.
+METHODS = ("prge", "exact", "shortcut")
+OPTIMIZERS = ("norm", "momentum", "adamw")
 STATE_MODES = ("seeded", "dual")
 PREFIX_MODES = ("none", "shared", "method")
 STATE_ACCESS = ("buffers", "outputs")

@@ -125,12 +125,13 @@ class GraphBuilder:
 
 
 def break_graph(program: GraphProgram) -> None:
-    """Let a graph return what no valid graph may hold."""
+    """Let a graph return what no valid graph may hold, in place of the last value it returned."""
     end = program.graph.output_node()
+    *others, last = end.args[0]
     with program.graph.inserting_before(end):
-        node = program.graph.call_method("relu", (program.placeholders()[0],))
-    node.meta["val"] = program.placeholders()[0].meta["val"]
-    end.args = ((*end.args[0], node),)
+        node = program.graph.call_method("relu", (last,))
+    node.meta["val"] = last.meta["val"]
+    end.args = ((*others, node),)
 
 
 def row_inputs(program: GraphProgram, *, seed: int = 0, seq_len: int | None = None) -> tuple[Tensor, ...]:

@@ -6,6 +6,7 @@ import torch
 from prgec.errors import PassError, UsageError
 from prgec.passes.inject_lora_fa import InjectLoraFa
 from prgec.passes.program import GraphProgram
+from prgec.passes.sites import sites_of
 from prgec.runtime_ops.lora import lora_a
 from tests.passes.builder import GraphBuilder, row_inputs
 from tests.passes.golden import expect, run_pass, transcript
@@ -137,6 +138,44 @@ graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   return %2, %5, %6, %7, %11
 """,
     )
+
+
+def residual_example() -> GraphProgram:
+    """Two blocks of two layers on a stream, and the LM head."""
+    b = GraphBuilder(dynamic=True)
+    stream = b.hidden()
+    for block in range(2):
+        inner = b.call(aten.linear.default, stream, b.weight(f"layers.{block}.up_proj.weight", 4, 4))
+        outer = b.call(aten.linear.default, inner, b.weight(f"layers.{block}.down_proj.weight", 4, 4))
+        stream = b.call(aten.add.Tensor, stream, outer)
+    return b.done(b.call(aten.linear.default, stream, b.weight("lm_head.weight", 6, 4)))
+
+
+@pytest.mark.parametrize(
+    ("targets", "sites"),
+    [
+        (("all-linear",), ["layers.0.down_proj", "layers.1.up_proj", "layers.1.down_proj"]),
+        (("up_proj",), ["layers.1.up_proj"]),
+        (("down_proj", "lm_head"), ["layers.0.down_proj", "layers.1.down_proj", "lm_head"]),
+    ],
+)
+def test_hit_only_writers(targets: tuple[str, ...], sites: list[str]) -> None:
+    """All of the last block and what is in none, and below it layers that write to the stream."""
+    program = residual_example()
+    run_pass(program, InjectLoraFa(targets=targets, rank=2, only_writers=True))
+    assert [site.name for site in sites_of(program)] == sites
+
+
+def test_hit_only_writers_of_the_chosen_blocks() -> None:
+    program = residual_example()
+    run_pass(program, InjectLoraFa(rank=2, only_writers=True, layers=("0",)))
+    assert [site.name for site in sites_of(program)] == ["layers.0.up_proj", "layers.0.down_proj"]
+
+
+def test_failure_only_writers_without_a_stream() -> None:
+    with pytest.raises(UsageError) as error:
+        InjectLoraFa(rank=2, only_writers=True)(example())
+    assert str(error.value) == ("the model has no residual stream that layers write to. Hint: train with method exact")
 
 
 def test_miss_weight_that_is_no_attribute() -> None:

@@ -12,6 +12,7 @@ import prgec.passes
 from prgec.errors import InternalError
 from prgec.passes.program import GraphProgram, is_mutation
 from prgec.passes.rewrite import RULE_META, Rewriter, erase_dead
+from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - torch.ops.prge exists only after it
 from tests.passes.builder import GraphBuilder
 
 aten = torch.ops.aten
@@ -98,6 +99,16 @@ def test_state_names_come_in_order_of_first_use() -> None:
         b.call(aten.copy_.default, value, values[2])
     program: GraphProgram = b.done(*values)
     assert program.state_names() == ["z", "a"]
+
+
+def test_state_is_all_that_a_call_writes_to() -> None:
+    b = GraphBuilder()
+    names = ("master", "mean", "square", "gradient", "factors")
+    master, mean, square, gradient, factors = (b.weight(name, 4) for name in names)
+    lr = b.input("lr", torch.zeros(()))
+    b.call(torch.ops.prge.adamw_update.default, master, mean, square, gradient, lr, factors, 0.9, 0.99, 1e-8, 0.0)
+    program = b.done(master)
+    assert program.state_names() == ["master", "mean", "square"]
 
 
 def edits_of(source: str) -> list[str]:

@@ -66,6 +66,12 @@ def _writes_f16(b: GraphBuilder) -> Node:
     return b.call(aten.copy_.default, state, b.weight("w", 4))
 
 
+def _writes_f16_second(b: GraphBuilder) -> Node:
+    master, gradient, factors = (b.weight(name, 4) for name in ("master", "gradient", "factors"))
+    mean, lr = b.tensor("mean", torch.zeros(4, dtype=torch.float16)), b.input("lr", torch.zeros(()))
+    return b.call(torch.ops.prge.momentum_update.default, master, mean, gradient, lr, factors, 0.9, 0.0)
+
+
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
@@ -83,6 +89,7 @@ def _writes_f16(b: GraphBuilder) -> Node:
         (_writes_an_input, "%zero__default writes to something that is not state"),
         (_writes_in_place, "%mul__scalar writes state with aten.mul_.Scalar; expected copy_ or a prge op"),
         (_writes_f16, "%copy__default writes state, which is not f32"),
+        (_writes_f16_second, "%momentum_update_default writes mean, which is not f32"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

@@ -1,0 +1,308 @@
+"""Derivatives of the ops of a legal graph: one table, a few lines a row.
+
+A rule `rule(tape, node, dy)` yields (argument, share of the argument's gradient) for every argument that needs one;
+`dy` is the gradient of the node's result and has its shape. Rules add nothing that a delegate would refuse: products
+with a constant are `aten.linear` with the transposed constant, sums over the last dimension are products with ones,
+and nothing is reduced over a symbolic T but by `bmm`. What they add is as free in its layout as any graph in front of
+`transpose-to-copy` and `reshape-to-view`.
+
+Letters: N rows, T tokens, D inputs, O outputs, G groups of a bmm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from prgec.errors import PassError
+from prgec.passes.infra import describe
+from prgec.passes.program import argument
+from prgec.passes.reverse import Rule, Tape
+from prgec.passes.shapes import dynamic_dims, is_same_shape, is_same_size, multiple_of, shape_of, view_sizes
+
+aten = torch.ops.aten
+
+Shares = Iterator[tuple[Any, Node]]
+
+# The square of anything a model computes is far above this; it keeps 0 / 0 out.
+_SMALLEST_SQUARE = 1e-30
+# Lifts every positive f32 a model computes above 1.
+_STEEP = 1e30
+
+
+def linear(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = x W^T + b` with constant W [O, D]: `dx = dy W`, a linear with the transposed weight."""
+    x, weight = node.args[:2]
+    if any(tape.needs(each) for each in node.args[1:]):
+        raise PassError(f"{tape.rewriter.rule}: the weight of {describe(node)} is trained; only branches are")
+    assert isinstance(weight, Node)
+    yield x, tape.call(aten.linear.default, dy, transposed_constant(tape, weight))
+
+
+def transposed_constant(tape: Tape, weight: Node) -> Node:
+    """A constant [D, O] beside the constant [O, D] that `weight` reads.
+
+    Its name follows the layer's, `<path>.transposed.weight`: passes that quantise layers find it like any other.
+    """
+    owner, _, leaf = str(weight.target).rpartition(".")
+    name = ".".join(filter(None, (owner, "transposed", leaf if leaf == "weight" else f"{leaf}_T")))
+    return tape.rewriter.constant(name, tape.rewriter.program.attribute(weight).detach().t().contiguous())
+
+
+def bmm(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`Y = A B` for each of G: `dA = dY B^T`, `dB = A^T dY`."""
+    a, b = node.args
+    if tape.needs(a):
+        yield a, tape.call(aten.bmm.default, dy, transposed(tape, b))
+    if tape.needs(b):
+        yield b, tape.call(aten.bmm.default, transposed(tape, a), dy)
+
+
+def transposed(tape: Tape, node: object) -> Node:
+    """The last two of three dimensions swapped; a swap of a swap is what was there before."""
+    assert isinstance(node, Node)
+    if node.target is aten.transpose.int and set(node.args[1:]) in ({1, 2}, {-1, -2}):
+        source = node.args[0]
+        assert isinstance(source, Node)
+        return source
+    return tape.call(aten.transpose.int, node, 1, 2)
+
+
+def add(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = a + b`."""
+    _check_unscaled(tape, node)
+    for each in node.args[:2]:
+        if tape.needs(each):
+            yield each, reduced(tape, dy, each, node)
+
+
+def sub(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = a - b`."""
+    _check_unscaled(tape, node)
+    a, b = node.args[:2]
+    if tape.needs(a):
+        yield a, reduced(tape, dy, a, node)
+    if tape.needs(b):
+        yield b, reduced(tape, tape.call(aten.neg.default, dy), b, node)
+
+
+def _check_unscaled(tape: Tape, node: Node) -> None:
+    if argument(node, 2, "alpha", 1) != 1:
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} scales what it adds; there is no derivative of that")
+
+
+def mul(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = a b`; a square gets both shares."""
+    a, b = node.args
+    if tape.needs(a):
+        yield a, reduced(tape, tape.call(aten.mul.Tensor, dy, b), a, node)
+    if tape.needs(b):
+        yield b, reduced(tape, tape.call(aten.mul.Tensor, dy, a), b, node)
+
+
+def div(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = a / c` with constant c."""
+    a, c = node.args
+    if tape.needs(c):
+        raise PassError(f"{tape.rewriter.rule}: there is no derivative of {describe(node)} by its divisor")
+    yield a, reduced(tape, tape.call(aten.div.Tensor, dy, c), a, node)
+
+
+def reduced(tape: Tape, gradient: Node, source: object, node: Node) -> Node:
+    """The sum of `gradient` over what broadcasting repeated of `source`, which may be its last dimension."""
+    assert isinstance(source, Node)
+    target, found = shape_of(source), shape_of(gradient)
+    if is_same_shape(target, found):
+        return gradient
+    if is_same_shape(target[:-1], found[:-1]) and is_same_size(target[-1], 1) and isinstance(found[-1], int):
+        return row_sum(tape, gradient)
+    raise PassError(
+        f"{tape.rewriter.rule}: {describe(node)} repeats {list(target)} to {list(found)}; only a last "
+        "dimension of 1 may be repeated on the way of a gradient"
+    )
+
+
+def row_sum(tape: Tape, node: Node) -> Node:
+    """The sum over the last dimension, kept as 1: a product with ones."""
+    ones = tape.rewriter.folded(torch.ones(1, int(shape_of(node)[-1])))
+    return tape.call(aten.linear.default, node, ones)
+
+
+def neg(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = -x`."""
+    yield node.args[0], tape.call(aten.neg.default, dy)
+
+
+def pow_scalar(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = x^n`: `dx = n x^(n-1) dy`."""
+    x, exponent = node.args
+    assert isinstance(exponent, int | float)
+    lower = x if exponent == 2 else tape.call(aten.pow.Tensor_Scalar, x, exponent - 1)
+    yield x, tape.call(aten.mul.Tensor, tape.call(aten.mul.Tensor, lower, float(exponent)), dy)
+
+
+def rsqrt(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = x^(-1/2)`: `dx = -y^3 dy / 2`."""
+    cube = tape.call(aten.mul.Tensor, tape.call(aten.mul.Tensor, node, node), node)
+    yield node.args[0], tape.call(aten.mul.Tensor, tape.call(aten.mul.Tensor, cube, -0.5), dy)
+
+
+def tanh(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = tanh x`: `dx = dy (1 - y^2)`."""
+    square = tape.call(aten.mul.Tensor, node, node)
+    yield node.args[0], tape.call(aten.sub.Tensor, dy, tape.call(aten.mul.Tensor, dy, square))
+
+
+def sigmoid(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = s(x)`: `dx = dy (y - y^2)`."""
+    slope = tape.call(aten.sub.Tensor, node, tape.call(aten.mul.Tensor, node, node))
+    yield node.args[0], tape.call(aten.mul.Tensor, dy, slope)
+
+
+def silu(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = x s(x)`: `dx = dy (s + y - y s)`."""
+    gate = tape.call(aten.sigmoid.default, node.args[0])
+    rest = tape.call(aten.sub.Tensor, node, tape.call(aten.mul.Tensor, node, gate))
+    yield node.args[0], tape.call(aten.mul.Tensor, dy, tape.call(aten.add.Tensor, gate, rest))
+
+
+def relu(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = max(x, 0)`: `dx = dy` where y > 0. No delegate compares, so the step is a steep ramp, cut at 1."""
+    step = tape.call(aten.clamp.default, tape.call(aten.mul.Tensor, node, _STEEP), 0.0, 1.0)
+    yield node.args[0], tape.call(aten.mul.Tensor, dy, step)
+
+
+def gelu(tape: Tape, node: Node, dy: Node) -> Shares:
+    """`y = x Phi(x)`: `dx = dy (Phi + x phi)`; no delegate has erf, so Phi is 1/2 + (y - x/2) / x."""
+    if argument(node, 1, "approximate", "none") != "none":
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is approximated; run lower-gelu-tanh first")
+    call, x = tape.call, node.args[0]
+    square = call(aten.mul.Tensor, x, x)
+    odd = call(aten.mul.Tensor, call(aten.sub.Tensor, node, call(aten.mul.Tensor, x, 0.5)), x)
+    ratio = call(aten.div.Tensor, odd, call(aten.add.Tensor, square, _SMALLEST_SQUARE))
+    bell = call(aten.exp.default, call(aten.mul.Tensor, square, -0.5))
+    density = call(aten.mul.Tensor, bell, 1.0 / math.sqrt(2.0 * math.pi))
+    slope = call(aten.add.Tensor, call(aten.add.Tensor, ratio, 0.5), call(aten.mul.Tensor, x, density))
+    yield x, call(aten.mul.Tensor, dy, slope)
+
+
+def softmax(tape: Tape, node: Node, dy: Node) -> Shares:
+    """Softmax P of S over the last dimension: `dS = P (dP - rowsum(dP P))`.
+
+    Where P only weighs values, `O = P V`, the row sums are those of dO O (Dao et al., "FlashAttention: Fast and
+    Memory-Efficient Exact Attention with IO-Awareness", appendix B.2), over the width of a head and not over T.
+    """
+    if argument(node, 1, "dim", -1) not in (-1, len(shape_of(node)) - 1):
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not over the last dimension")
+    total = _weighted_sum(tape, node, dy)
+    yield node.args[0], tape.call(aten.mul.Tensor, node, tape.call(aten.sub.Tensor, dy, total))
+
+
+def _weighted_sum(tape: Tape, node: Node, dy: Node) -> Node:
+    readers = [user for user in node.users if tape.gradient(user) is not None]
+    if len(readers) == 1 and readers[0].target is aten.bmm.default and readers[0].args[0] is node:
+        return row_sum(tape, tape.call(aten.mul.Tensor, tape.gradient(readers[0]), readers[0]))
+    if isinstance(shape_of(node)[-1], int):
+        return row_sum(tape, tape.call(aten.mul.Tensor, dy, node))
+    raise PassError(
+        f"{tape.rewriter.rule}: {describe(node)} is over T and not only weighs values; no derivative sums "
+        "over a length that varies",
+        hint="compile with a fixed length (--static)",
+    )
+
+
+def reshape(tape: Tape, node: Node, dy: Node) -> Shares:
+    """A view or reshape: the same elements in the shape from before."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    yield source, reshaped_like(tape, dy, source, node)
+
+
+def reshaped_like(tape: Tape, gradient: Node, source: Node, node: Node) -> Node:
+    """`gradient` in the shape of `source`."""
+    sizes = view_sizes(shape_of(source))
+    if sizes is None:
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} reads a shape with two sizes that depend on T")
+    return tape.call(aten.reshape.default, _split(tape, gradient, source), sizes)
+
+
+def _split(tape: Tape, gradient: Node, source: Node) -> Node:
+    """Split c*T into c and T first, where `source` has T: one view that moves both makes the tracer guard on T."""
+    dims, wanted = dynamic_dims(gradient), dynamic_dims(source)
+    if not dims or not wanted:
+        return gradient
+    sizes = list(shape_of(gradient))
+    times = multiple_of(sizes[dims[0]], shape_of(source)[wanted[0]])
+    if times is None or times == 1:
+        return gradient
+    outer, inner = view_sizes(sizes[: dims[0]]), view_sizes(sizes[dims[0] + 1 :])
+    assert outer is not None and inner is not None
+    return tape.call(aten.reshape.default, gradient, [*outer, times, -1, *inner])
+
+
+def transpose(tape: Tape, node: Node, dy: Node) -> Shares:
+    """A swap of two dimensions."""
+    yield node.args[0], tape.call(aten.transpose.int, dy, *node.args[1:])
+
+
+def permute(tape: Tape, node: Node, dy: Node) -> Shares:
+    """Any order of dimensions."""
+    order = node.args[1]
+    assert isinstance(order, list | tuple)
+    source_of = [int(dim) % len(order) for dim in order]  # type: ignore[arg-type]  # sizes are never symbolic here
+    inverse = [source_of.index(dim) for dim in range(len(order))]
+    yield node.args[0], tape.call(aten.permute.default, dy, inverse)
+
+
+def same(tape: Tape, node: Node, dy: Node) -> Shares:
+    """A copy, or nothing at all."""
+    del tape
+    yield node.args[0], dy
+
+
+def cat(tape: Tape, node: Node, dy: Node) -> Shares:
+    """Parts side by side in the last dimension."""
+    parts = node.args[0]
+    assert isinstance(parts, list | tuple)
+    last = len(shape_of(node)) - 1
+    if argument(node, 1, "dim", 0) not in (last, -1):
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not over the last dimension")
+    begin = 0
+    for part in parts:
+        assert isinstance(part, Node)
+        end = begin + int(shape_of(part)[-1])
+        if tape.needs(part):
+            yield part, tape.call(aten.slice.Tensor, dy, last, begin, end)
+        begin = end
+
+
+RULES: dict[Any, Rule] = {
+    aten.linear.default: linear,
+    aten.bmm.default: bmm,
+    aten.add.Tensor: add,
+    aten.sub.Tensor: sub,
+    aten.mul.Tensor: mul,
+    aten.div.Tensor: div,
+    aten.neg.default: neg,
+    aten.pow.Tensor_Scalar: pow_scalar,
+    aten.rsqrt.default: rsqrt,
+    aten.tanh.default: tanh,
+    aten.sigmoid.default: sigmoid,
+    aten.silu.default: silu,
+    aten.relu.default: relu,
+    aten.gelu.default: gelu,
+    aten.softmax.int: softmax,
+    aten.view.default: reshape,
+    aten.reshape.default: reshape,
+    aten.unsqueeze.default: reshape,
+    aten.squeeze.dim: reshape,
+    aten.transpose.int: transpose,
+    aten.permute.default: permute,
+    aten.clone.default: same,
+    aten.contiguous.default: same,
+    aten.cat.default: cat,
+}

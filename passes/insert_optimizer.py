@@ -1,0 +1,113 @@
+"""Let the program take the step its gradients say, in the call that computes them.
+
+Before:
+    return %loss, %g0, %g1, ...                                        f32[r, O], one for each site
+After:
+    %s: f32[4] = prge.gradient_scale(@prge_optimizer, [%g0, %g1, ...], clip, beta1, beta2, normalise)
+    %0: f32[1] = prge.adamw_update(@site.lora_B, @site.lora_B_mean, @site.lora_B_square, %g0, lr, %s, ...)
+    ...
+    return %loss, %s
+
+Adds the input lr f32[]. `rule=norm` is SGD whose steps have one length, with one number of state for all sites;
+`rule=momentum` the same along a running mean, one more tensor a site; `rule=adamw` two more. `%s` tells the host what
+was done: the scale (0 where the gradient was not finite and nothing changed) and the norm.
+
+Requires: gradients from differentiate. Ensures: every site's B is written once.
+Numerics: CHANGES (this is the training step; the losses are those of the state before it).
+Why: a runtime without an optimiser has kernels, and an update in the same call leaves nothing pending between calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.contract.names import OPTIMIZER_STATE, OPTIMIZERS, STATE_SUFFIX_MEAN, STATE_SUFFIX_SQUARE
+from prgec.passes.differentiate import outputs_of
+from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
+from prgec.passes.program import GraphProgram
+from prgec.passes.rewrite import Rewriter
+from prgec.passes.shapes import shape_of
+from prgec.passes.sites import b_names
+from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - torch.ops.prge exists only after it
+
+prge = torch.ops.prge
+
+
+@dataclass(frozen=True)
+class InsertOptimizer(Pass):
+    """Replace the gradients among the outputs by updates.
+
+    Attributes:
+        rule: `norm`, `momentum` or `adamw`.
+        clip: Longest gradient of all sites together; 0 for any.
+        beta1: Decay of the running mean of gradients.
+        beta2: Decay of the running mean of their squares.
+        eps: What AdamW adds to the root.
+        decay: Decoupled weight decay.
+    """
+
+    name: ClassVar[str] = "insert-optimizer"
+    tier: ClassVar[Tier] = CHANGES
+    after: ClassVar[frozenset[str]] = frozenset({"differentiate"})
+
+    rule: str = "norm"
+    clip: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    decay: float = 0.0
+
+    def requires(self, program: GraphProgram) -> Sequence[str]:
+        """The rule is known and there is a gradient for each site."""
+        reasons = []
+        if self.rule not in OPTIMIZERS:
+            reasons.append(f"rule is {self.rule!r}; expected one of {', '.join(OPTIMIZERS)}")
+        if not (0.0 <= self.beta1 < 1.0 and 0.0 <= self.beta2 < 1.0):
+            reasons.append(f"beta1 is {self.beta1} and beta2 {self.beta2}; expected 0 or more and less than 1")
+        if min(self.clip, self.eps, self.decay) < 0.0:
+            reasons.append(f"clip is {self.clip}, eps {self.eps} and decay {self.decay}; expected 0 or more")
+        if program.placeholder("lr") is not None:
+            reasons.append("the graph updates itself already")
+        elif len(outputs_of(program)) != 1 + len(b_names(program)):
+            reasons.append("the graph does not return one gradient for each site")
+        return reasons
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Update every site, in the order of the sites."""
+        rewriter = Rewriter(program, self.name)
+        loss, *gradients = outputs_of(program)
+        lr = rewriter.input("lr", torch.zeros(()))
+        end = program.graph.output_node()
+        with rewriter.before(end):
+            running = rewriter.state(OPTIMIZER_STATE, torch.zeros(4))
+            normalise = self.rule != "adamw"
+            factors = rewriter.call(
+                prge.gradient_scale.default, running, gradients, self.clip, self.beta1, self.beta2, normalise
+            )
+            for name, gradient in zip(b_names(program), gradients, strict=True):
+                self._update(rewriter, name, gradient, lr, factors)
+        rewriter.return_values([loss, factors])
+        return PassResult(program, True, len(gradients))
+
+    def ensures(self, program: GraphProgram) -> list[str]:
+        """Every B is part of the mutable state."""
+        return [f"{name} is never updated" for name in b_names(program) if name not in program.state_names()]
+
+    def _update(self, rewriter: Rewriter, name: str, gradient: Node, lr: Node, factors: Node) -> None:
+        call, master = rewriter.call, rewriter.read(name)
+        zeros = torch.zeros([int(size) for size in shape_of(master)])
+        if self.rule == "norm":
+            call(prge.sgd_update.default, master, gradient, lr, factors, self.decay)
+            return
+        mean = rewriter.state(name + STATE_SUFFIX_MEAN, zeros)
+        if self.rule == "momentum":
+            call(prge.momentum_update.default, master, mean, gradient, lr, factors, self.beta1, self.decay)
+            return
+        square = rewriter.state(name + STATE_SUFFIX_SQUARE, zeros.clone())
+        betas = (self.beta1, self.beta2, self.eps, self.decay)
+        call(prge.adamw_update.default, master, mean, square, gradient, lr, factors, *betas)

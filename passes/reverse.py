@@ -1,0 +1,95 @@
+"""Walks a graph backwards: gradients of some nodes with respect to others, as nodes of the same graph.
+
+Reverse-mode differentiation on the graph itself (Baydin et al., "Automatic Differentiation in Machine Learning: a
+Survey", section 3.2). Only nodes on a path from what is asked for to what has a gradient are visited, so nothing is
+computed for weights that are frozen or for blocks below the first trained one. The derivative of each op is a row of
+the table in `derivatives.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx import Node
+
+from prgec.errors import PassError
+from prgec.passes.dependence import downstream, upstream
+from prgec.passes.infra import describe
+from prgec.passes.rewrite import Rewriter
+
+aten = torch.ops.aten
+
+
+class Tape:
+    """What a derivative rule may ask for and do.
+
+    Args:
+        rewriter: Adds nodes at the place of the walk.
+        needed: Nodes whose gradient somebody waits for.
+
+    Attributes:
+        call: Adds one op; short for `rewriter.call`.
+    """
+
+    def __init__(self, rewriter: Rewriter, needed: set[Node]) -> None:
+        self.rewriter = rewriter
+        self.call = rewriter.call
+        self._needed = needed
+        self._gradients: dict[Node, Node] = {}
+
+    def needs(self, node: object) -> bool:
+        """Whether a gradient of `node` is of any use."""
+        return isinstance(node, Node) and node in self._needed
+
+    def gradient(self, node: Node) -> Node | None:
+        """The whole gradient of a node whose users have all been visited; None where nothing depends on it."""
+        return self._gradients.get(node)
+
+    def add(self, node: Node, gradient: Node) -> None:
+        """Add one user's share to the gradient of `node`."""
+        so_far = self._gradients.get(node)
+        self._gradients[node] = gradient if so_far is None else self.call(aten.add.Tensor, so_far, gradient)
+
+
+Rule: TypeAlias = Callable[[Tape, Node, Node], Iterable[tuple[Any, Node]]]
+
+
+def gradients(
+    rewriter: Rewriter, rules: Mapping[Any, Rule], seeds: Mapping[Node, Node], wrt: Sequence[Node]
+) -> dict[Node, Node]:
+    """Add the nodes that compute gradients.
+
+    Args:
+        rewriter: Adds them where it stands, which must be behind every node that is visited.
+        rules: Op -> its derivative: `rule(tape, node, gradient)` yields (argument, share of its gradient) for the
+            arguments that need one.
+        seeds: Node -> the node that holds its gradient, to begin with.
+        wrt: Nodes whose gradients are asked for.
+
+    Returns:
+        Gradient of each of `wrt` that a seed depends on.
+
+    Raises:
+        PassError: If an op on the way has no rule, naming it and its place.
+    """
+    # On a way from what is asked for to what has a gradient.
+    needed = downstream(wrt) & upstream(seeds)
+    tape = Tape(rewriter, needed)
+    for node, seed in seeds.items():
+        tape.add(node, seed)
+    leaves = set(wrt)
+    for node in reversed(list(rewriter.program.graph.nodes)):
+        gradient = tape.gradient(node)
+        if node not in needed or node in leaves or gradient is None:
+            continue
+        rule = rules.get(node.target)
+        if rule is None:
+            raise PassError(
+                f"{rewriter.rule}: there is no derivative of {describe(node)}",
+                hint="train fewer layers, so that it is not on the way, or use method prge",
+            )
+        for source, share in rule(tape, node, gradient):
+            tape.add(source, share)
+    return {node: found for node in wrt if (found := tape.gradient(node)) is not None}

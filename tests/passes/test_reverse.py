@@ -1,0 +1,125 @@
+"""The walk backwards: what it visits, and where it refuses to go."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.fx import Node
+
+from prgec.errors import PassError
+from prgec.passes.derivatives import RULES
+from prgec.passes.reverse import gradients
+from prgec.passes.rewrite import Rewriter
+from tests.passes.leaves import RULE, Leaves, MakeNode, binary, differentiate, program_of, scores, unary
+
+aten = torch.ops.aten
+
+
+def test_what_the_result_does_not_depend_on_has_no_gradient() -> None:
+    b = Leaves()
+    used, unused = b.leaf(2, 3), b.leaf(2, 3)
+    result = b.call(aten.neg.default, used)
+    assert list(_gradients(b, result, [used, unused])) == [used]
+
+
+def test_nothing_is_computed_for_what_is_frozen() -> None:
+    """Neither the frozen factor nor the op without a rule behind it gets a gradient."""
+    b = Leaves()
+    x = b.leaf(2, 3)
+    frozen = b.call(aten.sin.default, b.constant(2, 3))
+    found = _gradients(b, b.call(aten.mul.Tensor, x, frozen), [x])
+    assert found[x].target is aten.mul.Tensor and found[x].args[1] is frozen
+
+
+def test_the_walk_ends_at_what_is_asked_for() -> None:
+    b = Leaves()
+    x = b.leaf(2, 3)
+    middle = b.call(aten.sin.default, x)
+    assert list(_gradients(b, b.call(aten.neg.default, middle), [middle])) == [middle]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        pytest.param(
+            lambda b: b.call(aten.linear.default, b.leaf(2, 4), b.leaf(3, 4)),
+            "the weight of %linear_default aten.linear.default is trained; only branches are",
+            id="trained weight",
+        ),
+        pytest.param(
+            lambda b: b.call(aten.linear.default, b.leaf(2, 4), b.constant(3, 4), b.leaf(3)),
+            "the weight of %linear_default aten.linear.default is trained; only branches are",
+            id="trained bias",
+        ),
+        pytest.param(
+            binary(aten.div.Tensor),
+            "there is no derivative of %div_tensor aten.div.Tensor by its divisor",
+            id="divisor",
+        ),
+        pytest.param(
+            binary(aten.add.Tensor, (1, 3, 4)),
+            "%add_tensor aten.add.Tensor repeats [1, 3, 4] to [2, 3, 4]; only a last dimension of 1 may be repeated "
+            "on the way of a gradient",
+            id="repeated rows",
+        ),
+        pytest.param(
+            binary(aten.mul.Tensor, (4,)),
+            "%mul_tensor aten.mul.Tensor repeats [4] to [2, 3, 4]; only a last dimension of 1 may be repeated on the "
+            "way of a gradient",
+            id="repeated vector",
+        ),
+        pytest.param(
+            lambda b: b.call(aten.add.Tensor, b.leaf(2, 3), b.leaf(2, 3), alpha=2),
+            "%add_tensor aten.add.Tensor scales what it adds; there is no derivative of that",
+            id="scaled sum",
+        ),
+        pytest.param(
+            lambda b: b.call(aten.sub.Tensor, b.leaf(2, 3), b.leaf(2, 3), alpha=2),
+            "%sub_tensor aten.sub.Tensor scales what it adds; there is no derivative of that",
+            id="scaled difference",
+        ),
+        pytest.param(
+            lambda b: b.call(aten.gelu.default, b.leaf(2, 3), approximate="tanh"),
+            "%gelu_default aten.gelu.default is approximated; run lower-gelu-tanh first",
+            id="approximated gelu",
+        ),
+        pytest.param(
+            lambda b: b.call(aten.softmax.int, b.leaf(2, 3), 0),
+            "%softmax_int aten.softmax.int is not over the last dimension",
+            id="softmax over rows",
+        ),
+        pytest.param(
+            lambda b: b.call(aten.cat.default, [b.leaf(2, 3), b.leaf(2, 3)]),
+            "%cat_default aten.cat.default is not over the last dimension",
+            id="cat of rows",
+        ),
+        pytest.param(
+            unary(aten.sin.default),
+            "there is no derivative of %sin_default aten.sin.default. Hint: train fewer layers, so that it is not on "
+            "the way, or use method prge",
+            id="no rule",
+        ),
+        pytest.param(
+            lambda b: b.call(aten.softmax.int, scores(b), -1),
+            "%softmax_int aten.softmax.int is over T and not only weighs values; no derivative sums over a length that "
+            "varies. Hint: compile with a fixed length (--static)",
+            id="softmax over T",
+        ),
+        pytest.param(
+            lambda b: b.call(aten.unsqueeze.default, scores(b), 1),
+            "%unsqueeze_default aten.unsqueeze.default reads a shape with two sizes that depend on T",
+            id="two sizes",
+        ),
+    ],
+)
+def test_refusals(make: MakeNode, text: str) -> None:
+    with pytest.raises(PassError) as error:
+        differentiate(program_of(make))
+    assert str(error.value) == f"{RULE}: {text}"
+
+
+def _gradients(b: Leaves, result: Node, wrt: list[Node]) -> dict[Node, Node]:
+    end = b.program.graph.output_node()
+    rewriter = Rewriter(b.program, RULE)
+    with rewriter.before(end):
+        return gradients(rewriter, RULES, {result: b.weight("seed", *result.meta["val"].shape)}, wrt)
