@@ -76,7 +76,10 @@ def build(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
         PrgecError: One of its subclasses, as `compile_model`.
     """
     compile_options = replace(
-        options.compile_options(cell, folder / "model.pte"), state=variant.state, static=variant.is_stock
+        options.compile_options(cell, folder / "model.pte"),
+        state=variant.state,
+        static=variant.is_stock,
+        method=variant.method,
     )
     backend = stock_backend(options.backend) if variant.is_stock else load_backend(options.backend)
     passes = pipeline_of(variant, cell, compile_options, backend)
@@ -97,7 +100,7 @@ def build(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
     if found is not None:
         return found
     started = time.perf_counter()
-    if variant.branch is Branch.UPDATED:
+    if variant.branch in (Branch.UPDATED, Branch.DIFFERENTIATED):
         # The pipeline text names only passes of the table, so the compiler can take it.
         into = replace(compile_options, output=path, passes=recipe.pipeline)
         delegates = len(compile_model(into, backend=backend).delegation.delegates)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from prgec.bench.steps import EPS, LR
+from prgec.bench.job import EPS, LR
 from prgec.compile.flags import named_by_flags
 from prgec.compile.options import CompileOptions
 from prgec.frontend.checkpoint import find_checkpoint
@@ -53,7 +53,7 @@ class EagerMezo:
         self._loss = LossModel(model).eval()
         self._rows = rows
         self._q = q
-        self._branches = [_attach(module, index) for index, module in enumerate(_sites(model, layers))]
+        self._branches = attach_branches(model, layers)
         self._generator = torch.Generator(self.state[0].device).manual_seed(0)
 
     @classmethod
@@ -69,7 +69,7 @@ class EagerMezo:
     @torch.no_grad()
     def step(self) -> None:
         """Perform one step: 2q forwards of B rows, then the update."""
-        with _all_cores():
+        with all_cores():
             update = [torch.zeros_like(b_RO) for b_RO in self.state]
             for _ in range(self._q):
                 z = [torch.randn(b_RO.shape, generator=self._generator, device=b_RO.device) for b_RO in self.state]
@@ -84,6 +84,11 @@ class EagerMezo:
         minus = self._loss(*self._rows).mean()
         torch._foreach_add_(self.state, z, alpha=EPS)
         return float(plus - minus) / (2 * EPS)
+
+
+def attach_branches(model: nn.Module, layers: tuple[str, ...]) -> list[_Branch]:
+    """Give every layer a compilation trains a LoRA-FA branch with B = 0, and return the branches."""
+    return [_attach(module, index) for index, module in enumerate(_sites(model, layers))]
 
 
 def _sites(model: nn.Module, layers: tuple[str, ...]) -> list[nn.Module]:
@@ -106,7 +111,7 @@ def _attach(module: nn.Module, index: int) -> _Branch:
 
 
 @contextmanager
-def _all_cores() -> Iterator[None]:
+def all_cores() -> Iterator[None]:
     """Let PyTorch use every core this process may, as the runtime of compiled programs does."""
     before = torch.get_num_threads()
     torch.set_num_threads(len(os.sched_getaffinity(0)))

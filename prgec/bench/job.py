@@ -9,6 +9,9 @@ from pathlib import Path
 from prgec.bench.options import Cell
 from prgec.bench.variants import VARIANTS, Variant
 
+# Values of a run that is going well; none of them changes the work.
+EPS, LR = 1e-2, 1e-4
+
 
 @dataclass(frozen=True)
 class Job:

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prgec.bench.job import Job
+from prgec.bench.job import EPS, LR, Job
 from prgec.bench.variants import Branch
 from prgec.engines.executorch.runtime import open_forward
 
 Step = Callable[[], None]
 
-# Values of a run that is going well; none of them changes the work.
-EPS, LR, G_STD = 1e-2, 1e-4, 1e-2
+# g of a run that is going well.
+_G_STD = 1e-2
 _SEED = 0
 _NUM_ROW_INPUTS = 3
 
@@ -32,10 +32,17 @@ def make_step(job: Job) -> Step:
     """
     if job.program is None:
         # The exporter's side of the house: other variants must not pay for importing it.
+        if job.variant.branch is Branch.DIFFERENTIATED:
+            from prgec.bench.first_order import EagerFirstOrder
+
+            return EagerFirstOrder.load(job.model, row_inputs(job), job.layers).step
         from prgec.bench.eager import EagerMezo
 
         return EagerMezo.load(job.model, row_inputs(job), job.cell.q, job.layers).step
     method = open_forward(job.program, job.backend)
+    if job.variant.branch is Branch.DIFFERENTIATED:
+        inputs = [*row_inputs(job), torch.tensor(LR)]
+        return lambda: method(inputs)
     if job.variant.branch is Branch.UPDATED:
         return _Training(method, row_inputs(job), job.cell.q).step
     return _Forward(method, row_inputs(job), job.variant.calls(job.cell.q)).step
@@ -57,7 +64,7 @@ class _Training:
     def __init__(self, method: Any, rows: Sequence[Tensor], q: int) -> None:
         self._method = method
         self._rows = rows
-        self._g_q = torch.randn(q, generator=torch.Generator().manual_seed(_SEED)) * G_STD
+        self._g_q = torch.randn(q, generator=torch.Generator().manual_seed(_SEED)) * _G_STD
         self._step = 0
 
     def step(self) -> None:

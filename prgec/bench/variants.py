@@ -1,7 +1,8 @@
 """The table of variants: ways of computing one training step, and inference to compare them with.
 
-Letters: q queries, B examples a step, T tokens. A step always evaluates 2qB rows; variants differ in how many of them
-one call of the program takes, and in what the graph around them looks like. Imports nothing heavy.
+Letters: q queries, B examples a step, T tokens. A step of measured losses evaluates 2qB rows; variants differ in how
+many of them one call of the program takes, and in what the graph around them looks like. Variants that compute
+gradients take B rows in one call, and so does the inference beside them. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ class Branch(Enum):
     UPDATED = "the program updates and perturbs its own B"
     FED = "the copies are inputs, made beforehand"
     NONE = "there is no branch"
+    DIFFERENTIATED = "the program, or PyTorch, computes its gradient"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Variant:
         left_out: Passes of the default pipeline that it does without.
         is_stock: Lowered as the backend's own partitioner does it, without legality passes, with fixed shapes.
         is_eager: PyTorch on the Hugging Face model instead of a compiled program.
+        method: How a compiled program trains.
+        is_batch: Whether a step is one call of B rows, as gradients are computed, and not 2qB rows.
     """
 
     name: str
@@ -45,9 +49,13 @@ class Variant:
     left_out: frozenset[str] = frozenset()
     is_stock: bool = False
     is_eager: bool = False
+    method: str = "prge"
+    is_batch: bool = False
 
     def copies(self, q: int) -> int:
         """Copies of B that one call needs; a step is 2q of them."""
+        if self.is_batch:
+            return 1
         return (q if self.all_queries else 1) * (2 if self.both_signs else 1)
 
     def rows(self, q: int, batch_size: int) -> int:
@@ -56,7 +64,7 @@ class Variant:
 
     def calls(self, q: int) -> int:
         """Calls of one step."""
-        return 2 * q // self.copies(q)
+        return 1 if self.is_batch else 2 * q // self.copies(q)
 
 
 _TRAINING = frozenset({"share-prefix", "dualize", "insert-self-update", "hoist-updates", "fuse-update"})
@@ -132,7 +140,45 @@ _ROWS = (
         is_eager=True,
     ),
 )
-VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _ROWS}
+_BATCH = (
+    Variant(
+        "exact",
+        "the program's own exact gradient of B rows, and its step",
+        all_queries=False,
+        both_signs=False,
+        branch=Branch.DIFFERENTIATED,
+        method="exact",
+        is_batch=True,
+    ),
+    Variant(
+        "shortcut",
+        "exact in the last block, its gradient handed down the residual stream below",
+        all_queries=False,
+        both_signs=False,
+        branch=Branch.DIFFERENTIATED,
+        method="shortcut",
+        is_batch=True,
+    ),
+    Variant(
+        "inference-batch",
+        "B rows without branch or update",
+        all_queries=False,
+        both_signs=False,
+        branch=Branch.NONE,
+        left_out=_TRAINING | {"inject-lora-fa"},
+        is_batch=True,
+    ),
+    Variant(
+        "first-order",
+        "PyTorch, f32: forward and backward of B rows, Adam over LoRA-FA on the Hugging Face model",
+        all_queries=False,
+        both_signs=False,
+        branch=Branch.DIFFERENTIATED,
+        is_eager=True,
+        is_batch=True,
+    ),
+)
+VARIANTS: dict[str, Variant] = {variant.name: variant for variant in (*_ROWS, *_BATCH)}
 
 
 def find_variant(name: str) -> Variant:

@@ -15,6 +15,7 @@ COMPILED = "prge"
 # Kind -> `module:class`, imported when it is used.
 KINDS = {
     COMPILED: "prgec.study.prge:Prge",
+    "gradient": "prgec.study.gradient:Gradient",
     "mezo": "prgec.study.mezo:Mezo",
     "conmezo": "prgec.study.conmezo:ConMezo",
     "fo": "prgec.study.first_order:FirstOrder",
@@ -60,5 +61,5 @@ def build_method(model: str, options: Options, seed: int, where: Path) -> Method
 
 def prepare(model: str, options: Options, where: Path) -> None:
     """Make what runs of equal options share, so that processes forked later find it: the export of a compiled graph."""
-    if options.get("kind", COMPILED) == COMPILED:
+    if options.get("kind", COMPILED) in (COMPILED, "gradient"):
         build_method(model, options, 0, where)

@@ -6,6 +6,7 @@ MeZO over LoRA-FA is the case q = 1.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,7 @@ class Prge(Trainer):
 
     def __init__(self, model: str, *, seed: int, eps: float = 1e-2, estimator: str = "plain", **options: Any) -> None:
         chosen = _with_constants(find_estimator(estimator), options)
-        # Without legality passes: they exist for delegates, and cost time here.
-        options = {"backend": "portable", "seq_len": 64, **options}
-        for name in ("targets", "layers"):
-            if isinstance(options.get(name), str):
-                options[name] = tuple(options[name].split(","))
-        self.program = _program(tuple(sorted({**options, "model": model}.items())))
-        self.program.write_state({name: 0.0 * array for name, array in self.program.read_state().items()})
+        self.program = shared_program(model, options)
         super().__init__(self.program, chosen, eps=eps, seed=seed)
         self.rows_per_step = self.program.manifest.num_rows
 
@@ -45,6 +40,23 @@ def _with_constants(estimator: Any, options: dict[str, Any]) -> Estimator:
     names = {each.name for each in fields(estimator) if each.init} & set(options)
     changed: Estimator = replace(estimator, **{name: options.pop(name) for name in names})
     return changed
+
+
+def shared_program(model: str, options: Mapping[str, Any]) -> TorchProgram:
+    """Return the graphs of a compilation with their state at zero; equal options share them, one run at a time.
+
+    Args:
+        model: Checkpoint folder, alias or hub id.
+        options: Fields of `CompileOptions`; targets and layers may be texts with commas.
+    """
+    # Without legality passes that exist for delegates alone: they cost time here.
+    chosen = {"backend": "portable", "seq_len": 64, **options}
+    for name in ("targets", "layers"):
+        if isinstance(chosen.get(name), str):
+            chosen[name] = tuple(chosen[name].split(","))
+    program = _program(tuple(sorted({**chosen, "model": model}.items())))
+    program.write_state({name: 0.0 * array for name, array in program.read_state().items()})
+    return program
 
 
 @functools.lru_cache(maxsize=4)
