@@ -48,6 +48,7 @@ class Backend(ABC):
         dtypes: What frozen layers may multiply in, the default first.
         legality: Legality passes the target needs; it leaves out the others.
         settings: What it lets a user choose besides.
+        methods: Ways to train that its programs have.
     """
 
     name: ClassVar[str]
@@ -59,6 +60,7 @@ class Backend(ABC):
     dtypes: ClassVar[tuple[str, ...]] = ("f32",)
     legality: ClassVar[frozenset[str]] = frozenset()
     settings: ClassVar[tuple[Setting, ...]] = ()
+    methods: ClassVar[frozenset[str]] = frozenset({"prge"})
 
     @property
     def soc(self) -> str:

@@ -17,7 +17,7 @@ from executorch.exir.passes import MemoryPlanningPass
 
 from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport, report
-from prgec.contract.names import FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD
+from prgec.contract.names import EVALUATE_METHOD, FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD
 from prgec.errors import BackendError, PrgecError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Lowered:
         )
 
 
-PARTITIONED = (FORWARD_METHOD, PREFIX_METHOD, NEXT_TOKENS_METHOD)
+PARTITIONED = (FORWARD_METHOD, EVALUATE_METHOD, PREFIX_METHOD, NEXT_TOKENS_METHOD)
 # Our own ops and int64 arithmetic on sizes are not part of the core ATen opset the IR check knows.
 _EDGE_CONFIG = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
 

@@ -32,7 +32,9 @@ from prgec.contract.names import (
     APPLY_METHOD,
     CONTRACT_VERSION,
     DELEGATION_METHOD,
+    EVALUATE_METHOD,
     FORWARD_METHOD,
+    GRADIENT_CONTRACT_VERSION,
     HIDDEN_INPUT,
     MANIFEST_METHOD,
     NEXT_TOKENS_METHOD,
@@ -47,6 +49,7 @@ from prgec.formats.peft import read_peft
 from prgec.frontend.model import export_loss
 from prgec.passes import pass_table
 from prgec.passes.extract_apply import extract_apply
+from prgec.passes.extract_evaluate import extract_evaluate
 from prgec.passes.extract_next_tokens import extract_next_tokens
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
 from prgec.passes.pipeline import PassRecord, check_order, dump_to, run_pipeline
@@ -196,14 +199,18 @@ def _methods(program: GraphProgram, options: CompileOptions, reads_buffers: bool
                 f"--backend {options.backend} makes programs of one method; leave out --prefix method and --generate"
             )
         return {FORWARD_METHOD: program}
-    methods = {FORWARD_METHOD: program, APPLY_METHOD: extract_apply(program)}
+    methods = {FORWARD_METHOD: program}
+    if options.method == "prge":
+        methods[APPLY_METHOD] = extract_apply(program)
     if options.prefix == "method":
         if find_shared_prefix(program) is None:
             hint = "choose --layers last:K with K less than the number of layers"
             raise UsageError("there is no block before the first trained layer", hint=hint)
         methods[PREFIX_METHOD] = extract_prefix(program)
+    if options.method != "prge":
+        methods[EVALUATE_METHOD] = extract_evaluate(program)
     if options.generate:
-        methods[NEXT_TOKENS_METHOD] = extract_next_tokens(program)
+        methods[NEXT_TOKENS_METHOD] = extract_next_tokens(methods.get(EVALUATE_METHOD, program))
     return methods
 
 
@@ -221,7 +228,7 @@ def _lower(
 ) -> tuple[Any, DelegationReport]:
     lowered = lower(backend, {name: program.to_exported() for name, program in programs.items()})
     constants = {
-        VERSION_METHOD: CONTRACT_VERSION,
+        VERSION_METHOD: GRADIENT_CONTRACT_VERSION if manifest.has_gradients else CONTRACT_VERSION,
         MANIFEST_METHOD: manifest.to_json(),
         DELEGATION_METHOD: lowered.delegation.to_json(),
         TOKENIZER_METHOD: torch.frombuffer(bytearray(tokenizer), dtype=torch.uint8),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prgec import __version__
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
@@ -12,9 +12,11 @@ from prgec.compile.source import Source
 from prgec.contract.manifest import Manifest, Site
 from prgec.contract.tokenizer import Tokenizer
 from prgec.errors import UsageError
+from prgec.passes.differentiate import Differentiate
 from prgec.passes.dualize import Dualize
 from prgec.passes.infra import Pass
 from prgec.passes.inject_lora_fa import InjectLoraFa
+from prgec.passes.insert_optimizer import InsertOptimizer
 from prgec.passes.insert_self_update import InsertSelfUpdate
 from prgec.passes.narrow_weights import NarrowWeights
 from prgec.passes.quantize_base import QuantizeBase
@@ -34,16 +36,13 @@ def manifest_of(
         UsageError: If the passes make no program that trains.
     """
     if not sites:
-        hint = "keep inject-lora-fa, dualize and insert-self-update in --passes"
-        raise UsageError("the pipeline trains nothing", hint=hint)
-    dualize, branch = _only(passes, Dualize), _only(passes, InjectLoraFa)
+        raise UsageError("the pipeline trains nothing", hint="keep inject-lora-fa in --passes")
+    branch = _only(passes, InjectLoraFa)
     embedding = _first(passes, QuantizeEmbedding)
     return Manifest(
         model=source.checkpoint.name,
         architecture=source.checkpoint.architecture,
         backend=options.backend,
-        q=dualize.q,
-        batch_size=options.num_rows // (2 * dualize.q),
         seq_len=options.seq_len,
         dynamic_seq_len=dynamic,
         num_labels=options.num_labels,
@@ -51,7 +50,6 @@ def manifest_of(
         rank=branch.rank,
         alpha=branch.alpha,
         a_seed=branch.seed,
-        state=_only(passes, InsertSelfUpdate).state,
         quantize=scheme_of(passes),
         quantize_embedding=embedding.bits if embedding else 0,
         state_access="outputs" if _first(passes, ReturnState) else "buffers",
@@ -61,7 +59,24 @@ def manifest_of(
         base_sha256=source.base_sha256,
         versions=_versions(),
         pad_token_id=_pad_id(source),
+        **_method_of(options, passes),
     )
+
+
+def _method_of(options: CompileOptions, passes: Sequence[Pass]) -> dict[str, Any]:
+    """What differs between programs that measure losses and those that compute gradients."""
+    differentiate = _first(passes, Differentiate)
+    if differentiate is None:
+        q = _only(passes, Dualize).q
+        return {"q": q, "batch_size": options.num_rows // (2 * q), "state": _only(passes, InsertSelfUpdate).state}
+    optimizer = _only(passes, InsertOptimizer)
+    return {
+        "q": 1,
+        "batch_size": options.num_rows,
+        "state": "seeded",
+        "method": differentiate.method,
+        "optimizer": optimizer.rule,
+    }
 
 
 def _pad_id(source: Source) -> int:

@@ -7,12 +7,15 @@ import json
 from collections.abc import Sequence
 
 from prgec.contract.manifest import Manifest
+from prgec.passes.branch_to_bmm import BranchToBmm
 from prgec.passes.decompose_noise import DecomposeNoise
+from prgec.passes.differentiate import Differentiate
 from prgec.passes.dualize import Dualize
 from prgec.passes.fuse_update import FuseUpdate
 from prgec.passes.hoist_updates import HoistUpdates
 from prgec.passes.infra import Pass
 from prgec.passes.inject_lora_fa import InjectLoraFa
+from prgec.passes.insert_optimizer import InsertOptimizer
 from prgec.passes.insert_self_update import InsertSelfUpdate
 from prgec.passes.label_gather_to_bmm import LabelGatherToBmm
 from prgec.passes.select_label_tokens import SelectLabelTokens
@@ -30,6 +33,9 @@ _BEHIND_THE_PREFIX = (
     FuseUpdate,
     DecomposeNoise,
     LabelGatherToBmm,
+    BranchToBmm,
+    Differentiate,
+    InsertOptimizer,
 )
 
 

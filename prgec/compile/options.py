@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from prgec.backends import BACKENDS, all_settings, check_settings
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
-from prgec.contract.names import STATE_MODES
+from prgec.contract.names import METHODS, OPTIMIZERS, STATE_MODES
 from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 from prgec.errors import UsageError
@@ -39,7 +40,23 @@ class CompileOptions:
     """
 
     model: str = field(metadata=argument(is_place=True))
-    q: int = option("step", 4, "Queries (random directions) a step.")
+    method: str = option(
+        "step",
+        "prge",
+        "How the program trains: by measured losses (prge), by its own gradient (exact), or by the gradient of its "
+        "last block, handed down the residual stream (shortcut).",
+        choices=METHODS,
+    )
+    optimizer: str = option(
+        "step",
+        "norm",
+        "What exact and shortcut do with a gradient: steps of one length (norm), the same along a running mean "
+        "(momentum), or AdamW.",
+        choices=OPTIMIZERS,
+    )
+    clip_norm: float = option("step", 0.0, "Longest gradient of exact and shortcut; 0 for any.")
+    weight_decay: float = option("step", 0.0, "Decoupled weight decay of exact and shortcut.")
+    q: int = option("step", 4, "Queries (random directions) a step of prge.")
     batch_size: int = option("step", 4, "Examples a step.")
     state: str = option("step", "seeded", "One master copy of B, or the paper's 2q copies.", choices=STATE_MODES)
     rng: str = option(
@@ -127,8 +144,8 @@ class CompileOptions:
 
     @property
     def num_rows(self) -> int:
-        """N = 2qB."""
-        return 2 * self.q * self.batch_size
+        """N: 2qB where losses are measured, B where gradients are computed."""
+        return 2 * self.q * self.batch_size if self.method == "prge" else self.batch_size
 
     def check(self) -> None:
         """Check everything that needs no model.
@@ -146,11 +163,34 @@ class CompileOptions:
             raise UsageError(f"--seq-len is {self.seq_len}; expected at least 4")
         if self.num_labels >= self.seq_len > 0:
             raise UsageError(f"--label-tokens is {self.num_labels}; expected less than --seq-len {self.seq_len}")
+        self._check_method()
         check_settings(self.backend, self.settings)
         if self.output.is_dir():
             raise UsageError("the output is a folder", where=self.output, hint="name a file: -o model.pte")
         if not self.output.parent.is_dir():
             raise UsageError("the folder of the output does not exist", where=self.output.parent)
+
+    def _check_method(self) -> None:
+        """Refuse options of one method with another."""
+        for flag, number in (("--clip-norm", self.clip_norm), ("--weight-decay", self.weight_decay)):
+            if not (math.isfinite(number) and number >= 0):
+                raise UsageError(f"{flag} is {number}; expected a finite number, 0 or more")
+        if self.method == "prge":
+            given = {
+                "--optimizer": self.optimizer != "norm",
+                "--clip-norm": self.clip_norm > 0,
+                "--weight-decay": self.weight_decay > 0,
+            }
+            for flag in (flag for flag, is_given in given.items() if is_given):
+                raise UsageError(f"{flag} needs gradients", hint="add --method exact or --method shortcut")
+            return
+        if self.state != "seeded":
+            raise UsageError(f"--state {self.state} is for --method prge; {self.method} keeps one copy of its weights")
+        if self.prefix == "shared":
+            raise UsageError(
+                "--prefix shared is for --method prge: other methods have one row an example",
+                hint="--prefix method keeps results of the first blocks",
+            )
 
 
 def compile_table() -> tuple[Item, ...]:

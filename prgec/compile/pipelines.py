@@ -6,16 +6,24 @@ from prgec.backends.base import Backend
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
 from prgec.errors import UsageError
 from prgec.passes import pass_table
+from prgec.passes.branch_to_bmm import BranchToBmm
 from prgec.passes.decompose_noise import DecomposeNoise
+from prgec.passes.differentiate import Differentiate
 from prgec.passes.dualize import Dualize
 from prgec.passes.fuse_update import FuseUpdate
+from prgec.passes.hoist_updates import HoistUpdates
 from prgec.passes.infra import Pass
 from prgec.passes.inject_lora_fa import InjectLoraFa
+from prgec.passes.insert_optimizer import InsertOptimizer
 from prgec.passes.insert_self_update import InsertSelfUpdate
 from prgec.passes.narrow_weights import NarrowWeights
 from prgec.passes.quantize_base import QuantizeBase
 from prgec.passes.quantize_embedding import QuantizeEmbedding
 from prgec.passes.share_prefix import SharePrefix
+
+# What only programs of one kind of method have.
+_BY_LOSSES: set[type[Pass]] = {Dualize, InsertSelfUpdate, HoistUpdates, FuseUpdate, DecomposeNoise}
+_BY_GRADIENTS: set[type[Pass]] = {BranchToBmm, Differentiate, InsertOptimizer}
 
 
 def default_pipeline(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
@@ -30,11 +38,16 @@ def default_pipeline(options: CompileOptions, backend: Backend) -> tuple[Pass, .
     return tuple(
         chosen.get(kind) or kind()
         for name, kind in pass_table().items()
-        if kind not in unused and (not kind.is_legality or name in backend.legality)
+        if kind not in unused and (not kind.is_legality or name in backend.legality | _needed(options))
     )
 
 
 def _check_formats(options: CompileOptions, backend: Backend) -> None:
+    if options.method not in backend.methods:
+        raise UsageError(
+            f"--backend {backend.name} cannot train with --method {options.method}",
+            hint=f"it has: {', '.join(sorted(backend.methods))}",
+        )
     if options.quantize != "none" and options.quantize not in backend.schemes:
         known = ", ".join(("none", *sorted(backend.schemes)))
         raise UsageError(f"--backend {backend.name} has no --quantize {options.quantize}", hint=f"it has: {known}")
@@ -51,9 +64,12 @@ def _check_formats(options: CompileOptions, backend: Backend) -> None:
 
 def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
     """Passes that take options, in no order."""
+    only_writers = options.method == "shortcut"
     return (
-        InjectLoraFa(options.targets, options.rank, options.alpha, options.a_seed, options.layers),
-        SharePrefix(options.q),
+        InjectLoraFa(options.targets, options.rank, options.alpha, options.a_seed, options.layers, only_writers),
+        Differentiate(options.method),
+        InsertOptimizer(options.optimizer, clip=options.clip_norm, decay=options.weight_decay),
+        SharePrefix(options.q if options.method == "prge" else 0),
         Dualize(options.q),
         InsertSelfUpdate(options.state),
         QuantizeBase(options.quantize, options.group_size),
@@ -76,7 +92,16 @@ def _unused(options: CompileOptions, backend: Backend) -> set[type[Pass]]:
         QuantizeEmbedding: bool(options.quantize_embedding),
         NarrowWeights: _dtype(options, backend) != "f32",
     }
-    return {kind for kind, is_on in is_used.items() if not is_on}
+    unused = {kind for kind, is_on in is_used.items() if not is_on}
+    if options.method == "prge":
+        return unused | _BY_GRADIENTS
+    # One row an example: there is nothing to share, only something to keep.
+    return unused | _BY_LOSSES | ({SharePrefix} if options.prefix != "method" else set())
+
+
+def _needed(options: CompileOptions) -> frozenset[str]:
+    """Legality passes that a method needs on every backend."""
+    return frozenset() if options.method == "prge" else Differentiate.needs
 
 
 def _dtype(options: CompileOptions, backend: Backend) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from prgec.contract.arrays import FloatArray, IntArray, State
 from prgec.contract.manifest import Manifest
-from prgec.contract.names import DUAL_EPS_STATE
+from prgec.contract.names import DUAL_EPS_STATE, OPTIMIZER_STATE, STATE_SUFFIX_MEAN, STATE_SUFFIX_SQUARE
 from prgec.contract.tokenizer import Tokenizer
 
 
@@ -39,6 +39,14 @@ class TrainableProgram(Protocol):
     ) -> FloatArray:
         """Apply the update of step - 1, then return the loss of every row under the noise of `step`: f32[N]."""
 
+    def train(
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Take one step of a program that computes gradients: losses f32[B], and what became of the gradient f32[4]."""
+
+    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+        """Return the loss of every row under the present state, without changing it: f32[N]."""
+
     def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
         """Perform only the update that `forward` of `step` performs on entry."""
 
@@ -47,6 +55,12 @@ class TrainableProgram(Protocol):
 
     def write_state(self, state: Mapping[str, FloatArray]) -> None:
         """Overwrite the trainable buffers."""
+
+    def read_optimizer(self) -> State:
+        """Return copies of the optimiser's state by name; empty where the host makes the steps."""
+
+    def write_optimizer(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the optimiser's state."""
 
     def given_a(self) -> State:
         """Return `<site>.lora_A`, f32[r, D], of every site; empty where they follow from the manifest's seed."""
@@ -73,6 +87,15 @@ def state_names(manifest: Manifest) -> tuple[str, ...]:
     """Return the names of a program's trainable buffers, in site order; `dual` also keeps the eps of its copies."""
     names = tuple(site.state_name for site in manifest.sites)
     return (*names, DUAL_EPS_STATE) if manifest.state == "dual" else names
+
+
+def optimizer_names(manifest: Manifest) -> tuple[str, ...]:
+    """Return the names of what an optimiser keeps beside the trainable buffers: first what all sites share."""
+    if not manifest.has_gradients:
+        return ()
+    suffixes = {"norm": (), "momentum": (STATE_SUFFIX_MEAN,), "adamw": (STATE_SUFFIX_MEAN, STATE_SUFFIX_SQUARE)}
+    kept = (site.state_name + suffix for site in manifest.sites for suffix in suffixes[manifest.optimizer])
+    return (OPTIMIZER_STATE, *kept)
 
 
 def state_sha256(state: Mapping[str, FloatArray]) -> str:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from prgec.contract.manifest import Manifest
-from prgec.contract.names import CONTRACT_VERSION, DELEGATION_METHOD, FORWARD_METHOD, MANIFEST_METHOD, VERSION_METHOD
+from prgec.contract.names import CONTRACT_VERSIONS, DELEGATION_METHOD, FORWARD_METHOD, MANIFEST_METHOD, VERSION_METHOD
 from prgec.contract.pte import PteFile, read_pte
 from prgec.errors import ProgramError
 
+_VERSIONS = " and ".join(map(str, CONTRACT_VERSIONS))
 _NOT_OURS = "this .pte was not made by prgec compile"
 
 
@@ -64,9 +65,9 @@ def inspect_program(path: Path) -> Inspection:
     manifest = pte.constants.get(MANIFEST_METHOD)
     if not isinstance(version, int) or not isinstance(manifest, str) or FORWARD_METHOD not in pte.methods:
         raise ProgramError("the program has no prgec manifest", where=path, hint=_NOT_OURS)
-    if version != CONTRACT_VERSION:
+    if version not in CONTRACT_VERSIONS:
         raise ProgramError(
-            f"the program speaks contract version {version}; this prgec speaks {CONTRACT_VERSION}",
+            f"the program speaks contract version {version}; this prgec speaks {_VERSIONS}",
             where=path,
             hint="compile it again with this prgec",
         )

@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from prgec.contract.names import PREFIX_MODES, STATE_ACCESS, STATE_MODES, STATE_SUFFIX
+from prgec.contract.names import METHODS, OPTIMIZERS, PREFIX_MODES, STATE_ACCESS, STATE_MODES, STATE_SUFFIX
 from prgec.errors import ProgramError
 
 # Bounds no program comes near; a manifest beyond them is damaged or made to exhaust memory.
@@ -78,6 +78,9 @@ class Manifest:
             one, and in programs made before there was this field.
         config: Text of the TOML file with which `prgec compile -c` makes the program again; empty in programs made
             before there was this field.
+        method: How it trains: `prge` by measured losses (contract 1), `exact` or `shortcut` by gradients it computes
+            itself (contract 2). With gradients q is 1, and a call takes B rows.
+        optimizer: What it does with gradients; empty for `prge`.
     """
 
     model: str
@@ -109,6 +112,13 @@ class Manifest:
     soc: str = ""
     prefix_sha256: str = ""
     config: str = ""
+    method: str = "prge"
+    optimizer: str = ""
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether it computes gradients and updates itself in the same call."""
+        return self.method != "prge"
 
     @property
     def num_distinct_rows(self) -> int:
@@ -117,8 +127,8 @@ class Manifest:
 
     @property
     def num_rows(self) -> int:
-        """N = 2qB, the rows of one forward call."""
-        return 2 * self.q * self.batch_size
+        """The rows of one forward call: N = 2qB, or B where gradients are computed."""
+        return self.batch_size if self.has_gradients else 2 * self.q * self.batch_size
 
     def to_json(self) -> str:
         """Serialise with sorted keys, so that equal manifests are equal bytes."""
@@ -159,6 +169,8 @@ class Manifest:
             raise ProgramError(
                 f"the program's manifest has state_access {self.state_access!r}; expected one of {STATE_ACCESS}"
             )
+        if self.method not in METHODS or (self.optimizer not in OPTIMIZERS) == self.has_gradients:
+            raise ProgramError(f"the program's manifest has method {self.method!r} and optimizer {self.optimizer!r}")
         if len({site.name for site in self.sites}) != len(self.sites):
             raise ProgramError("the program's manifest names a site twice")
 
@@ -211,8 +223,3 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "float": (float, int),
     "dict[str, str]": (dict,),
 }
-
-
-def row_index(query: int, sign: int, example: int, batch_size: int) -> int:
-    """Return the row of `example` under `query` and `sign` (0: +eps, 1: -eps): `(i * 2 + s) * B + b`."""
-    return (query * 2 + sign) * batch_size + example

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from prgec.contract.manifest import Manifest, row_index
+from prgec.contract.manifest import Manifest
 from prgec.contract.names import IGNORE_TARGET
 from prgec.data.encode import Row
 from prgec.runtime_ops.philox import MASK, philox4x32
@@ -74,18 +74,15 @@ def epoch_order(num_rows: int, seed: int, epoch: int) -> IntArray:
 
 
 def training_batch(rows: Sequence[Row], indices: IntArray, manifest: Manifest) -> Batch:
-    """Replicate B examples for every query and sign, in contract order.
+    """Replicate B examples for every query and sign, in contract order; as they are where gradients are computed.
 
     Args:
         rows: All training rows.
         indices: i64[B], rows of this step.
         manifest: Shapes of the program.
     """
-    order = np.empty(manifest.num_rows, dtype=np.int64)
-    for query in range(manifest.q):
-        for sign in range(2):
-            for example in range(manifest.batch_size):
-                order[row_index(query, sign, example, manifest.batch_size)] = indices[example]
+    # Row (i*2 + s)*B + b is example b: the examples in order, once for every query and sign.
+    order = np.tile(indices, manifest.num_rows // manifest.batch_size)
     chosen = {i: rows[i] for i in indices.tolist()}  # a row may be decoded whenever it is asked for
     return _pad([chosen[i] for i in order.tolist()], order, manifest)
 

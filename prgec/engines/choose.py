@@ -41,9 +41,9 @@ def open_program(
         PrgecError: If the program, the checkpoint or the device cannot be used.
     """
     if engine == TORCH:
-        from prgec.engines.torch.program import TorchProgram
+        from prgec.engines.torch.rebuild import rebuild
 
-        return TorchProgram.rebuild(path, base, device=device, compiled=compiled)
+        return rebuild(path, base, device=device, compiled=compiled)
     from prgec.engines.executorch.open import open_pte
 
     return open_pte(path)

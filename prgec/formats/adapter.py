@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from prgec.contract.arrays import FloatArray, State
-from prgec.contract.engine import TrainableProgram, state_sha256
+from prgec.contract.engine import TrainableProgram, optimizer_names, state_sha256
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import CONTRACT_VERSION, DUAL_EPS_STATE
 from prgec.contract.sums import ordered_mean
@@ -79,6 +79,28 @@ def save_adapter(path: Path, program: TrainableProgram) -> None:
     """Write the program's present state as an adapter, atomically. Flush pending updates first."""
     tensors = {**masters(program.read_state(), program.manifest), **program.given_a()}
     write_atomic(path, pack_adapter(tensors, adapter_metadata(program.manifest)))
+
+
+def save_snapshot(path: Path, program: TrainableProgram) -> None:
+    """Write everything a program that computes gradients needs to go on: its adapter, and its optimiser's state."""
+    tensors = {**masters(program.read_state(), program.manifest), **program.read_optimizer()}
+    write_atomic(path, pack_adapter(tensors, adapter_metadata(program.manifest)))
+
+
+def load_snapshot(path: Path, program: TrainableProgram) -> None:
+    """Put a snapshot back.
+
+    Raises:
+        ProgramError: If the file is missing or damaged, or belongs to another program or optimiser.
+    """
+    tensors, metadata = read_adapter(path)
+    _check_metadata(path, metadata, program.manifest, _BONDS)
+    try:
+        optimizer = {name: tensors.pop(name) for name in optimizer_names(program.manifest)}
+    except KeyError as error:
+        raise ProgramError(f"the snapshot has no {error.args[0]}: it is of another optimiser", where=path) from error
+    program.write_state(tensors)
+    program.write_optimizer(optimizer)
 
 
 def pack_adapter(tensors: Mapping[str, FloatArray], metadata: Mapping[str, str]) -> bytes:

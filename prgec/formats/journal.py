@@ -57,6 +57,18 @@ class Journal:
         """Return the recorded hashes by step."""
         return {record.step: record.sha256 for record in self.records if isinstance(record, StateRecord)}
 
+    def until(self, step: int) -> Journal:
+        """Return the part up to the recorded state after `step` steps; before the first step for 0."""
+        kept: list[Record] = []
+        for record in self.records:
+            if step == 0 and isinstance(record, StepRecord):
+                break
+            kept.append(record)
+            if step and isinstance(record, StateRecord) and record.step == step:
+                break
+        size = HEADER.size + sum(len(pack_record(record)) for record in kept)
+        return Journal(self.path, self.header, tuple(kept), size, self.bad_bytes)
+
 
 class JournalWriter:
     """Appends records; each reaches the system at once, and the disk within a second while steps go on.

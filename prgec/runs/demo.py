@@ -18,6 +18,9 @@ from prgec.training.estimators import DEFAULT_ESTIMATOR
 
 # The longest row of the demo's data has fewer tokens.
 SEQ_LEN = 64
+# Steps after which each method has learnt the task, and examples of one.
+STEPS = {"prge": 1000, "exact": 150, "shortcut": 150}
+BATCH_SIZES = {"prge": CompileOptions.batch_size, "exact": 16, "shortcut": 16}
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class DemoOptions:
     """What the demo may vary.
 
     Attributes:
-        steps: Training steps.
+        method: How the program trains.
+        steps: Training steps; None for what the method needs here.
         lr: Learning rate.
         estimator: Row of the estimator table.
         seed: Key of the noise and of the order of examples.
@@ -33,12 +37,18 @@ class DemoOptions:
         out: Run folder; None for the first free `runs/demo-<n>`.
     """
 
-    steps: int = 1000
+    method: str = CompileOptions.method
+    steps: int | None = None
     lr: float = RunOptions.lr
     estimator: str = DEFAULT_ESTIMATOR
     seed: int = 0
     backend: str = CompileOptions.backend
     out: Path | None = None
+
+    @property
+    def num_steps(self) -> int:
+        """Training steps of the run."""
+        return STEPS[self.method] if self.steps is None else self.steps
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,7 @@ def run_demo(
         program=folder.path / PROGRAM_NAME,
         data=data_file("train"),
         eval_data=data_file("test"),
-        steps=options.steps,
+        steps=options.num_steps,
         lr=options.lr,
         estimator=options.estimator,
         seed=options.seed,
@@ -99,7 +109,15 @@ def run_demo(
     )
     run_options.check()
     program = folder.file(PROGRAM_NAME)
-    compile_model(CompileOptions(model="demo", output=program, backend=options.backend, seq_len=SEQ_LEN), on_stage)
+    compile_options = CompileOptions(
+        model="demo",
+        output=program,
+        backend=options.backend,
+        seq_len=SEQ_LEN,
+        method=options.method,
+        batch_size=BATCH_SIZES[options.method],
+    )
+    compile_model(compile_options, on_stage)
     compile_seconds = time.monotonic() - start
     result = run(run_options, listener, should_stop)
     return DemoResult(result, compile_seconds, time.monotonic() - start)

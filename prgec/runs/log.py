@@ -21,6 +21,7 @@ from prgec.formats.run_folder import (
 )
 from prgec.machine.files import rename
 from prgec.training.evaluate import Evaluation
+from prgec.training.gradient_trainer import GradientStep
 from prgec.training.step import StepResult
 from prgec.training.trainer import EstimatedStep
 
@@ -107,7 +108,7 @@ class RunLog:
 
 def _record_of(result: StepResult) -> Record:
     """Return what the journal keeps of a step."""
-    assert isinstance(result, EstimatedStep), "every kind of step needs a kind of record"
+    assert isinstance(result, EstimatedStep | GradientStep), "every kind of step needs a kind of record"
     return StepRecord(result.step, result.lr, result.eps, result.losses, result.g)
 
 

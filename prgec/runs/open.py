@@ -17,6 +17,7 @@ from prgec.runs.data import RunFiles
 from prgec.runs.options import RunOptions
 from prgec.runs.result import Listener
 from prgec.training.estimators import find_estimator
+from prgec.training.gradient_trainer import GradientTrainer
 from prgec.training.loop import TrainingLoop
 from prgec.training.schedules import RateOptions, learning_rate
 from prgec.training.step import Steps, StepTrainer
@@ -66,6 +67,8 @@ class Opened:
     def trainer(self) -> StepTrainer[StepRecord]:
         """Return a new trainer of the program's kind, within the limits of the options."""
         options = self.options
+        if self.program.manifest.has_gradients:
+            return GradientTrainer(self.program, options.limits)
         return Trainer(
             self.program, find_estimator(options.estimator), eps=options.eps, seed=options.seed, limits=options.limits
         )
@@ -93,7 +96,8 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
         device=options.device,
         compiled=options.compiled,
     )
-    if (remark := estimator.remark(program.manifest.q)) is not None:
+    m = program.manifest
+    if not m.has_gradients and (remark := estimator.remark(m.q)) is not None:
         logger.warning("%s", remark)
     rows, eval_set, dev_set = files.encode(program)
     if options.prefix_cache is not None:

@@ -16,7 +16,7 @@ from prgec.contract.manifest import Manifest
 from prgec.data.encode import Row
 from prgec.data.rows_file import fingerprint
 from prgec.errors import DataError, ProgramError, UsageError
-from prgec.formats.adapter import identity, load_adapter, masters_sha256
+from prgec.formats.adapter import identity, load_adapter, load_snapshot, masters_sha256
 from prgec.formats.journal import Journal, read_journal
 from prgec.formats.journal_records import Header
 from prgec.formats.run_folder import (
@@ -60,9 +60,9 @@ def header_of(options: RunOptions, program: TrainableProgram, rows: Sequence[Row
         options.seed,
         options.steps,
         options.lr,
-        options.eps,
+        0.0 if m.has_gradients else options.eps,
         course(options),
-        options.estimator,
+        m.optimizer or options.estimator,
         len(rows),
         fingerprint(rows),
         identity(m),
@@ -93,15 +93,43 @@ def resume(program: TrainableProgram, folder: RunFolder, header: Header) -> Jour
         logger.warning("nothing to resume in %s: starting with step 1", folder.path)
         return None
     _check_same_run(journal, header)
-    _check_replayable(program.manifest, journal)
+    if not program.manifest.has_gradients:
+        _check_replayable(program.manifest, journal)
     done = len(journal.steps)
     # Without a summary the run was killed between its last files.
     if done >= header.steps and journal.path.name == JOURNAL_NAME and (folder.path / SUMMARY_NAME).exists():
         raise UsageError(f"the run is complete: all {done} steps are done", where=folder.path)
     if journal.bad_bytes:
         logger.warning("the last %d bytes of the journal are damaged: going on after step %d", journal.bad_bytes, done)
+    if program.manifest.has_gradients:
+        return _back_to_snapshot(program, journal, folder)
     _replay(program, journal, _load_snapshot(program, journal, folder), done)
     return journal
+
+
+def _back_to_snapshot(program: TrainableProgram, journal: Journal, folder: RunFolder) -> Journal:
+    """Bring a program that computes gradients to its last snapshot; return the journal up to there.
+
+    A step of such a program does not follow from a few numbers, but from its rows, and those from the seed: the steps
+    behind the snapshot are taken again, and come out the same.
+    """
+    steps = {sha256: step for step, sha256 in journal.states.items()}
+    path, start = folder.path / SNAPSHOT_NAME, program.read_state()
+    step = 0
+    if steps and path.is_file():
+        optimizer = program.read_optimizer()
+        try:
+            load_snapshot(path, program)
+            step = steps.get(masters_sha256(program), 0)
+        except ProgramError as error:
+            logger.warning("not using a snapshot: %s", error)
+        if not step:
+            program.write_state(start)
+            program.write_optimizer(optimizer)
+    done = len(journal.steps)
+    if step < done:
+        logger.warning("taking steps %d to %d again, from the last snapshot", step + 1, done)
+    return journal.until(step)
 
 
 def rebuild(program: TrainableProgram, journal: Journal, step: int | None) -> int:
@@ -136,7 +164,8 @@ def go_back(program: TrainableProgram, start: State, path: Path, step: int) -> b
         path: The journal of the run.
         step: The step.
     """
-    if program.manifest.state != "seeded" or program.manifest.state_access != "buffers":
+    m = program.manifest
+    if m.has_gradients or m.state != "seeded" or m.state_access != "buffers":
         return False
     program.write_state(start)
     _replay(program, read_journal(path), 0, step)
@@ -169,6 +198,11 @@ def _check_same_run(journal: Journal, header: Header) -> None:
 
 
 def _check_replayable(manifest: Manifest, journal: Journal) -> None:
+    if manifest.has_gradients:
+        raise UsageError(
+            "a program that computes gradients makes its steps from the rows, which a journal does not have",
+            hint="resume the run with its data: prgec run --resume",
+        )
     if manifest.state != "seeded":
         raise UsageError(
             "a program with dual state keeps its noise in memory: its runs cannot be replayed",

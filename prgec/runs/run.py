@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from prgec.contract.arrays import State
 from prgec.errors import NumericsError
-from prgec.formats.adapter import masters_sha256, save_adapter
+from prgec.formats.adapter import masters_sha256, save_adapter, save_snapshot
 from prgec.formats.journal import Journal
 from prgec.formats.run_folder import PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME, RunFolder
 from prgec.machine.folder_lock import FolderLock
@@ -158,7 +158,8 @@ class _Session:
                 self.best.hear(step, result, self.program)
         if options.snapshot_every and step % options.snapshot_every == 0:
             if self._record_state(log):
-                save_adapter(self.folder.file(SNAPSHOT_NAME), self.program)
+                save = save_snapshot if self.program.manifest.has_gradients else save_adapter
+                save(self.folder.file(SNAPSHOT_NAME), self.program)
         return not self.best.is_over
 
     def _record_state(self, log: RunLog) -> bool:

@@ -124,14 +124,11 @@ def row_losses(
 ) -> Float64Array | None:
     """Return the mean negative log-likelihood of every row under the present state: f64[len(rows)], None if stopped."""
     losses = np.empty(len(rows), dtype=np.float64)
-    no_update = np.zeros(program.manifest.q, dtype=np.float32)
     done = 0
     for batch in evaluation_batches(rows, program.manifest):
         if should_stop():
             return None
-        loss_N = program.forward(
-            batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, no_update, lr=0.0, eps=0.0, seed=0, step=1
-        )
+        loss_N = program.evaluate(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
         losses[batch.indices] = loss_N[: len(batch.indices)]
         done += len(batch.indices)
         on_batch(done, len(rows))

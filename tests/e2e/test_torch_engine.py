@@ -15,6 +15,7 @@ from prgec.engines.executorch.open import open_pte
 from prgec.engines.executorch.program import Program
 from prgec.engines.torch.noise import NoiseSource
 from prgec.engines.torch.program import TorchProgram
+from prgec.engines.torch.rebuild import rebuild
 from prgec.errors import ProgramError, UsageError
 from prgec.runtime_ops import noise
 from tests.e2e.conftest import PROGRAMS, Compile
@@ -43,13 +44,13 @@ def _assert_same_trajectory(pte: Program, other: TorchProgram) -> None:
 
 def test_same_trajectory_as_the_pte(open_program: Callable[[], Program], checkpoint: Path) -> None:
     pte = open_program()
-    _assert_same_trajectory(pte, TorchProgram.rebuild(pte.path, str(checkpoint)))
+    _assert_same_trajectory(pte, rebuild(pte.path, str(checkpoint)))
 
 
 def test_same_losses_on_a_quantised_base(compile_once: Compile, checkpoint: Path) -> None:
     """Activations are rounded to 8 bits: a sum in another order may tip a value, so losses agree less closely."""
     pte = open_pte(compile_once(backend="xnnpack", quantize="8da4w"))
-    other = TorchProgram.rebuild(pte.path, str(checkpoint))
+    other = rebuild(pte.path, str(checkpoint))
     runs = [Run(program, eps=EPS, seed=SEED) for program in (pte, other)]  # type: ignore[arg-type]
     for examples, lr in random_steps(4, pte.manifest, lr=LR, pool=6):
         losses = [run.step(examples, lr) for run in runs]
@@ -60,14 +61,14 @@ def test_a_prefix_of_its_own(compile_once: Compile, tmp_path: Path) -> None:
     checkpoint = TinyLlama(num_layers=2, seed=3).write(tmp_path / "two-layers")
     path = compile_once(model=str(checkpoint), backend="portable", layers=("last:1",), prefix="method")
     pte = open_pte(path)
-    other = TorchProgram.rebuild(path, str(checkpoint))
+    other = rebuild(path, str(checkpoint))
     _assert_same_trajectory(pte, other)
     assert other.prefix is not None
 
 
 @pytest.mark.slow
 def test_compiled_by_torch_it_follows_the_oracle(compile_once: Compile, checkpoint: Path) -> None:
-    program = TorchProgram.rebuild(compile_once(backend="portable"), str(checkpoint), compiled=True)
+    program = rebuild(compile_once(backend="portable"), str(checkpoint), compiled=True)
     oracle = oracle_for(program, checkpoint, eps=EPS, seed=SEED)  # type: ignore[arg-type]
     found = follow(program, oracle, random_steps(4, program.manifest, lr=LR, pool=6))  # type: ignore[arg-type]
     assert found.max_abs_state > 0.01
@@ -79,7 +80,7 @@ def test_compiled_by_torch_it_follows_the_oracle(compile_once: Compile, checkpoi
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_same_trajectory_on_a_gpu(compile_once: Compile, checkpoint: Path) -> None:
     pte = open_pte(compile_once(backend="xnnpack"))
-    _assert_same_trajectory(pte, TorchProgram.rebuild(pte.path, str(checkpoint), device="cuda"))
+    _assert_same_trajectory(pte, rebuild(pte.path, str(checkpoint), device="cuda"))
 
 
 def test_noise_is_that_of_the_contract() -> None:
@@ -94,14 +95,14 @@ def test_refusals(compile_once: Compile, tmp_path: Path) -> None:
     path = compile_once(**PROGRAMS["portable-dual"])
     other = TinyLlama(has_bias=True, seed=1).write(tmp_path / "other")
     with pytest.raises(ProgramError, match="not those the program was compiled from"):
-        TorchProgram.rebuild(path, str(other))
+        rebuild(path, str(other))
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="cannot use device 'cuda'"):
-            TorchProgram.rebuild(path, str(TinyLlama(has_bias=True).write(tmp_path / "same")), device="cuda")
+            rebuild(path, str(TinyLlama(has_bias=True).write(tmp_path / "same")), device="cuda")
 
 
 def test_state_that_does_not_fit(compile_once: Compile, checkpoint: Path) -> None:
-    program = TorchProgram.rebuild(compile_once(**PROGRAMS["portable-seeded-static"]), str(checkpoint))
+    program = rebuild(compile_once(**PROGRAMS["portable-seeded-static"]), str(checkpoint))
     before = program.state_sha256()
     state = {name: array + 1 for name, array in program.read_state().items()}
     name = list(state)[-1]

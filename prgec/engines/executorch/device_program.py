@@ -20,7 +20,7 @@ class DeviceProgram(Program):
     """
 
     def _bind_state(self, load_method: LoadMethod) -> None:
-        del load_method
+        self._load_forward_of(load_method)
         rank = self.manifest.rank
         self._masters: State = {
             site.state_name: np.zeros((rank, site.out_features), dtype=np.float32) for site in self.manifest.sites

@@ -9,6 +9,7 @@ from typing import Any
 from prgec.contract.arrays import State
 from prgec.contract.ptd import find_data
 from prgec.engines.executorch.device_program import DeviceProgram
+from prgec.engines.executorch.gradient_program import GradientProgram
 from prgec.engines.executorch.program import Program
 from prgec.engines.executorch.runtime import (
     check_signature,
@@ -41,5 +42,7 @@ def open_pte(path: Path) -> Program:
     def read_a() -> State:
         return given_a(raw, manifest, path)
 
+    if manifest.has_gradients:
+        return GradientProgram(path, manifest, tokenizer, load, read_a)
     kind = DeviceProgram if manifest.state_access == "outputs" else Program
     return kind(path, manifest, tokenizer, load, read_a)

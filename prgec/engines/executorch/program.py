@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from prgec.contract.names import (
 from prgec.contract.tokenizer import Tokenizer
 from prgec.engines.executorch.runtime import NOT_OURS, float_tensor, int_tensors, keys, scalars
 from prgec.engines.prefix import PrefixRunner, keep_prefix
-from prgec.errors import ProgramError
+from prgec.errors import InternalError, ProgramError
 
 LoadMethod: TypeAlias = Callable[[str, Sequence[str]], Any]
 
@@ -44,6 +44,8 @@ class Program:
         prefix: Runs the blocks before the first trained one, where they are a method of their own.
     """
 
+    next_tokens_inputs: ClassVar[tuple[str, ...]] = tuple(name for name in FORWARD_INPUTS if name != TARGETS_INPUT)
+
     def __init__(
         self,
         path: Path,
@@ -57,18 +59,22 @@ class Program:
         self.manifest = manifest
         self.tokenizer = tokenizer
         has_prefix = manifest.prefix == "method"
-        self._forward = load_method(FORWARD_METHOD, (*FORWARD_INPUTS, HIDDEN_INPUT) if has_prefix else FORWARD_INPUTS)
         self._bind_state(load_method)
         # Loading packs weights into memory, for nothing where every result is kept already.
         self._load_prefix = functools.cache(lambda: load_method(PREFIX_METHOD, PREFIX_INPUTS))
         # Most programs are never asked to generate.
-        inputs = [name for name in FORWARD_INPUTS if name != TARGETS_INPUT] + [HIDDEN_INPUT] * has_prefix
+        inputs = (*self.next_tokens_inputs, *[HIDDEN_INPUT] * has_prefix)
         self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
         self.prefix = PrefixRunner(self.compute_prefix, manifest, "executorch") if has_prefix else None
 
     def _bind_state(self, load_method: LoadMethod) -> None:
+        self._load_forward_of(load_method)
         self._apply = load_method(APPLY_METHOD, APPLY_INPUTS)
-        self._state = {name: self._attribute(name) for name in state_names(self.manifest)}
+        self._state = {name: self._attribute(self._forward, name) for name in state_names(self.manifest)}
+
+    def _load_forward_of(self, load_method: LoadMethod) -> None:
+        has_prefix = self.manifest.prefix == "method"
+        self._forward = load_method(FORWARD_METHOD, (*FORWARD_INPUTS, HIDDEN_INPUT) if has_prefix else FORWARD_INPUTS)
 
     def forward(
         self,
@@ -100,12 +106,15 @@ class Program:
             ProgramError: If the runtime reports a failure.
         """
         inputs = [*int_tensors(tokens_NT, label_pos_NK, targets_NK), *scalars(g_q, lr, eps), *keys(seed, step)]
-        if self.prefix is not None:
-            inputs.append(float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK)))
+        inputs += self._hidden(tokens_NT, label_pos_NK)
         loss_N, *others = self._execute(self._forward, inputs)
         self._keep(others)
         result: FloatArray = loss_N.numpy()
         return result
+
+    def _hidden(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
+        """The input behind all others, where blocks in front of the first trained one are a method of their own."""
+        return [] if self.prefix is None else [float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK))]
 
     def _keep(self, outputs: Sequence[Any]) -> None:
         """Take what `forward` returns behind the losses: nothing, where the state is in buffers."""
@@ -118,6 +127,37 @@ class Program:
         """
         self._execute(self._apply, (*scalars(g_q, lr), *keys(seed, step)))
 
+    def train(
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Nothing to call: this program trains by the losses that `forward` measures.
+
+        Raises:
+            InternalError: Always.
+        """
+        raise InternalError("a program that measures losses was asked for gradients")
+
+    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+        """Return the loss of every row under the present state, without changing it: f32[N]. Rows are N texts.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        no_update = np.zeros(self.manifest.q, dtype=np.float32)
+        return self.forward(tokens_NT, label_pos_NK, targets_NK, no_update, lr=0.0, eps=0.0, seed=0, step=1)
+
+    def read_optimizer(self) -> State:
+        """Return the optimiser's state by name: nothing, where the host makes the steps."""
+        return {}
+
+    def write_optimizer(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the optimiser's state.
+
+        Raises:
+            ProgramError: If there is any in `state`.
+        """
+        self._overwrite({}, state)
+
     def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
         """Return the most likely token behind each label position under the present state: i64[N, K].
 
@@ -126,13 +166,15 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        no_update = np.zeros(self.manifest.q, dtype=np.float32)
-        inputs = [*int_tensors(tokens_NT, label_pos_NK), *scalars(no_update, 0.0, 0.0), *keys(0, 1)]
-        if self.prefix is not None:
-            inputs.append(float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK)))
+        inputs = [*self._inputs_of_next_tokens(tokens_NT, label_pos_NK)]
+        inputs += self._hidden(tokens_NT, label_pos_NK)
         (tokens_NK,) = self._execute(self._load_next_tokens(), inputs)
         result: IntArray = tokens_NK.numpy()
         return result
+
+    def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
+        no_update = np.zeros(self.manifest.q, dtype=np.float32)
+        return [*int_tensors(tokens_NT, label_pos_NK), *scalars(no_update, 0.0, 0.0), *keys(0, 1)]
 
     def compute_prefix(self, tokens_BT: IntArray) -> FloatArray:
         """Run the blocks before the first trained one: f32[B, T, D]; only where they are a method of their own.
@@ -162,17 +204,20 @@ class Program:
         Raises:
             ProgramError: If names or shapes differ from the program's.
         """
-        if set(state) != set(self._state):
-            odd = sorted(set(state) ^ set(self._state))
+        self._overwrite(self._state, state)
+
+    def _overwrite(self, tensors: Mapping[str, Any], state: Mapping[str, FloatArray]) -> None:
+        if set(state) != set(tensors):
+            odd = sorted(set(state) ^ set(tensors))
             raise ProgramError(f"the state does not fit the program: {odd[0]} is in only one of them", where=self.path)
-        for name, tensor in self._state.items():
+        for name, tensor in tensors.items():
             if state[name].shape != tuple(tensor.shape) or state[name].dtype != np.float32:
                 raise ProgramError(
                     f"the state of {name} is {state[name].dtype}{list(state[name].shape)}; expected "
                     f"float32{list(tensor.shape)}",
                     where=self.path,
                 )
-        for name, tensor in self._state.items():
+        for name, tensor in tensors.items():
             tensor.numpy()[...] = state[name]
 
     def given_a(self) -> State:
@@ -187,9 +232,9 @@ class Program:
         """Return the hash of the state's names and bytes."""
         return state_sha256(self.read_state())
 
-    def _attribute(self, name: str) -> Any:
+    def _attribute(self, method: Any, name: str) -> Any:
         try:
-            return self._forward.get_attribute(name)
+            return method.get_attribute(name)
         except RuntimeError as error:
             raise ProgramError(f"the program has no state named {name}", where=self.path, hint=NOT_OURS) from error
 

@@ -14,7 +14,7 @@ import numpy as np
 from prgec.contract.arrays import FloatArray, IntArray, State
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import (
-    CONTRACT_VERSION,
+    CONTRACT_VERSIONS,
     FORWARD_METHOD,
     LORA_A_METHOD,
     MANIFEST_METHOD,
@@ -27,6 +27,7 @@ from prgec.engines.executorch.quiet_method import QuietMethod
 from prgec.errors import ProgramError
 from prgec.machine.native_log import captured_stderr
 
+_VERSIONS = " and ".join(map(str, CONTRACT_VERSIONS))
 NOT_OURS = "this .pte was not made by prgec compile"
 
 
@@ -60,9 +61,9 @@ def read_manifest(raw: Any, path: Path) -> Manifest:
         ProgramError: If it has none, or one of another contract version.
     """
     version = constant(raw, VERSION_METHOD, path)
-    if version != CONTRACT_VERSION:
+    if version not in CONTRACT_VERSIONS:
         raise ProgramError(
-            f"the program speaks contract version {version}; this prgec speaks {CONTRACT_VERSION}",
+            f"the program speaks contract version {version}; this prgec speaks {_VERSIONS}",
             where=path,
             hint="compile it again with this prgec",
         )
@@ -211,11 +212,16 @@ def float_tensor(array: FloatArray) -> Any:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 
 
-def scalars(g_q: FloatArray, *values: float) -> list[Any]:
-    """Return g as f32[q], and each value as f32[]."""
+def float_scalar(value: float) -> Any:
+    """Return an f32[]."""
     import torch
 
-    return [float_tensor(g_q), *(torch.tensor(value, dtype=torch.float32) for value in values)]
+    return torch.tensor(value, dtype=torch.float32)
+
+
+def scalars(g_q: FloatArray, *values: float) -> list[Any]:
+    """Return g as f32[q], and each value as f32[]."""
+    return [float_tensor(g_q), *map(float_scalar, values)]
 
 
 def keys(seed: int, step: int) -> list[Any]:

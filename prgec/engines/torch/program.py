@@ -21,11 +21,9 @@ from torch.fx import GraphModule
 from prgec.compile.compiler import Graphs, build_graphs
 from prgec.compile.options import CompileOptions
 from prgec.contract.arrays import FloatArray, IntArray, State
-from prgec.contract.engine import state_names, state_sha256
-from prgec.contract.manifest import Manifest
-from prgec.contract.names import APPLY_METHOD, FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD
+from prgec.contract.engine import optimizer_names, state_names, state_sha256
+from prgec.contract.names import APPLY_METHOD, EVALUATE_METHOD, FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD
 from prgec.contract.tokenizer import Tokenizer
-from prgec.engines.executorch.runtime import read_constants
 from prgec.engines.prefix import PrefixRunner, keep_prefix
 from prgec.engines.torch.noise import NoiseSource
 from prgec.errors import ProgramError, UsageError
@@ -67,6 +65,7 @@ class TorchProgram:
         self._methods: dict[str, Any] = {name: self._prepared(method) for name, method in graphs.methods.items()}
         forward = graphs.methods[FORWARD_METHOD].module
         self._state = {name: operator.attrgetter(name)(forward) for name in state_names(self.manifest)}
+        self._optimizer = {name: operator.attrgetter(name)(forward) for name in optimizer_names(self.manifest)}
         for method in graphs.methods.values():
             _share(method.module, self._state)
         if compiled:
@@ -86,47 +85,6 @@ class TorchProgram:
             compiled: Whether to use `torch.compile`.
         """
         return cls(build_graphs(options), Path(options.model), device=device, compiled=compiled)
-
-    @classmethod
-    def rebuild(
-        cls, path: Path, base: str | None = None, *, device: str = "cpu", compiled: bool = False
-    ) -> TorchProgram:
-        """Build the graphs of a .pte again, from the checkpoint it was compiled from.
-
-        Args:
-            path: The .pte; only what it says of itself is read.
-            base: The checkpoint; where None, what the .pte was compiled from by its own account.
-            device: Where to run.
-            compiled: Whether to use `torch.compile`.
-
-        Raises:
-            ProgramError: If the checkpoint's weights are not those of the .pte, or the graph does not come out alike.
-            CheckpointError: If the checkpoint cannot be found or read.
-        """
-        expected, _ = read_constants(path)
-        if expected.state_access != "buffers" or expected.a_sha256:
-            what = "keeps its state to itself" if expected.state_access != "buffers" else "has A matrices of its own"
-            raise UsageError(
-                f"engine torch cannot rebuild a program that {what}", where=path, hint="run it with --engine executorch"
-            )
-        graphs = build_graphs(_options_of(expected, base or expected.model))
-        found = graphs.manifest
-        if found.base_sha256 != expected.base_sha256:
-            raise ProgramError(
-                f"the weights of {base or expected.model} are not those the program was compiled from",
-                where=path,
-                hint="name its checkpoint with --base",
-            )
-        for name in ("q", "batch_size", "sites", "state", "prefix", "alpha", "rank", "a_seed"):
-            if getattr(found, name) != getattr(expected, name):
-                raise ProgramError(
-                    f"this prgec makes another graph of that checkpoint: its {name} differs",
-                    where=path,
-                    hint="compile the program again",
-                )
-        return cls(
-            Graphs(graphs.methods, expected, graphs.tokenizer, graphs.passes), path, device=device, compiled=compiled
-        )
 
     @torch.no_grad()
     def forward(
@@ -155,6 +113,30 @@ class TorchProgram:
             values["hidden"] = self.prefix.hidden(tokens_NT, label_pos_NK)
         (loss_N,) = self._call(FORWARD_METHOD, values)
         result: FloatArray = loss_N.cpu().numpy()
+        return result
+
+    @torch.no_grad()
+    def train(
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Take one step of a program that computes gradients: losses f32[B], and what became of the gradient f32[4]."""
+        values: dict[str, Any] = {"tokens": tokens_BT, "label_pos": label_pos_BK, "targets": targets_BK, "lr": lr}
+        if self.prefix is not None:
+            values["hidden"] = self.prefix.hidden(tokens_BT, label_pos_BK)
+        loss_B, factors = self._call(FORWARD_METHOD, values)
+        return loss_B.cpu().numpy(), factors.cpu().numpy()
+
+    @torch.no_grad()
+    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+        """Return the loss of every row under the present state, without changing it: f32[N]."""
+        if not self.manifest.has_gradients:
+            no_update = np.zeros(self.manifest.q, dtype=np.float32)
+            return self.forward(tokens_NT, label_pos_NK, targets_NK, no_update, lr=0.0, eps=0.0, seed=0, step=1)
+        values: dict[str, Any] = {"tokens": tokens_NT, "label_pos": label_pos_NK, "targets": targets_NK}
+        if self.prefix is not None:
+            values["hidden"] = self.prefix.hidden(tokens_NT, label_pos_NK)
+        (loss_B,) = self._call(EVALUATE_METHOD, values)
+        result: FloatArray = loss_B.cpu().numpy()
         return result
 
     @torch.no_grad()
@@ -200,6 +182,18 @@ class TorchProgram:
         """Return copies of the trainable buffers by name, in site order."""
         return {name: tensor.cpu().numpy().copy() for name, tensor in self._state.items()}
 
+    def read_optimizer(self) -> State:
+        """Return copies of the optimiser's state by name; empty where the host makes the steps."""
+        return {name: tensor.cpu().numpy().copy() for name, tensor in self._optimizer.items()}
+
+    def write_optimizer(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the optimiser's state; nothing is written if any name or shape is wrong.
+
+        Raises:
+            ProgramError: If names or shapes differ from the program's.
+        """
+        self._overwrite(self._optimizer, state)
+
     def given_a(self) -> State:
         """Return the A matrices of every site where they were given; empty where they follow from the seed."""
         return self._given_a
@@ -210,15 +204,18 @@ class TorchProgram:
         Raises:
             ProgramError: If names or shapes differ from the program's.
         """
+        self._overwrite(self._state, state)
+
+    def _overwrite(self, tensors: Mapping[str, Tensor], state: Mapping[str, FloatArray]) -> None:
         found = {name: (array.shape, str(array.dtype)) for name, array in state.items()}
-        expected = {name: (tuple(tensor.shape), "float32") for name, tensor in self._state.items()}
+        expected = {name: (tuple(tensor.shape), "float32") for name, tensor in tensors.items()}
         if found != expected:
             odd = next(name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name))
             raise ProgramError(
                 f"the state does not fit the program: {odd} is {found.get(odd)}; expected {expected.get(odd)}",
                 where=self.path,
             )
-        for name, tensor in self._state.items():
+        for name, tensor in tensors.items():
             tensor.copy_(torch.from_numpy(np.ascontiguousarray(state[name])))
 
     def state_sha256(self) -> str:
@@ -273,21 +270,3 @@ def _share(module: GraphModule, state: Mapping[str, Tensor]) -> None:
             continue
         if hasattr(owner, leaf):
             setattr(owner, leaf, tensor)
-
-
-def _options_of(manifest: Manifest, model: str) -> CompileOptions:
-    """Return options that lead to the manifest's graph; its pipeline stands for all that passes decide."""
-    return CompileOptions(
-        model=model,
-        output=Path("unused.pte"),
-        # Has no needs of its own; legality passes are in the pipeline.
-        backend="portable",
-        q=manifest.q,
-        batch_size=manifest.batch_size,
-        seq_len=manifest.seq_len,
-        num_labels=manifest.num_labels,
-        prefix="method" if manifest.prefix == "method" else "none",
-        passes=manifest.pipeline,
-        generate=manifest.generate,
-        static=not manifest.dynamic_seq_len,
-    )

@@ -1,0 +1,108 @@
+"""A program that computes its own gradients: a call measures, differentiates and updates, and nothing is pending.
+
+Letters: B examples a step, T tokens, K label positions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prgec.contract.arrays import FloatArray, IntArray, State
+from prgec.contract.engine import optimizer_names, state_names
+from prgec.contract.names import (
+    EVALUATE_INPUTS,
+    EVALUATE_METHOD,
+    FORWARD_METHOD,
+    GRADIENT_INPUTS,
+    HIDDEN_INPUT,
+    TARGETS_INPUT,
+)
+from prgec.engines.executorch.program import LoadMethod, Program
+from prgec.engines.executorch.runtime import float_scalar, int_tensors
+from prgec.errors import InternalError
+
+
+class GradientProgram(Program):
+    """A program whose manifest says `method: exact` or `shortcut` (contract 2).
+
+    It evaluates with a method of its own, which is loaded first: who only evaluates never pays for the gradients.
+    """
+
+    next_tokens_inputs = tuple(name for name in EVALUATE_INPUTS if name != TARGETS_INPUT)
+
+    def _bind_state(self, load_method: LoadMethod) -> None:
+        hidden = [HIDDEN_INPUT] * (self.manifest.prefix == "method")
+        self._evaluate = load_method(EVALUATE_METHOD, (*EVALUATE_INPUTS, *hidden))
+        self._state = {name: self._attribute(self._evaluate, name) for name in state_names(self.manifest)}
+        self._load_forward = functools.cache(lambda: load_method(FORWARD_METHOD, (*GRADIENT_INPUTS, *hidden)))
+
+    def train(
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """Take one training step.
+
+        Args:
+            tokens_BT: i64[B, T], B different rows.
+            label_pos_BK: i64[B, K].
+            targets_BK: i64[B, K], -100 to ignore.
+            lr: Learning rate of this step.
+
+        Returns:
+            The losses f32[B] of the state before the step, and what became of the gradient f32[4]: its scale, 0 where
+            it was not finite and changed nothing, its norm, and the corrections of running means.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        inputs = [*int_tensors(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
+        inputs += self._hidden(tokens_BT, label_pos_BK)
+        loss_B, factors = self._execute(self._load_forward(), inputs)
+        return loss_B.numpy().copy(), factors.numpy().copy()
+
+    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+        """Return the loss of every row under the present state: f32[B]; rows are B different texts.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        inputs = [*int_tensors(tokens_NT, label_pos_NK, targets_NK), *self._hidden(tokens_NT, label_pos_NK)]
+        (loss_B,) = self._execute(self._evaluate, inputs)
+        result: FloatArray = loss_B.numpy()
+        return result
+
+    def forward(self, *arguments: Any, **named: Any) -> FloatArray:
+        """Nothing to call: this program trains by `train`.
+
+        Raises:
+            InternalError: Always.
+        """
+        raise InternalError("a program that computes gradients was asked for measured losses")
+
+    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+        """Nothing is ever pending.
+
+        Raises:
+            InternalError: Always.
+        """
+        raise InternalError("a program that computes gradients has no update to apply")
+
+    def read_optimizer(self) -> State:
+        """Return copies of the optimiser's state by name."""
+        return {name: tensor.numpy().copy() for name, tensor in self._optimizer().items()}
+
+    def write_optimizer(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the optimiser's state; nothing is written if any name or shape is wrong.
+
+        Raises:
+            ProgramError: If names or shapes differ from the program's.
+        """
+        self._overwrite(self._optimizer(), state)
+
+    def _optimizer(self) -> Mapping[str, Any]:
+        forward = self._load_forward()
+        return {name: self._attribute(forward, name) for name in optimizer_names(self.manifest)}
+
+    def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
+        return int_tensors(tokens_NT, label_pos_NK)
