@@ -74,18 +74,8 @@ class EagerProgram:
         return loss
 
     @torch.no_grad()
-    def forward(
-        self,
-        tokens_NT: IntArray,
-        label_pos_NK: IntArray,
-        targets_NK: IntArray,
-        g_q: FloatArray,
-        lr: float,
-        eps: float,
-        seed: int,
-        step: int,
-    ) -> FloatArray:
-        """Return the loss of every row under the present weights: f32[N]; the last five inputs mean nothing here."""
+    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+        """Return the loss of every row under the present weights: f32[N]."""
         loss_N: Tensor = self._loss(*map(torch.from_numpy, (tokens_NT, label_pos_NK, targets_NK)))
         result: FloatArray = loss_N.numpy()
         return result
