@@ -175,8 +175,11 @@ def unpack_records(data: bytes, q: int) -> Iterator[tuple[Record, int]]:
 
 
 def _is_applicable(record: Record) -> bool:
-    # Drivers record no such step; applying one would ruin every weight.
-    return not isinstance(record, StepRecord) or (math.isfinite(record.lr) and bool(np.isfinite(record.g).all()))
+    # Drivers record no other step; applying one would ruin every weight. One that perturbed nothing has a norm there,
+    # which nobody applies.
+    if not isinstance(record, StepRecord):
+        return True
+    return math.isfinite(record.lr) and (record.eps == 0 or bool(np.isfinite(record.g).all()))
 
 
 def _unpack_body(kind: int, body: bytes, q: int) -> Record:

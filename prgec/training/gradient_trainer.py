@@ -27,7 +27,7 @@ class GradientStep(StepResult):
     """What one step measured and did.
 
     Attributes:
-        norm: Length of the gradient over all sites; not finite where the step changed nothing.
+        norm: Length of the gradient over all sites; NaN where it was not finite and the step changed nothing.
     """
 
     norm: float
@@ -87,7 +87,9 @@ class GradientTrainer:
         self.step_number += 1
         with np.errstate(invalid="ignore"):  # what is not finite is judged below
             loss = float(ordered_mean(loss_B.astype(np.float64)))
-        result = GradientStep(self.step_number, loss, lr, float(factors[1]))
+        # Of what is no number there is one only, so that equal runs leave equal bytes.
+        norm = float(factors[1]) if np.isfinite(factors[1]) else math.nan
+        result = GradientStep(self.step_number, loss, lr, norm)
         if not (math.isfinite(loss) and math.isfinite(result.norm)) and self._limits.not_finite != SKIP:
             raise NumericsError(
                 f"the gradient of step {self.step_number} is not finite; training stopped, state kept",

@@ -33,18 +33,27 @@ std::string intervention(const Record& record, Estimator& estimator) {
   return is_same ? "" : is_zero ? ", \"limited\": \"skipped\"" : ", \"limited\": \"clipped\"";
 }
 
-std::string line_of(const Record& record, Estimator& estimator) {
-  const std::string head = "{\"step\": " + std::to_string(record.step);
-  if (record.kind == RecordKind::Evaluation) {
-    return head + ", \"eval_loss\": " + text(record.loss) + ", \"eval_accuracy\": " + text(record.accuracy) + "}\n";
+// What a step applied: coefficients, or, where it perturbed nothing, its own gradient.
+std::string move_of(const Record& record, Estimator& estimator) {
+  if (record.eps == 0) {
+    const float norm = record.g[0];
+    return "\"grad_norm\": " + text(norm) + (std::isfinite(norm) ? "" : ", \"limited\": \"skipped\"");
   }
   std::string g;
   for (const float value : record.g) {
     g += (g.empty() ? "" : ", ") + text(value);
   }
+  return "\"g\": [" + g + "]" + intervention(record, estimator);
+}
+
+std::string line_of(const Record& record, Estimator& estimator) {
+  const std::string head = "{\"step\": " + std::to_string(record.step);
+  if (record.kind == RecordKind::Evaluation) {
+    return head + ", \"eval_loss\": " + text(record.loss) + ", \"eval_accuracy\": " + text(record.accuracy) + "}\n";
+  }
   const double loss = ordered_mean(record.losses.data(), record.losses.size());
-  return head + ", \"loss\": " + text(loss) + ", \"lr\": " + text(record.lr) + ", \"g\": [" + g + "]" +
-      intervention(record, estimator) + "}\n";
+  return head + ", \"loss\": " + text(loss) + ", \"lr\": " + text(record.lr) + ", " + move_of(record, estimator) +
+      "}\n";
 }
 
 } // namespace
@@ -54,7 +63,7 @@ Error write_metrics(const std::string& journal, const std::string& path) {
   PRGE_TRY(reader.error());
   AtomicFile file(path);
   PRGE_TRY(file.open());
-  // The journal is this run's own, so its estimator has a name that is known.
+  // The journal is this run's own: its estimator has a name that is known, or it is an optimiser's, which needs none.
   Estimator estimator(estimator_named((*reader)->header().estimator).value_or(EstimatorKind::Plain));
   for (Record record; (*reader)->next(record);) {
     if (record.kind != RecordKind::State) {

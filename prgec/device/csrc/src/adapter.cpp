@@ -18,25 +18,32 @@ constexpr int64_t kChunk = 1024;
 // A header takes a hundred bytes a site; parsed, anything takes many times its length.
 constexpr uint64_t kMaxHeaderBytes = 4 << 20;
 
-std::vector<const SiteState*> sorted_sites(const Program& program) {
-  std::vector<const SiteState*> sites;
-  for (const SiteState& site : program.sites()) {
-    sites.push_back(&site);
+using Tensors = std::vector<const StateTensor*>;
+
+// In the order of the manifest.
+Tensors tensors_of(const Program& program, bool with_optimizer) {
+  Tensors tensors;
+  for (const StateTensor& site : program.sites()) {
+    tensors.push_back(&site);
   }
-  std::sort(sites.begin(), sites.end(), [](auto* left, auto* right) { return left->name < right->name; });
-  return sites;
+  if (with_optimizer) {
+    for (const StateTensor& each : program.optimizer()) {
+      tensors.push_back(&each);
+    }
+  }
+  return tensors;
 }
 
-std::string header_of(const Program& program, const std::vector<const SiteState*>& sites) {
+std::string header_of(const Program& program, const Tensors& tensors) {
   std::string header = "{\"__metadata__\":" + program.manifest().adapter_metadata(true);
   int64_t end = 0;
-  for (const SiteState* site : sites) {
+  for (const StateTensor* each : tensors) {
     const int64_t start = end;
-    end += site->numel() * 4;
+    end += each->numel() * 4;
     header += ',';
-    append_quoted(header, site->name);
-    header += ":{\"dtype\":\"F32\",\"shape\":[" + std::to_string(site->rank) + "," + std::to_string(site->out) +
-        "],\"data_offsets\":[" + std::to_string(start) + "," + std::to_string(end) + "]}";
+    append_quoted(header, each->name);
+    header += ":{\"dtype\":\"F32\",\"shape\":" + each->shape_text(",") + ",\"data_offsets\":[" + std::to_string(start) +
+        "," + std::to_string(end) + "]}";
   }
   header += '}';
   header.resize((header.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
@@ -60,87 +67,122 @@ Error check_metadata(const std::string& path, const Json& found, const Manifest&
   return Error::Ok;
 }
 
-// Finds the values of a site in the file's data.
+bool is_shape(const std::vector<Json>& found, const std::vector<int64_t>& expected) {
+  bool is_equal = found.size() == expected.size();
+  for (size_t i = 0; is_equal && i < expected.size(); ++i) {
+    int64_t size = 0;
+    is_equal = found[i].integer(expected[i], expected[i], size);
+  }
+  return is_equal;
+}
+
+// Finds the values of a tensor in the file's data.
 Result<const uint8_t*> find_values(
-    const std::string& path, const Json& header, const SiteState& site, const uint8_t* data, int64_t size) {
-  const Json& entry = header[site.name];
-  const auto &shape = entry["shape"].items, &offsets = entry["data_offsets"].items;
-  int64_t rank = 0, out = 0, start = 0, end = 0;
-  const bool is_fit = entry["dtype"].text == "F32" && shape.size() == 2 && offsets.size() == 2 &&
-      shape[0].integer(site.rank, site.rank, rank) && shape[1].integer(site.out, site.out, out) &&
-      offsets[0].integer(0, size, start) && offsets[1].integer(start, size, end) && end - start == site.numel() * 4;
+    const std::string& path, const Json& header, const StateTensor& wanted, const uint8_t* data, int64_t size) {
+  const Json& entry = header[wanted.name];
+  const auto& offsets = entry["data_offsets"].items;
+  int64_t start = 0, end = 0;
+  const bool is_fit = entry["dtype"].text == "F32" && is_shape(entry["shape"].items, wanted.shape) &&
+      offsets.size() == 2 && offsets[0].integer(0, size, start) && offsets[1].integer(start, size, end) &&
+      end - start == wanted.numel() * 4;
   if (!is_fit) {
-    return unfit(path, "is missing or of another shape", site.name);
+    return unfit(path, "is missing or of another shape", wanted.name);
   }
   for (int64_t at = start; at < end; at += 4) {
     float value;
     std::memcpy(&value, data + at, sizeof(value));
     if (!std::isfinite(value)) {
-      return unfit(path, "holds values that are not finite", site.name);
+      return unfit(path, "holds values that are not finite", wanted.name);
     }
   }
   return data + start;
 }
 
-} // namespace
-
-Error save_adapter(const std::string& path, const Program& program) {
-  const auto sites = sorted_sites(program);
-  const std::string header = header_of(program, sites);
+Error save(const std::string& path, const Program& program, bool with_optimizer) {
+  Tensors tensors = tensors_of(program, with_optimizer);
+  std::sort(tensors.begin(), tensors.end(), [](auto* left, auto* right) { return left->name < right->name; });
+  const std::string header = header_of(program, tensors);
   const uint64_t header_bytes = header.size();
   AtomicFile file(path);
   PRGE_TRY(file.open());
   PRGE_TRY(file.write(&header_bytes, sizeof(header_bytes)));
   PRGE_TRY(file.write(header.data(), header.size()));
   float chunk[kChunk];
-  for (const SiteState* site : sites) {
-    for (int64_t at = 0; at < site->numel(); at += kChunk) {
-      const int64_t count = std::min(kChunk, site->numel() - at);
-      site->master(at, count, chunk);
+  for (const StateTensor* each : tensors) {
+    for (int64_t at = 0; at < each->numel(); at += kChunk) {
+      const int64_t count = std::min(kChunk, each->numel() - at);
+      each->master(at, count, chunk);
       PRGE_TRY(file.write(chunk, static_cast<size_t>(count) * sizeof(float)));
     }
   }
   return file.commit();
 }
 
-Error load_adapter(const std::string& path, const Program& program) {
+// Finds header and data of a safetensors file.
+Error parse(const std::string& path, const MappedFile& file, Json& header, const uint8_t*& data, int64_t& size) {
+  uint64_t header_bytes = 0;
+  if (file.size() >= 8) {
+    std::memcpy(&header_bytes, file.data(), 8);
+  }
+  const auto* text = reinterpret_cast<const char*>(file.data()) + 8;
+  if (file.size() < 8 || header_bytes > std::min<uint64_t>(file.size() - 8, kMaxHeaderBytes) ||
+      !Json::parse(std::string_view(text, header_bytes), header)) {
+    return fail(Error::InvalidExternalData, "not an adapter (%s)", path.c_str());
+  }
+  data = file.data() + 8 + header_bytes;
+  size = static_cast<int64_t>(file.size() - 8 - header_bytes);
+  return Error::Ok;
+}
+
+Error load(const std::string& path, const Program& program, bool with_optimizer) {
   auto file = MappedFile::open(path);
   if (!file.ok()) {
     return file.error();
   }
-  const uint8_t* bytes = (*file)->data();
-  const uint64_t size = (*file)->size();
-  uint64_t header_bytes = 0;
   Json header;
-  if (size >= 8) {
-    std::memcpy(&header_bytes, bytes, 8);
-  }
-  if (size < 8 || header_bytes > std::min(size - 8, kMaxHeaderBytes) ||
-      !Json::parse(std::string_view(reinterpret_cast<const char*>(bytes) + 8, header_bytes), header)) {
-    return fail(Error::InvalidExternalData, "not an adapter (%s)", path.c_str());
-  }
+  const uint8_t* data = nullptr;
+  int64_t size = 0;
+  PRGE_TRY(parse(path, **file, header, data, size));
   PRGE_TRY(check_metadata(path, header["__metadata__"], program.manifest()));
   if (program.manifest().returns_state) {
     return fail(
         Error::InvalidArgument, "the program keeps its state on the device; no adapter can be put into it (%s)",
         path.c_str());
   }
+  const Tensors tensors = tensors_of(program, with_optimizer);
   std::vector<const uint8_t*> values;
-  for (const SiteState& site : program.sites()) {
-    const auto found =
-        find_values(path, header, site, bytes + 8 + header_bytes, static_cast<int64_t>(size - 8 - header_bytes));
+  for (const StateTensor* each : tensors) {
+    const auto found = find_values(path, header, *each, data, size);
     if (!found.ok()) {
       return found.error();
     }
     values.push_back(*found);
   }
   for (size_t i = 0; i < values.size(); ++i) {
-    const SiteState& site = program.sites()[i];
-    for (int64_t copy = 0; copy < site.copies; ++copy) {
-      std::memcpy(site.data + copy * site.numel(), values[i], static_cast<size_t>(site.numel()) * sizeof(float));
+    const StateTensor& to = *tensors[i];
+    for (int64_t copy = 0; copy < to.copies; ++copy) {
+      std::memcpy(to.data + copy * to.numel(), values[i], static_cast<size_t>(to.numel()) * sizeof(float));
     }
   }
   return Error::Ok;
+}
+
+} // namespace
+
+Error save_adapter(const std::string& path, const Program& program) {
+  return save(path, program, false);
+}
+
+Error load_adapter(const std::string& path, const Program& program) {
+  return load(path, program, false);
+}
+
+Error save_snapshot(const std::string& path, const Program& program) {
+  return save(path, program, true);
+}
+
+Error load_snapshot_file(const std::string& path, const Program& program) {
+  return load(path, program, true);
 }
 
 } // namespace prge

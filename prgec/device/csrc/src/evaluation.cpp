@@ -31,7 +31,7 @@ Evaluation summary(const Rows& rows, const std::vector<double>& losses) {
 Result<Evaluation> Trainer::evaluate(const Rows& rows) {
   Impl& t = *impl_;
   PRGE_TRY(t.check_fit(rows));
-  PRGE_TRY(t.method.flush());
+  PRGE_TRY(t.method->flush());
   if (t.journal.is_open() && t.steps_done == t.settings.steps) {
     PRGE_TRY(t.record_state()); // the result comes before its score
   }
@@ -80,7 +80,7 @@ Error Trainer::Impl::score(const Rows& data, std::vector<double>& losses) {
     }
     batch.resize(distinct, batch.back());
     fill(batch);
-    const auto found = method.losses();
+    const auto found = method->losses();
     PRGE_TRY(found.error());
     for (size_t n = 0; n < count; ++n) {
       losses[order[first + n]] = (*found)[n];

@@ -17,11 +17,12 @@ uint32_t word(const uint8_t* data) {
   return value;
 }
 
-// Drivers record no step with other numbers; applying one would ruin every weight.
+// Drivers record no step with other numbers; applying one would ruin every weight. A step that perturbed nothing has a
+// norm there, which nobody applies.
 bool is_applicable(const Record& record) {
   const auto is_finite = [](float value) { return std::isfinite(value); };
   return record.kind != RecordKind::Step ||
-      (std::isfinite(record.lr) && std::all_of(record.g.begin(), record.g.end(), is_finite));
+      (std::isfinite(record.lr) && (record.eps == 0 || std::all_of(record.g.begin(), record.g.end(), is_finite)));
 }
 
 } // namespace

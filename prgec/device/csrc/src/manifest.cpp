@@ -23,13 +23,24 @@ std::string text_or(const Json& value, const char* missing) {
   return value.kind == Json::Kind::Null ? missing : value.text;
 }
 
+Error read_method(const Json& json, Manifest& out) {
+  const std::string method = text_or(json["method"], "prge");
+  if (method != "prge" && method != "exact" && method != "shortcut") {
+    return damaged("method");
+  }
+  out.has_gradients = method != "prge";
+  out.optimizer = json["optimizer"].text;
+  const bool is_known = out.optimizer == "norm" || out.optimizer == "momentum" || out.optimizer == "adamw";
+  return is_known == out.has_gradients ? Error::Ok : damaged("optimizer");
+}
+
 Error read_sizes(const Json& json, Manifest& out) {
   const struct {
     const char* name;
     int64_t low, high;
     int64_t* field;
   } sizes[] = {
-      {"q", 1, 1 << 16, &out.q},
+      {"q", 1, out.has_gradients ? 1 : 1 << 16, &out.q},
       {"batch_size", 1, kMaxSize, &out.batch_size},
       {"seq_len", 1, kMaxSize, &out.seq_len},
       {"num_labels", 1, kMaxSize, &out.num_labels},
@@ -60,12 +71,12 @@ Error read_choices(const Json& json, Manifest& out) {
   }
   out.is_dynamic = dynamic.kind == Json::Kind::True;
   const std::string& state = json["state"].text;
-  if (state != "seeded" && state != "dual") {
+  if (state != "seeded" && (state != "dual" || out.has_gradients)) {
     return damaged("state");
   }
   out.is_dual = state == "dual";
   const std::string access = text_or(json["state_access"], "buffers");
-  if ((access != "buffers" && access != "outputs") || (access == "outputs" && out.is_dual)) {
+  if (access != "buffers" && (access != "outputs" || out.is_dual || out.has_gradients)) {
     return damaged("state_access");
   }
   out.returns_state = access == "outputs";
@@ -105,6 +116,7 @@ Result<Manifest> Manifest::parse(std::string_view text) {
     return fail(Error::InvalidProgram, "the program's manifest is not valid JSON: compile it again");
   }
   Manifest out;
+  PRGE_TRY(read_method(json, out));
   PRGE_TRY(read_sizes(json, out));
   PRGE_TRY(read_choices(json, out));
   PRGE_TRY(read_sites(json, out));

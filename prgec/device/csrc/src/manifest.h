@@ -11,7 +11,9 @@
 
 namespace prge {
 
+// Of programs that train by measured losses, and of those that compute their own gradients.
 constexpr int64_t kContractVersion = 1;
+constexpr int64_t kGradientContractVersion = 2;
 constexpr int64_t kIgnoreTarget = -100;
 
 struct Site {
@@ -30,7 +32,7 @@ struct Manifest {
   static Result<Manifest> parse(std::string_view text);
 
   int64_t num_rows() const {
-    return 2 * q * batch_size;
+    return has_gradients ? batch_size : 2 * q * batch_size;
   }
   // Different rows one evaluation call can hold.
   int64_t num_distinct_rows() const {
@@ -45,10 +47,13 @@ struct Manifest {
   int64_t pad_token_id = 0;
   bool is_dynamic = false;
   bool is_dual = false;
+  // It computes gradients, and updates itself in the same call.
+  bool has_gradients = false;
   // The state is no buffer of the program: forward returns it behind the losses, and there is no apply.
   bool returns_state = false;
   Prefix prefix = Prefix::None;
   std::string model, backend, base_sha256;
+  std::string optimizer; // norm, momentum or adamw where there are gradients; else empty
   std::string data_sha256; // of the file of weights beside the program; empty without one
   std::string alpha, a_seed; // as Python prints them
   std::vector<Site> sites;

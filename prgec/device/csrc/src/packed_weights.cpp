@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <string>
 
 #include "checksum.h"
 #include "fail.h"
@@ -20,12 +21,15 @@ constexpr size_t kMaxPath = 255;
 // Beyond the size of the program: layouts pad rows, and each weight begins on a page.
 constexpr uint64_t kSpareBytes = uint64_t{64} << 20;
 
-// What a seal says of a file.
+// What a seal says of a file: its size, which is quickly known, and its checksum.
+std::string head_of(const MappedFile& file) {
+  return "prge-packed 1 " + std::to_string(file.size()) + " ";
+}
+
 std::string seal_of(const MappedFile& file) {
-  char line[64];
-  const uint32_t crc = crc32(file.data(), file.size());
-  snprintf(line, sizeof(line), "prge-packed 1 %zu %08x\n", file.size(), crc);
-  return line;
+  char digits[16];
+  snprintf(digits, sizeof(digits), "%08x\n", crc32(file.data(), file.size()));
+  return head_of(file) + digits;
 }
 
 // Whoever writes to the folder decides what XNNPACK computes with.
@@ -97,10 +101,12 @@ Error PackedWeights::try_seal() {
   std::string found;
   PRGE_TRY(seal_.read(found));
   auto file = MappedFile::open(path_);
-  if (!found.empty() || !file.ok()) {
-    return Error::Ok; // sealed before, or nothing was worth packing
+  if (!file.ok() || found.rfind(head_of(**file), 0) == 0) {
+    return Error::Ok; // nothing was worth packing, or it was sealed before
   }
+  // A method that was loaded later may have brought weights of its own.
   const std::string line = seal_of(**file);
+  PRGE_TRY(seal_.truncate(0));
   PRGE_TRY(seal_.write(line.data(), line.size()));
   return seal_.sync();
 }

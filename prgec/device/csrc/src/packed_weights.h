@@ -20,7 +20,7 @@ class PackedWeights {
   // Prepares the file for a program: whole and sealed, or not there yet. Where there can be none, memory must do, and
   // `warn` hears why. `base` stands for the weights, which are too many to be hashed.
   void open(const std::string& folder, const std::string& program, const std::string& base);
-  // Once XNNPACK has packed everything.
+  // Once XNNPACK has packed everything, or more.
   void seal();
 
   // Of the file; empty where memory must do.

@@ -1,6 +1,5 @@
 #include "program.h"
 
-#include <cstring>
 #include <utility>
 
 #include "fail.h"
@@ -55,60 +54,87 @@ Error Program::load(const std::string& data_path) {
       : fail(Error::InvalidProgram, "the program is damaged (%s): %s", path_.c_str(), to_string(error));
 }
 
-Error Program::load_method(const char* name) {
+Error Program::load_method(const char* name, size_t num_inputs) {
   executorch::runtime::BackendOptions<2> options;
   executorch::runtime::LoadBackendOptionsMap map;
-  if (!packed_.path().empty()) {
+  if (manifest_.backend == "xnnpack") {
+    // Methods share what is packed of a weight, in memory or in the file.
     PRGE_TRY(options.set_option("weight_cache_enabled", true));
-    PRGE_TRY(options.set_option("packed_cache_path", packed_.path().c_str()));
+    if (!packed_.path().empty()) {
+      PRGE_TRY(options.set_option("packed_cache_path", packed_.path().c_str()));
+    }
     PRGE_TRY(map.set_options("XnnpackBackend", options.view()));
   }
-  return methods_->load_method(name, nullptr, nullptr, &map);
-}
-
-Error Program::load_methods() {
-  const bool has_prefix = manifest_.prefix == Prefix::Method;
-  const std::pair<const char*, size_t> methods[] = {{"forward", has_prefix ? 9 : 8}, {"apply", 4}, {"prefix", 1}};
-  for (const auto& [name, num_inputs] : methods) {
-    if ((std::strcmp(name, "prefix") == 0 && !has_prefix) ||
-        (std::strcmp(name, "apply") == 0 && manifest_.returns_state)) {
-      continue;
-    }
-    if (const Error error = load_method(name); error != Error::Ok) {
-      return fail(
-          Error::InvalidProgram, "cannot load method %s (%s): %s. Hint: it was compiled for backend %s", name,
-          path_.c_str(), to_string(error), manifest_.backend.c_str());
-    }
-    const auto meta = methods_->method_meta(name);
-    if (!meta.ok() || meta->num_inputs() != num_inputs) {
-      return fail(Error::InvalidProgram, "method %s does not follow the contract (%s)", name, path_.c_str());
-    }
+  if (const Error error = methods_->load_method(name, nullptr, nullptr, &map); error != Error::Ok) {
+    return fail(
+        Error::InvalidProgram, "cannot load method %s (%s): %s. Hint: it was compiled for backend %s", name,
+        path_.c_str(), to_string(error), manifest_.backend.c_str());
+  }
+  const auto meta = methods_->method_meta(name);
+  if (!meta.ok() || meta->num_inputs() != num_inputs) {
+    return fail(Error::InvalidProgram, "method %s does not follow the contract (%s)", name, path_.c_str());
   }
   return Error::Ok;
 }
 
+Error Program::load_methods() {
+  if (manifest_.has_gradients) {
+    return load_method("forward", 4);
+  }
+  const bool has_prefix = manifest_.prefix == Prefix::Method;
+  PRGE_TRY(load_method("forward", has_prefix ? 9 : 8));
+  if (!manifest_.returns_state) {
+    PRGE_TRY(load_method("apply", 4));
+  }
+  return has_prefix ? load_method("prefix", 1) : Error::Ok;
+}
+
 Error Program::find_state() {
   for (const Site& site : manifest_.sites) {
-    SiteState state;
+    StateTensor state;
     state.name = site.state_name();
     state.copies = manifest_.is_dual ? 2 * manifest_.q : 1;
-    state.rank = manifest_.rank;
-    state.out = site.out_features;
+    state.shape = {manifest_.rank, site.out_features};
     if (manifest_.returns_state) {
       returned_.emplace_back(static_cast<size_t>(state.numel()), 0.0f);
       state.data = returned_.back().data();
-      sites_.push_back(std::move(state));
-      continue;
+    } else {
+      PRGE_TRY(bind(state));
     }
-    const auto tensor = methods_->attribute(state.name);
-    if (!tensor.ok() || tensor->scalar_type() != ScalarType::Float || tensor->numel() != state.copies * state.numel()) {
-      return fail(
-          Error::InvalidProgram, "the program has no state %s as its manifest says (%s)", state.name.c_str(),
-          path_.c_str());
-    }
-    state.data = tensor->mutable_data_ptr<float>();
     sites_.push_back(std::move(state));
   }
+  return manifest_.has_gradients ? find_optimizer() : Error::Ok;
+}
+
+Error Program::find_optimizer() {
+  std::vector<const char*> suffixes;
+  if (manifest_.optimizer != "norm") {
+    suffixes.push_back("_mean");
+  }
+  if (manifest_.optimizer == "adamw") {
+    suffixes.push_back("_square");
+  }
+  optimizer_.push_back({"prge_optimizer", nullptr, 1, {kNumFactors}});
+  for (const StateTensor& site : sites_) {
+    for (const char* suffix : suffixes) {
+      optimizer_.push_back({site.name + suffix, nullptr, 1, site.shape});
+    }
+  }
+  for (StateTensor& state : optimizer_) {
+    PRGE_TRY(bind(state));
+  }
+  return Error::Ok;
+}
+
+// Gives it its place in the program.
+Error Program::bind(StateTensor& state) {
+  const auto tensor = methods_->attribute(state.name);
+  if (!tensor.ok() || tensor->scalar_type() != ScalarType::Float || tensor->numel() != state.copies * state.numel()) {
+    return fail(
+        Error::InvalidProgram, "the program has no state %s as its manifest says (%s)", state.name.c_str(),
+        path_.c_str());
+  }
+  state.data = tensor->mutable_data_ptr<float>();
   return Error::Ok;
 }
 

@@ -17,21 +17,26 @@
 
 namespace prge {
 
-// The trainable buffer of one site: f32[copies, rank, out]; one copy, or 2q in dual state. Alive and writable, or,
-// where the manifest says that forward returns it, what the last call returned.
-struct SiteState {
+// One tensor of what training changes: the trainable buffer of a site, f32[copies, rank, out], or a part of an
+// optimiser's state. One copy, or 2q in dual state. Alive and writable, or, where the manifest says that forward
+// returns it, what the last call returned.
+struct StateTensor {
   std::string name;
   float* data = nullptr;
-  int64_t copies = 1, rank = 0, out = 0;
+  int64_t copies = 1;
+  std::vector<int64_t> shape; // of a copy
 
-  int64_t numel() const {
-    return rank * out;
-  }
+  int64_t numel() const;
+  // As JSON and Python write it, with `between` the sizes.
+  std::string shape_text(const char* between) const;
   // Master of the copies from element `first`: their mean, summed in order.
   void master(int64_t first, int64_t count, float* to) const;
 };
 
-// A copy of the trainable buffers, site by site.
+// What became of a gradient, and the first part of an optimiser's state: four numbers each.
+constexpr int64_t kNumFactors = 4;
+
+// A copy of the trainable buffers, site by site, and of an optimiser's state.
 using State = std::vector<std::vector<float>>;
 
 class Program {
@@ -50,8 +55,12 @@ class Program {
     return tokenizer_sha256_;
   }
   // In the order of the manifest.
-  const std::vector<SiteState>& sites() const {
+  const std::vector<StateTensor>& sites() const {
     return sites_;
+  }
+  // What an optimiser keeps beside them, with what all sites share in front; empty where the host makes the steps.
+  const std::vector<StateTensor>& optimizer() const {
+    return optimizer_;
   }
 
   // Places num_rows() rows into the inputs of the next forward, padded as the program wants them.
@@ -61,6 +70,12 @@ class Program {
   Result<const float*> forward(const Inputs& inputs);
   // Runs apply, which changes the state and looks at no row.
   Error apply(const Inputs& inputs);
+  // Runs forward of a program with gradients on those rows, which trains on them. Returns the losses before the step,
+  // and what became of the gradient: its scale, 0 where it was not finite and changed nothing, its norm, and the
+  // corrections of running means.
+  Result<const float*> train(float lr, std::vector<float>& factors);
+  // Returns the losses of those rows and changes nothing. Loads the method when it is first needed.
+  Result<const float*> evaluate();
 
   // Of programs that are not dual.
   State state() const;
@@ -74,9 +89,13 @@ class Program {
   Error load(const std::string& data_path);
   Error read_constants();
   Error load_methods();
-  Error load_method(const char* name);
+  Error load_method(const char* name, size_t num_inputs);
   Error find_state();
+  Error find_optimizer();
+  Error bind(StateTensor& state);
   void allocate();
+  Inputs row_inputs();
+  Error keep_losses(const std::vector<executorch::runtime::EValue>& outputs, const char* method, size_t num_outputs);
   Error keep_state(const std::vector<executorch::runtime::EValue>& outputs);
   Result<std::vector<executorch::runtime::EValue>> execute(const char* method, const Inputs& inputs);
   Error run_prefix();
@@ -86,7 +105,8 @@ class Program {
   Manifest manifest_;
   Digest tokenizer_sha256_ = {};
   std::unique_ptr<Methods> methods_;
-  std::vector<SiteState> sites_;
+  std::vector<StateTensor> sites_, optimizer_;
+  bool can_evaluate_ = false;
   // What forward returned of the state, site by site; empty where the state is in buffers.
   State returned_;
 

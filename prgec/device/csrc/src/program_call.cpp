@@ -66,11 +66,16 @@ Result<std::vector<EValue>> Program::execute(const char* method, const Inputs& i
   return outputs;
 }
 
-Result<const float*> Program::forward(const Inputs& inputs) {
+Program::Inputs Program::row_inputs() {
   const Manifest& m = manifest_;
-  Inputs all = {
+  return {
       ints(tokens_, m.num_rows(), num_tokens_), ints(label_pos_, m.num_rows(), m.num_labels),
       ints(targets_, m.num_rows(), m.num_labels)};
+}
+
+Result<const float*> Program::forward(const Inputs& inputs) {
+  const Manifest& m = manifest_;
+  Inputs all = row_inputs();
   all.insert(all.end(), inputs.begin(), inputs.end());
   if (m.prefix == Prefix::Method) {
     PRGE_TRY(run_prefix());
@@ -80,18 +85,49 @@ Result<const float*> Program::forward(const Inputs& inputs) {
   }
   const auto outputs = execute("forward", all);
   PRGE_TRY(outputs.error());
-  if (outputs->empty() || !is_floats((*outputs)[0], m.num_rows())) {
-    return fail(Error::InvalidProgram, "forward does not return one f32 loss a row (%s)", path_.c_str());
-  }
-  copy_floats((*outputs)[0], losses_);
+  PRGE_TRY(keep_losses(*outputs, "forward", 1 + returned_.size()));
   PRGE_TRY(keep_state(*outputs));
   return static_cast<const float*>(losses_.data());
 }
 
-Error Program::keep_state(const std::vector<EValue>& outputs) {
-  if (outputs.size() != 1 + returned_.size()) {
-    return fail(Error::InvalidProgram, "forward does not return what its manifest says (%s)", path_.c_str());
+Result<const float*> Program::train(float lr, std::vector<float>& factors) {
+  Inputs inputs = row_inputs();
+  inputs.push_back(from_blob(&lr, {}, ScalarType::Float));
+  const auto outputs = execute("forward", inputs);
+  PRGE_TRY(outputs.error());
+  PRGE_TRY(keep_losses(*outputs, "forward", 2));
+  if (!is_floats((*outputs)[1], kNumFactors)) {
+    return fail(Error::InvalidProgram, "forward does not say what became of the gradient (%s)", path_.c_str());
   }
+  factors.resize(kNumFactors);
+  copy_floats((*outputs)[1], factors);
+  return static_cast<const float*>(losses_.data());
+}
+
+Result<const float*> Program::evaluate() {
+  if (!can_evaluate_) {
+    PRGE_TRY(load_method("evaluate", 3));
+    packed_.seal();
+    can_evaluate_ = true;
+  }
+  const auto outputs = execute("evaluate", row_inputs());
+  PRGE_TRY(outputs.error());
+  PRGE_TRY(keep_losses(*outputs, "evaluate", 1));
+  return static_cast<const float*>(losses_.data());
+}
+
+// What a method returns first is the loss of every row.
+Error Program::keep_losses(const std::vector<EValue>& outputs, const char* method, size_t num_outputs) {
+  if (outputs.size() != num_outputs || !is_floats(outputs[0], manifest_.num_rows())) {
+    return fail(
+        Error::InvalidProgram, "%s does not return one f32 loss a row and what its manifest says (%s)", method,
+        path_.c_str());
+  }
+  copy_floats(outputs[0], losses_);
+  return Error::Ok;
+}
+
+Error Program::keep_state(const std::vector<EValue>& outputs) {
   for (size_t i = 0; i < returned_.size(); ++i) {
     if (!is_floats(outputs[i + 1], sites_[i].numel())) {
       return fail(

@@ -29,8 +29,12 @@ Error Program::read_constants() {
   };
   auto version = constant(kVersion);
   PRGE_TRY(version.error());
-  if (!version->isInt() || version->toInt() != kContractVersion) {
-    return fail(Error::InvalidProgram, "the program speaks another contract version (%s)", path_.c_str());
+  const int64_t spoken = version->isInt() ? version->toInt() : 0;
+  if (spoken != kContractVersion && spoken != kGradientContractVersion) {
+    return fail(
+        Error::InvalidProgram, "the program speaks contract version %lld; this driver speaks %lld and %lld (%s)",
+        static_cast<long long>(spoken), static_cast<long long>(kContractVersion),
+        static_cast<long long>(kGradientContractVersion), path_.c_str());
   }
   auto text = constant(kManifest);
   PRGE_TRY(text.error());

@@ -37,6 +37,19 @@ const char* difference(const JournalHeader& a, const JournalHeader& b) {
   return nullptr;
 }
 
+// Length of a journal up to the state after `step` steps; before the first step for 0.
+uint64_t length_until(JournalReader& reader, uint64_t step) {
+  uint64_t length = kJournalHeaderBytes;
+  Record record;
+  for (reader.rewind(); reader.next(record) && (step != 0 || record.kind != RecordKind::Step);) {
+    length = reader.place();
+    if (step != 0 && record.kind == RecordKind::State && record.step == step) {
+      break;
+    }
+  }
+  return length;
+}
+
 } // namespace
 
 Result<uint64_t> Trainer::resume(const Rows& rows, const std::string& folder) {
@@ -65,19 +78,22 @@ Result<uint64_t> Trainer::resume(const Rows& rows, const std::string& folder) {
 
 Result<uint64_t> Trainer::Impl::take_up(const std::string& path, JournalReader& reader) {
   const std::string partial = folder + kPartialJournal;
-  hear(reader);
-  const uint64_t good_bytes = reader.place();
-  if (path != partial && steps_done >= settings.steps) {
+  uint64_t done = 0;
+  for (reader.rewind(); reader.next(record);) {
+    done += record.kind == RecordKind::Step;
+  }
+  uint64_t good_bytes = reader.place();
+  if (path != partial && done >= settings.steps) {
     return fail(Error::InvalidArgument, "the run is complete: all its steps are done (%s)", folder.c_str());
   }
-  if (good_bytes != reader.size()) {
-    char line[128];
-    snprintf(
-        line, sizeof(line), "the last %llu bytes of the journal are damaged: going on after step %llu",
-        static_cast<unsigned long long>(reader.size() - good_bytes), static_cast<unsigned long long>(steps_done));
-    warn(line);
+  warn_of_damage(reader, good_bytes, done);
+  if (method->can_replay()) {
+    hear(reader, good_bytes);
+    PRGE_TRY(replay(reader, load_snapshot(reader), done));
+  } else {
+    good_bytes = back_to_snapshot(reader, done);
+    hear(reader, good_bytes);
   }
-  PRGE_TRY(replay(reader, load_snapshot(reader), steps_done));
   if (path != partial) {
     PRGE_TRY(rename_file(path, partial));
   }
@@ -85,14 +101,23 @@ Result<uint64_t> Trainer::Impl::take_up(const std::string& path, JournalReader& 
   return steps_done;
 }
 
-// Takes note of all good records, as if their steps had just been made.
-void Trainer::Impl::hear(JournalReader& reader) {
+void Trainer::Impl::warn_of_damage(const JournalReader& reader, uint64_t good_bytes, uint64_t done) const {
+  if (good_bytes != reader.size()) {
+    char line[128];
+    snprintf(
+        line, sizeof(line), "the last %llu bytes of the journal are damaged: going on after step %llu",
+        static_cast<unsigned long long>(reader.size() - good_bytes), static_cast<unsigned long long>(done));
+    warn(line);
+  }
+}
+
+void Trainer::Impl::hear(JournalReader& reader, uint64_t good_bytes) {
   steps_done = 0;
-  for (reader.rewind(); reader.next(record);) {
+  for (reader.rewind(); reader.place() < good_bytes && reader.next(record);) {
     if (record.kind == RecordKind::Step) {
       ++steps_done;
       divergence.hear(ordered_mean(record.losses.data(), record.losses.size()));
-      method.hear(record);
+      method->hear(record);
     }
     if (record.kind == RecordKind::Evaluation) {
       evaluated_at = record.step;
@@ -100,6 +125,31 @@ void Trainer::Impl::hear(JournalReader& reader) {
       state_at = record.step;
     }
   }
+}
+
+// Brings a program whose steps cannot be replayed to its last snapshot; returns the length of the journal up to there,
+// or up to its first step where there is none. The steps behind are taken again, and come out the same.
+uint64_t Trainer::Impl::back_to_snapshot(JournalReader& reader, uint64_t done) {
+  const auto start = program->state();
+  uint64_t step = 0;
+  if (is_file(folder + kSnapshot)) {
+    if (load_snapshot_file(folder + kSnapshot, *program) != Error::Ok) {
+      warn(last_error());
+    } else {
+      step = step_of(program->masters_sha256(), reader).value_or(0);
+    }
+    if (step == 0) {
+      program->set_state(start);
+    }
+  }
+  if (step < done) {
+    char line[96];
+    snprintf(
+        line, sizeof(line), "taking steps %llu to %llu again, from the last snapshot",
+        static_cast<unsigned long long>(step + 1), static_cast<unsigned long long>(done));
+    warn(line);
+  }
+  return length_until(reader, step);
 }
 
 // Loads the snapshot whose hash the journal has and returns its step; 0 where there is none. A snapshot that is damaged
@@ -150,7 +200,7 @@ Error Trainer::Impl::replay(JournalReader& reader, uint64_t first, uint64_t last
     if (record.kind != RecordKind::Step || record.step <= first || record.step > last) {
       continue;
     }
-    PRGE_TRY(method.replay(record));
+    PRGE_TRY(method->replay(record));
     if (record.step == checked && !(program->masters_sha256() == expected)) {
       return fail(
           Error::InvalidExternalData,
@@ -163,7 +213,7 @@ Error Trainer::Impl::replay(JournalReader& reader, uint64_t first, uint64_t last
 
 // Gives a run that diverged the best state it had.
 Error Trainer::Impl::go_back() {
-  if (manifest.is_dual || manifest.returns_state) {
+  if (!method->can_replay() || manifest.returns_state) {
     warn("this program's state cannot be replayed: kept the last one");
     return Error::Ok;
   }

@@ -45,18 +45,15 @@ JournalHeader Trainer::Impl::header_of(const Rows& data) const {
   header.seed = settings.seed;
   header.steps = settings.steps;
   header.lr = settings.lr;
-  header.eps = settings.eps;
   header.schedule = settings.schedule;
   if (settings.warmup != 0) {
     header.schedule += "+" + std::to_string(settings.warmup);
   }
-  header.estimator = settings.estimator;
   header.num_examples = data.num_examples();
   header.rows_crc = data.fingerprint();
   header.program = manifest.identity();
   header.start = program->masters_sha256();
-  header.max_g = settings.max_g;
-  header.policies = method.policies();
+  method->describe(header);
   return header;
 }
 
@@ -81,9 +78,9 @@ Error Trainer::snapshot() {
   if (t.manifest.is_dual || t.state_at == t.steps_done) {
     return Error::Ok;
   }
-  PRGE_TRY(t.method.flush());
+  PRGE_TRY(t.method->flush());
   PRGE_TRY(t.record_state());
-  return save_adapter(t.folder + kSnapshot, *t.program);
+  return save_snapshot(t.folder + kSnapshot, *t.program);
 }
 
 Error Trainer::finish() {
@@ -91,7 +88,7 @@ Error Trainer::finish() {
   if (!t.journal.is_open()) {
     return fail(Error::InvalidArgument, "nothing to finish: call begin or resume first");
   }
-  PRGE_TRY(t.method.flush());
+  PRGE_TRY(t.method->flush());
   PRGE_TRY(t.record_state());
   PRGE_TRY(t.journal.sync());
   if (t.divergence.is_over()) {

@@ -11,11 +11,28 @@ constexpr int64_t kChunk = 1024;
 
 } // namespace
 
-void SiteState::master(int64_t first, int64_t count, float* to) const {
+int64_t StateTensor::numel() const {
+  int64_t product = 1;
+  for (const int64_t size : shape) {
+    product *= size;
+  }
+  return product;
+}
+
+std::string StateTensor::shape_text(const char* between) const {
+  std::string text = "[";
+  for (const int64_t size : shape) {
+    text += (text.size() > 1 ? between : "") + std::to_string(size);
+  }
+  return text + "]";
+}
+
+void StateTensor::master(int64_t first, int64_t count, float* to) const {
+  const int64_t size = numel();
   for (int64_t i = first; i < first + count; ++i) {
     double sum = data[i];
     for (int64_t copy = 1; copy < copies; ++copy) {
-      sum = sum + data[copy * numel() + i];
+      sum = sum + data[copy * size + i];
     }
     to[i - first] = static_cast<float>(sum / static_cast<double>(copies));
   }
@@ -23,23 +40,29 @@ void SiteState::master(int64_t first, int64_t count, float* to) const {
 
 State Program::state() const {
   State state;
-  for (const SiteState& site : sites_) {
-    state.emplace_back(site.data, site.data + site.numel());
+  for (const auto* tensors : {&sites_, &optimizer_}) {
+    for (const StateTensor& each : *tensors) {
+      state.emplace_back(each.data, each.data + each.numel());
+    }
   }
   return state;
 }
 
 void Program::set_state(const State& state) {
-  for (size_t i = 0; i < state.size(); ++i) {
-    std::copy(state[i].begin(), state[i].end(), sites_[i].data);
+  auto from = state.begin();
+  for (const auto* tensors : {&sites_, &optimizer_}) {
+    for (const StateTensor& each : *tensors) {
+      std::copy(from->begin(), from->end(), each.data);
+      ++from;
+    }
   }
 }
 
 Digest Program::masters_sha256() const {
   Sha256 sha256;
   float chunk[kChunk];
-  for (const SiteState& site : sites_) {
-    const std::string head = site.name + " [" + std::to_string(site.rank) + ", " + std::to_string(site.out) + "]\n";
+  for (const StateTensor& site : sites_) {
+    const std::string head = site.name + " " + site.shape_text(", ") + "\n";
     sha256.update(head.data(), head.size());
     for (int64_t at = 0; at < site.numel(); at += kChunk) {
       const int64_t count = std::min(kChunk, site.numel() - at);

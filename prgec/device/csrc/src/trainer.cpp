@@ -4,17 +4,26 @@
 
 #include "adapter.h"
 #include "fail.h"
+#include "gradient_steps.h"
 #include "policy.h"
 #include "trainer_impl.h"
+#include "zeroth_order.h"
 
 namespace prge {
+
+std::unique_ptr<Steps> Steps::of(Program& program, const Settings& settings, const Choices& choices) {
+  if (program.manifest().has_gradients) {
+    return std::make_unique<GradientSteps>(program, settings, choices);
+  }
+  return std::make_unique<ZerothOrder>(program, settings, choices);
+}
 
 Trainer::Impl::Impl(std::unique_ptr<Program> opened, const Settings& chosen, const Choices& parsed)
     : program(std::move(opened)),
       manifest(program->manifest()),
       settings(chosen),
       choices(parsed),
-      method(*program, settings, choices),
+      method(Steps::of(*program, settings, choices)),
       divergence(settings.diverged, settings.window),
       rows(static_cast<size_t>(manifest.num_rows())) {
   shape = {
@@ -64,12 +73,12 @@ Result<StepResult> Trainer::step(const std::vector<Row>& batch) {
   record.kind = RecordKind::Step;
   record.step = t.steps_done + 1;
   record.lr = learning_rate(t.choices.schedule, t.settings.lr, t.settings.warmup, t.settings.steps, record.step);
-  PRGE_TRY(t.method.measure(record));
+  PRGE_TRY(t.method->measure(record));
   if (t.journal.is_open()) {
     PRGE_TRY(t.journal.write(record));
   }
   t.steps_done = record.step;
-  t.method.accept(record);
+  t.method->accept(record);
   const StepResult result = {record.step, ordered_mean(record.losses.data(), record.losses.size()), record.lr};
   t.divergence.hear(result.loss);
   PRGE_TRY(t.divergence.check());
@@ -77,7 +86,7 @@ Result<StepResult> Trainer::step(const std::vector<Row>& batch) {
 }
 
 Error Trainer::save(const std::string& path) {
-  PRGE_TRY(impl_->method.flush());
+  PRGE_TRY(impl_->method->flush());
   return save_adapter(path, *impl_->program);
 }
 
@@ -85,12 +94,12 @@ Error Trainer::load(const std::string& path) {
   if (impl_->journal.is_open()) {
     return fail(Error::InvalidArgument, "an adapter is loaded before a run begins");
   }
-  PRGE_TRY(impl_->method.flush());
+  PRGE_TRY(impl_->method->flush());
   return load_adapter(path, *impl_->program);
 }
 
 Result<std::string> Trainer::state_sha256() {
-  PRGE_TRY(impl_->method.flush());
+  PRGE_TRY(impl_->method->flush());
   return impl_->program->masters_sha256().hex();
 }
 

@@ -15,7 +15,7 @@
 #include "journal_writer.h"
 #include "prge/trainer.h"
 #include "program.h"
-#include "zeroth_order.h"
+#include "steps.h"
 
 namespace prge {
 
@@ -50,8 +50,11 @@ class Trainer::Impl {
 
   // resume.cpp
   Result<uint64_t> take_up(const std::string& path, JournalReader& reader);
-  void hear(JournalReader& reader);
+  void warn_of_damage(const JournalReader& reader, uint64_t good_bytes, uint64_t done) const;
+  // Takes note of the records in the first `good_bytes` bytes, as if their steps had just been made.
+  void hear(JournalReader& reader, uint64_t good_bytes);
   uint64_t load_snapshot(JournalReader& reader);
+  uint64_t back_to_snapshot(JournalReader& reader, uint64_t done);
   std::optional<uint64_t> step_of(const Digest& state, JournalReader& reader);
   // Applies the steps behind `first` up to `last`, and compares the state with the last hash on the way.
   Error replay(JournalReader& reader, uint64_t first, uint64_t last);
@@ -61,7 +64,7 @@ class Trainer::Impl {
   const Manifest& manifest;
   Settings settings;
   Choices choices;
-  ZerothOrder method;
+  std::unique_ptr<Steps> method;
   Divergence divergence;
   State initial; // before the first step, where a run may go back
   Shape shape;

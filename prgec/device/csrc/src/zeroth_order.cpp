@@ -16,6 +16,8 @@ using executorch::extension::from_blob;
 
 ZerothOrder::ZerothOrder(Program& program, const Settings& settings, const Choices& choices)
     : program_(program),
+      estimator_name_(settings.estimator),
+      max_g_(settings.max_g),
       estimator_(choices.estimator),
       limits_(settings.max_g, choices.over_limit, choices.not_finite),
       eps_(settings.eps),
@@ -72,6 +74,13 @@ void ZerothOrder::hear(const Record& record) {
 
 Error ZerothOrder::replay(const Record& record) {
   return apply(record.g, record.lr, record.step + 1);
+}
+
+void ZerothOrder::describe(JournalHeader& header) const {
+  header.eps = eps_;
+  header.estimator = estimator_name_;
+  header.max_g = max_g_;
+  header.policies = limits_.flags();
 }
 
 Result<const float*> ZerothOrder::forward(

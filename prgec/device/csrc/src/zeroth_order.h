@@ -3,40 +3,33 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
-#include "choices.h"
-#include "journal.h"
 #include "limits.h"
 #include "policy.h"
-#include "prge/error.h"
-#include "prge/trainer.h"
-#include "program.h"
+#include "steps.h"
 
 namespace prge {
 
-class ZerothOrder {
+class ZerothOrder : public Steps {
  public:
   ZerothOrder(Program& program, const Settings& settings, const Choices& choices);
 
-  // Runs the rows the program was filled with, which makes the pending move; fills in the record of the step it names.
-  // After an error no move is pending: the state is that of the step before.
-  Error measure(Record& record);
-  // The step counts: its move is pending from now on.
-  void accept(const Record& record);
-  // Makes the pending move, so that the state is the trained one.
-  Error flush();
-  // Losses of the rows the program was filled with, under weights as they are. Nothing may be pending.
-  Result<const float*> losses();
+  // Makes the pending move on the way.
+  Error measure(Record& record) override;
+  void accept(const Record& record) override;
+  Error flush() override;
+  Result<const float*> losses() override;
 
-  // Going on with a run: hears of each of its steps once and in order, and makes the moves that the state lacks.
-  void hear(const Record& record);
-  Error replay(const Record& record);
-
-  // What becomes of steps with numbers too large or none, as a journal's header has it.
-  uint32_t policies() const {
-    return limits_.flags();
+  void hear(const Record& record) override;
+  Error replay(const Record& record) override;
+  // The noise of a dual state is nowhere but in its copies.
+  bool can_replay() const override {
+    return !program_.manifest().is_dual;
   }
+
+  void describe(JournalHeader& header) const override;
 
  private:
   // Losses of the next step, behind the move of g.
@@ -46,6 +39,8 @@ class ZerothOrder {
   void set_inputs(const std::vector<float>& g, double lr, int64_t seed, uint64_t step);
 
   Program& program_;
+  std::string estimator_name_;
+  double max_g_;
   Estimator estimator_;
   Limits limits_;
   double eps_;
