@@ -32,13 +32,15 @@ PROGRAMS = {
     "device": {"backend": "portable"},
     "prefix": {"backend": "portable", "layers": ("last:1",), "prefix": "method"},
     "shared": {"backend": "xnnpack", "layers": ("last:1",), "prefix": "shared", "quantize": "8da8w"},
+    "exact": {"backend": "portable", "method": "exact"},
+    "shortcut": {"backend": "xnnpack", "method": "shortcut", "optimizer": "adamw"},
 }
 # State behind the losses, noise in the graph, and weights in a file beside it, as on a GPU.
 DEVICE = "device"
 # Of a run, unless a test says otherwise.
 STEPS = 100
 # Compiling the others is what makes their test slow.
-QUICK = ("portable", "dual", "device", "prefix")
+QUICK = ("portable", "dual", "device", "prefix", "exact")
 
 
 def build_driver(folder: Path, preset: str, *flags: str) -> Path:

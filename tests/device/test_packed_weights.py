@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from tests.device.conftest import Drivers
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def drivers(make: Callable[..., Drivers]) -> Drivers:
-    return make("xnnpack-static", steps=5, snapshot_every=0)
+# The second has two methods with weights, the one that evaluates being loaded when the file is sealed already.
+@pytest.fixture(params=["xnnpack-static", "shortcut"])
+def drivers(make: Callable[..., Drivers], request: pytest.FixtureRequest) -> Drivers:
+    return make(request.param, steps=5, snapshot_every=0)
 
 
 def _run(drivers: Drivers, out: Path, *flags: str, **environment: str) -> str:
@@ -46,6 +48,18 @@ def test_changes_no_bit_and_packs_once(drivers: Drivers, tmp_path: Path) -> None
     assert (weights.read_bytes(), weights.stat().st_mtime_ns) == before
     for name in ("fresh", "again", "third"):
         _assert_same(tmp_path / "memory", tmp_path / name)
+
+
+def test_what_evaluates_has_no_weights_of_its_own(drivers: Drivers, tmp_path: Path) -> None:
+    cache, training = tmp_path / "cache", replace(drivers.options, eval_rows=None, eval_every=0)
+    assert _run(Drivers(drivers.executable, training), tmp_path / "training", PRGEC_CACHE=str(cache)) == ""
+    (weights,) = (cache / "packed").glob("*.xnn")
+    before = (weights.read_bytes(), weights.stat().st_mtime_ns)
+    assert _run(drivers, tmp_path / "evaluating", PRGEC_CACHE=str(cache)) == ""
+    assert (weights.read_bytes(), weights.stat().st_mtime_ns) == before
+    assert (tmp_path / "training" / "adapter.safetensors").read_bytes() == (
+        tmp_path / "evaluating" / "adapter.safetensors"
+    ).read_bytes()
 
 
 def test_damage_costs_a_warning_and_time(drivers: Drivers, tmp_path: Path) -> None:

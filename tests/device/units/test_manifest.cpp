@@ -42,7 +42,23 @@ TEST(an_adapter_is_bound_to_the_base_not_to_the_models_name) {
       R"("targets":"[[\"layers.0.q\", 5]]"})");
 }
 
+TEST(a_program_with_gradients_takes_its_batch_once) {
+  const std::string gradients = "\"method\": \"exact\", \"optimizer\": \"adamw\", \"state\"";
+  CHECK(is_refused(with("\"state\"", gradients), "no usable q:"));
+  std::string text = with("\"state\"", gradients);
+  text.replace(text.find("\"q\": 2"), 6, "\"q\": 1");
+  const auto found = Manifest::parse(text);
+  CHECK(found.ok() && found->has_gradients && found->optimizer == "adamw");
+  CHECK(found->num_rows() == 3 && found->num_distinct_rows() == 3);
+  CHECK(!Manifest::parse(kGood)->has_gradients);
+  text.replace(text.find("seeded"), 6, "dual");
+  CHECK(is_refused(text, "no usable state:"));
+}
+
 TEST(fields_that_make_no_sense_are_named) {
+  CHECK(is_refused(with("\"state\"", "\"method\": \"other\", \"state\""), "no usable method:"));
+  CHECK(is_refused(with("\"state\"", "\"method\": \"exact\", \"state\""), "no usable optimizer:"));
+  CHECK(is_refused(with("\"state\"", "\"optimizer\": \"norm\", \"state\""), "no usable optimizer:"));
   CHECK(is_refused("{", "is not valid JSON"));
   CHECK(is_refused(with("\"q\": 2", "\"q\": 0"), "no usable q:"));
   CHECK(is_refused(with("\"rank\": 4", "\"rank\": \"4\""), "no usable rank:"));

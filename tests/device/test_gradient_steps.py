@@ -1,0 +1,160 @@
+"""Programs that compute their own gradients, in the C++ driver as in the Python driver: killed, broken, refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prgec.errors import NumericsError
+from prgec.formats.adapter import read_adapter
+from prgec.formats.journal import read_journal
+from prgec.runs.result import Listener
+from prgec.runs.run import run
+from prgec.training.step import StepResult
+from tests.device.conftest import STEPS, Drivers
+
+FILES = ("journal.bin", "adapter.safetensors")
+# A norm alone, and an optimiser with state of every kind.
+PROGRAMS = ("exact", pytest.param("shortcut", marks=pytest.mark.slow))
+
+
+class _Killed(BaseException):
+    pass
+
+
+class _KillAt(Listener):
+    def on_step(self, result: StepResult) -> None:
+        if result.step == 33:
+            raise _Killed
+
+
+def _metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def _assert_same(first: Path, second: Path) -> None:
+    for name in FILES:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+    assert _metrics(first) == _metrics(second)
+
+
+@pytest.fixture(params=PROGRAMS)
+def drivers(make: Callable[..., Drivers], request: pytest.FixtureRequest, tmp_path: Path) -> Drivers:
+    """Of a run whose whole result is in `whole`."""
+    drivers = make(request.param)
+    assert drivers.cpp(out=tmp_path / "whole").returncode == 0
+    return drivers
+
+
+def _kill_cpp(drivers: Drivers, folder: Path) -> None:
+    """Kill a run behind its snapshot."""
+    command = [drivers.executable, *drivers.arguments(out=folder)]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not (folder / "snapshot.safetensors").exists():
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_goes_on_where_python_was_killed(drivers: Drivers, tmp_path: Path) -> None:
+    with pytest.raises(_Killed):
+        run(drivers.options, _KillAt())
+    result = drivers.cpp(resume=True)
+    assert result.returncode == 0
+    assert "warning: taking steps 31 to 33 again, from the last snapshot\n" in result.stderr
+    assert "resuming after step 30\n" in result.stderr
+    _assert_same(tmp_path / "cpp", tmp_path / "whole")
+
+
+def test_goes_on_where_it_was_killed(drivers: Drivers, tmp_path: Path) -> None:
+    for name in ("cpp", "python"):
+        _kill_cpp(drivers, tmp_path / name)
+        assert not (tmp_path / name / "journal.bin").exists(), "it was not killed in time"
+    assert drivers.cpp(resume=True).returncode == 0
+    drivers.python(resume=True, out=tmp_path / "python")
+    for name in ("cpp", "python"):
+        _assert_same(tmp_path / name, tmp_path / "whole")
+
+
+def test_snapshots_have_the_bytes_of_python(drivers: Drivers, tmp_path: Path) -> None:
+    _kill_cpp(drivers, tmp_path / "cpp")
+    with pytest.raises(_Killed):
+        drivers_out = tmp_path / "python"
+        run(drivers.options.__class__(**{**vars(drivers.options), "out": drivers_out}), _KillAt())
+    cpp, python = (tmp_path / name / "snapshot.safetensors" for name in ("cpp", "python"))
+    steps = read_journal(tmp_path / "cpp" / "journal.partial.bin").states
+    if 60 not in steps:
+        assert cpp.read_bytes() == python.read_bytes()
+    names = read_adapter(cpp)[0].keys()
+    assert "prge_optimizer" in names and all(".lora_B" in name for name in names - {"prge_optimizer"})
+
+
+@pytest.mark.parametrize("damage", ["flip", "missing", "of another run"])
+def test_a_snapshot_that_is_no_good_costs_time(make: Callable[..., Drivers], damage: str, tmp_path: Path) -> None:
+    drivers = make("exact")
+    assert drivers.cpp(out=tmp_path / "whole").returncode == 0
+    with pytest.raises(_Killed):
+        run(drivers.options, _KillAt())
+    snapshot = tmp_path / "cpp" / "snapshot.safetensors"
+    data = bytearray(snapshot.read_bytes())
+    if damage == "missing":
+        snapshot.unlink()
+    else:
+        data[-1 if damage == "of another run" else 12] ^= 1
+        snapshot.write_bytes(data)
+    result = drivers.cpp(resume=True)
+    assert result.returncode == 0
+    assert "warning: taking steps 1 to 33 again" in result.stderr
+    _assert_same(tmp_path / "cpp", tmp_path / "whole")
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make("exact", eval_rows=None, eval_every=0, steps=20, lr=1e38, schedule="constant")
+    result = drivers.cpp()
+    assert result.returncode == 8
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: the gradient of step ")
+    assert last.endswith("is not finite; training stopped, state kept. Hint: lower --lr, or go on with --not-finite skip")
+    with pytest.raises(NumericsError, match="is not finite; training stopped, state kept"):
+        drivers.python(out=tmp_path / "python")
+    _assert_same(tmp_path / "cpp", tmp_path / "python")
+    assert 0 < len(read_journal(tmp_path / "cpp" / "journal.bin").steps) < 20
+
+
+def test_a_skipped_step_changes_nothing_and_is_in_the_journal(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    flags = {"lr": 1e38, "schedule": "constant", "not_finite": "skip", "snapshot_every": 7}
+    drivers = make("exact", eval_rows=None, eval_every=0, steps=20, **flags)
+    assert drivers.cpp().returncode == 0
+    drivers.python(out=tmp_path / "python")
+    _assert_same(tmp_path / "cpp", tmp_path / "python")
+    journal = read_journal(tmp_path / "cpp" / "journal.bin")
+    lines = _metrics(tmp_path / "cpp")
+    assert len(journal.steps) == len(lines) == 20
+    assert lines[-1]["grad_norm"] is None and lines[-1]["limited"] == "skipped"
+    assert journal.states[14] == journal.states[20]
+
+
+def test_other_contracts_are_refused(
+    make: Callable[..., Drivers], build_variant: Callable[..., Path], tmp_path: Path
+) -> None:
+    drivers = make("exact")
+    result = drivers.cpp(program=build_variant(prgec_contract_version=3))
+    assert result.returncode == 5
+    assert "error: the program speaks contract version 3; this driver speaks 1 and 2" in result.stderr
+
+
+def test_only_the_runs_own_flags_matter(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    """What is about measured losses changes nothing, not even the journal."""
+    drivers = make("exact", steps=5)
+    assert drivers.cpp().returncode == 0
+    assert drivers.cpp(out=tmp_path / "other", eps=0.5, estimator="std").returncode == 0
+    _assert_same(tmp_path / "cpp", tmp_path / "other")
+    assert len(read_journal(tmp_path / "cpp" / "journal.bin").steps) == 5 < STEPS
