@@ -50,7 +50,9 @@ def transposed_constant(tape: Tape, weight: Node) -> Node:
     """
     owner, _, leaf = str(weight.target).rpartition(".")
     name = ".".join(filter(None, (owner, "transposed", leaf if leaf == "weight" else f"{leaf}_T")))
-    return tape.rewriter.constant(name, tape.rewriter.program.attribute(weight).detach().t().contiguous())
+    # Not `contiguous`: of a weight with one row it keeps the strides, which say that dimensions are swapped.
+    weight_T = tape.rewriter.program.attribute(weight).detach().t().clone(memory_format=torch.contiguous_format)
+    return tape.rewriter.constant(name, weight_T)
 
 
 def bmm(tape: Tape, node: Node, dy: Node) -> Shares:

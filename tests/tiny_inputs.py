@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 
-def make_inputs(work: Path) -> tuple[Path, Path, Path]:
-    """Compile a tiny program; return it with rows to train on and to evaluate."""
+def make_inputs(work: Path, method: str = "prge") -> tuple[Path, Path, Path]:
+    """Compile a tiny program that trains by a method; return it with rows to train on and to evaluate."""
     from prgec.machine.quiet import quiet_libraries
 
     quiet_libraries()
@@ -22,6 +22,7 @@ def make_inputs(work: Path) -> tuple[Path, Path, Path]:
         CompileOptions(
             model=str(checkpoint),
             output=program,
+            method=method,
             q=2,
             batch_size=1,
             seq_len=8,

@@ -30,6 +30,8 @@ ADAPTER_FORMAT = "prgec-lora-fa"
 _MASTER_RANK = 2
 # Tensors begin at a multiple of this many bytes.
 _ALIGNMENT = 8
+# Of a snapshot, beside what an adapter says of itself.
+_OPTIMIZER_SHA256 = "optimizer_sha256"
 # What must be equal in an adapter and a program.
 _BONDS = ("format", "contract", "base_sha256", "a_seed", "a_sha256", "rank", "alpha", "targets")
 
@@ -83,8 +85,11 @@ def save_adapter(path: Path, program: TrainableProgram) -> None:
 
 def save_snapshot(path: Path, program: TrainableProgram) -> None:
     """Write everything a program that computes gradients needs to go on: its adapter, and its optimiser's state."""
-    tensors = {**masters(program.read_state(), program.manifest), **program.read_optimizer()}
-    write_atomic(path, pack_adapter(tensors, adapter_metadata(program.manifest)))
+    optimizer = program.read_optimizer()
+    tensors = {**masters(program.read_state(), program.manifest), **optimizer}
+    # A journal has the hash of the masters alone.
+    metadata = {**adapter_metadata(program.manifest), _OPTIMIZER_SHA256: state_sha256(optimizer)}
+    write_atomic(path, pack_adapter(tensors, metadata))
 
 
 def load_snapshot(path: Path, program: TrainableProgram) -> None:
@@ -99,6 +104,8 @@ def load_snapshot(path: Path, program: TrainableProgram) -> None:
         optimizer = {name: tensors.pop(name) for name in optimizer_names(program.manifest)}
     except KeyError as error:
         raise ProgramError(f"the snapshot has no {error.args[0]}: it is of another optimiser", where=path) from error
+    if metadata.get(_OPTIMIZER_SHA256) != state_sha256(optimizer):
+        raise ProgramError("the optimiser's state is damaged", where=path)
     program.write_state(tensors)
     program.write_optimizer(optimizer)
 

@@ -132,7 +132,7 @@ def acknowledged(folder: Path, process: Process) -> int:
     metrics = folder / "metrics.partial.jsonl"
     if metrics.exists():
         whole = metrics.read_bytes().split(b"\n")[:-1]
-        steps += [line["step"] for line in map(json.loads, whole) if "g" in line]
+        steps += [line["step"] for line in map(json.loads, whole) if "lr" in line]
     return max(steps, default=0)
 
 

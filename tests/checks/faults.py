@@ -1,6 +1,6 @@
 """Break runs as a phone does, and check that nothing is lost: `make faults`.
 
-    python tools/faults.py [--kills 200] [--driver PRGE_TRAIN] [--seed 0]
+    python tools/faults.py [--method exact] [--kills 200] [--driver PRGE_TRAIN] [--seed 0]
 
 Both drivers train a tiny program and are killed (SIGKILL) at random times, over and over until the run is complete;
 interrupted, suspended, starved of disk space, and locked out of their folder. After each, no step that a driver had
@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from prgec.contract.names import METHODS
 from tests.checks.fault_cases import Bench, Tally, run_cases
 from tests.checks.fault_drivers import CppDriver, PythonDriver
 from tests.tiny_inputs import make_inputs
@@ -64,16 +65,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, help="kills, half of them for each driver [200]")
     parser.add_argument("--others", type=int, default=10, help="times to do each of the other things [10]")
+    parser.add_argument("--method", choices=METHODS, default="prge", help="how the program trains [prge]")
     parser.add_argument("--driver", type=Path, help="a built prge_train [build one]")
     parser.add_argument("--seed", type=int, default=0, help="of the random times [0]")
     options = parser.parse_args()
     with workplace() as work, PythonDriver() as python:
-        inputs = make_inputs(work)
+        inputs = make_inputs(work, options.method)
         executable = work / "prge_train"
         shutil.copy(options.driver or build_driver(work), executable)
         tallies = []
         for driver in (CppDriver(executable), python):
-            bench = Bench(driver, work, *inputs, random.Random(options.seed))
+            bench = Bench(driver, work, *inputs, random.Random(options.seed), options.method != "prge")
             tallies += run_cases(bench, options.kills // 2, options.others)
             shutil.rmtree(work / "whole")
     print(table(tallies))

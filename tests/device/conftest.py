@@ -33,6 +33,7 @@ PROGRAMS = {
     "prefix": {"backend": "portable", "layers": ("last:1",), "prefix": "method"},
     "shared": {"backend": "xnnpack", "layers": ("last:1",), "prefix": "shared", "quantize": "8da8w"},
     "exact": {"backend": "portable", "method": "exact"},
+    "exact-prefix": {"backend": "portable", "method": "exact", "layers": ("last:1",), "prefix": "method"},
     "shortcut": {"backend": "xnnpack", "method": "shortcut", "optimizer": "adamw"},
 }
 # State behind the losses, noise in the graph, and weights in a file beside it, as on a GPU.

@@ -15,14 +15,18 @@ from tests.checks.fault_drivers import CppDriver, Driver, PythonDriver
 from tests.checks.faults import table, workplace
 from tests.tiny_inputs import write_rows
 
+# Steps of the second are made from rows, so that a resumed run takes some again.
+KINDS = [(driver, name) for name in ("portable", "exact") for driver in ("C++", "Python")]
 
-@pytest.fixture(scope="module", params=["C++", "Python"])
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
 def bench(request: pytest.FixtureRequest, executable: Path, program: Callable[[str], Path]) -> Iterator[Bench]:
     with workplace() as work, PythonDriver() as python:
-        copy = Path(shutil.copy(program("portable"), work))
-        driver: Driver = python if request.param == "Python" else CppDriver(shutil.copy(executable, work))
+        kind, name = request.param
+        copy = Path(shutil.copy(program(name), work))
+        driver: Driver = python if kind == "Python" else CppDriver(shutil.copy(executable, work))
         rows, eval_rows = write_rows(work / "rows.bin", copy, 5), write_rows(work / "eval.bin", copy, 3)
-        yield Bench(driver, work, copy, rows, eval_rows, random.Random(1))
+        yield Bench(driver, work, copy, rows, eval_rows, random.Random(1), name == "exact")
 
 
 def test_nothing_is_lost(bench: Bench) -> None:

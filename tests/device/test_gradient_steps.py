@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -13,7 +14,6 @@ from typing import Any
 import pytest
 
 from prgec.errors import NumericsError
-from prgec.formats.adapter import read_adapter
 from prgec.formats.journal import read_journal
 from prgec.runs.result import Listener
 from prgec.runs.run import run
@@ -84,36 +84,29 @@ def test_goes_on_where_it_was_killed(drivers: Drivers, tmp_path: Path) -> None:
         _assert_same(tmp_path / name, tmp_path / "whole")
 
 
-def test_snapshots_have_the_bytes_of_python(drivers: Drivers, tmp_path: Path) -> None:
-    _kill_cpp(drivers, tmp_path / "cpp")
-    with pytest.raises(_Killed):
-        drivers_out = tmp_path / "python"
-        run(drivers.options.__class__(**{**vars(drivers.options), "out": drivers_out}), _KillAt())
-    cpp, python = (tmp_path / name / "snapshot.safetensors" for name in ("cpp", "python"))
-    steps = read_journal(tmp_path / "cpp" / "journal.partial.bin").states
-    if 60 not in steps:
-        assert cpp.read_bytes() == python.read_bytes()
-    names = read_adapter(cpp)[0].keys()
-    assert "prge_optimizer" in names and all(".lora_B" in name for name in names - {"prge_optimizer"})
+# Places in the file: its header, the optimiser's state, and the last of the masters.
+DAMAGE = {"header": 12, "optimiser": -1, "masters": -17, "missing": None}
 
 
-@pytest.mark.parametrize("damage", ["flip", "missing", "of another run"])
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_a_snapshot_that_is_no_good_costs_time(make: Callable[..., Drivers], damage: str, tmp_path: Path) -> None:
     drivers = make("exact")
     assert drivers.cpp(out=tmp_path / "whole").returncode == 0
     with pytest.raises(_Killed):
         run(drivers.options, _KillAt())
     snapshot = tmp_path / "cpp" / "snapshot.safetensors"
-    data = bytearray(snapshot.read_bytes())
-    if damage == "missing":
-        snapshot.unlink()
-    else:
-        data[-1 if damage == "of another run" else 12] ^= 1
+    data, place = bytearray(snapshot.read_bytes()), DAMAGE[damage]
+    snapshot.unlink()
+    if place is not None:
+        data[place] ^= 1
         snapshot.write_bytes(data)
+    shutil.copytree(tmp_path / "cpp", tmp_path / "python")
     result = drivers.cpp(resume=True)
     assert result.returncode == 0
     assert "warning: taking steps 1 to 33 again" in result.stderr
-    _assert_same(tmp_path / "cpp", tmp_path / "whole")
+    drivers.python(resume=True, out=tmp_path / "python")
+    for name in ("cpp", "python"):
+        _assert_same(tmp_path / name, tmp_path / "whole")
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(make: Callable[..., Drivers], tmp_path: Path) -> None:
@@ -122,7 +115,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run(make: Callable[..., Drivers
     assert result.returncode == 8
     last = result.stderr.splitlines()[-1]
     assert last.startswith("error: the gradient of step ")
-    assert last.endswith("is not finite; training stopped, state kept. Hint: lower --lr, or go on with --not-finite skip")
+    assert "is not finite; training stopped, state kept. Hint: lower --lr, or go on with" in last
     with pytest.raises(NumericsError, match="is not finite; training stopped, state kept"):
         drivers.python(out=tmp_path / "python")
     _assert_same(tmp_path / "cpp", tmp_path / "python")

@@ -99,6 +99,9 @@ TEST(records_out_of_order_or_without_numbers_end_it) {
   Record bad = step_record(2);
   bad.g[1] = NAN;
   CHECK(count(write("nan", {step_record(1), bad, step_record(2)})) == 1);
+  // Nobody applies the norm of a gradient.
+  bad.eps = 0;
+  CHECK(count(write("norm", {step_record(1), bad, step_record(3)})) == 3);
 }
 
 TEST(a_damaged_header_is_refused) {

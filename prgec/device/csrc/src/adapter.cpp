@@ -34,8 +34,8 @@ Tensors tensors_of(const Program& program, bool with_optimizer) {
   return tensors;
 }
 
-std::string header_of(const Program& program, const Tensors& tensors) {
-  std::string header = "{\"__metadata__\":" + program.manifest().adapter_metadata(true);
+std::string header_of(const Program& program, const Tensors& tensors, const std::string& optimizer_sha256) {
+  std::string header = "{\"__metadata__\":" + program.manifest().adapter_metadata(true, optimizer_sha256);
   int64_t end = 0;
   for (const StateTensor* each : tensors) {
     const int64_t start = end;
@@ -101,7 +101,9 @@ Result<const uint8_t*> find_values(
 Error save(const std::string& path, const Program& program, bool with_optimizer) {
   Tensors tensors = tensors_of(program, with_optimizer);
   std::sort(tensors.begin(), tensors.end(), [](auto* left, auto* right) { return left->name < right->name; });
-  const std::string header = header_of(program, tensors);
+  // A journal has the hash of the masters alone.
+  const bool has_optimizer = with_optimizer && !program.optimizer().empty();
+  const std::string header = header_of(program, tensors, has_optimizer ? program.optimizer_sha256().hex() : "");
   const uint64_t header_bytes = header.size();
   AtomicFile file(path);
   PRGE_TRY(file.open());
@@ -134,6 +136,15 @@ Error parse(const std::string& path, const MappedFile& file, Json& header, const
   return Error::Ok;
 }
 
+void place(const Tensors& tensors, const std::vector<const uint8_t*>& values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const StateTensor& to = *tensors[i];
+    for (int64_t copy = 0; copy < to.copies; ++copy) {
+      std::memcpy(to.data + copy * to.numel(), values[i], static_cast<size_t>(to.numel()) * sizeof(float));
+    }
+  }
+}
+
 Error load(const std::string& path, const Program& program, bool with_optimizer) {
   auto file = MappedFile::open(path);
   if (!file.ok()) {
@@ -158,11 +169,10 @@ Error load(const std::string& path, const Program& program, bool with_optimizer)
     }
     values.push_back(*found);
   }
-  for (size_t i = 0; i < values.size(); ++i) {
-    const StateTensor& to = *tensors[i];
-    for (int64_t copy = 0; copy < to.copies; ++copy) {
-      std::memcpy(to.data + copy * to.numel(), values[i], static_cast<size_t>(to.numel()) * sizeof(float));
-    }
+  place(tensors, values);
+  const std::string& expected = header["__metadata__"]["optimizer_sha256"].text;
+  if (with_optimizer && !program.optimizer().empty() && program.optimizer_sha256().hex() != expected) {
+    return fail(Error::InvalidExternalData, "the optimiser's state is damaged (%s)", path.c_str());
   }
   return Error::Ok;
 }

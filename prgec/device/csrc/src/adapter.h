@@ -14,8 +14,8 @@ Error save_adapter(const std::string& path, const Program& program);
 // Refuses a file that is damaged or belongs to another base model; the state is then unchanged.
 Error load_adapter(const std::string& path, const Program& program);
 
-// Everything a program that computes gradients needs to go on: its adapter, with the optimiser's state. Of other
-// programs that is the adapter alone.
+// Everything a program that computes gradients needs to go on: its adapter and the optimiser's state. Of other programs
+// it is the adapter. After an error in loading, the state may be any.
 Error save_snapshot(const std::string& path, const Program& program);
 Error load_snapshot_file(const std::string& path, const Program& program);
 

@@ -144,7 +144,7 @@ Result<Manifest> Manifest::parse(std::string_view text) {
   return out;
 }
 
-std::string Manifest::adapter_metadata(bool with_model) const {
+std::string Manifest::adapter_metadata(bool with_model, const std::string& optimizer_sha256) const {
   std::string targets = "[";
   for (const Site& site : sites) {
     targets += targets.size() > 1 ? ", [" : "[";
@@ -166,6 +166,9 @@ std::string Manifest::adapter_metadata(bool with_model) const {
   add("format", "prgec-lora-fa");
   if (with_model) {
     add("model", model);
+  }
+  if (!optimizer_sha256.empty()) {
+    add("optimizer_sha256", optimizer_sha256);
   }
   add("rank", std::to_string(rank));
   add("targets", targets);

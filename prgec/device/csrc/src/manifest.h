@@ -38,8 +38,9 @@ struct Manifest {
   int64_t num_distinct_rows() const {
     return prefix == Prefix::None ? num_rows() : batch_size;
   }
-  // What ties an adapter to its base model, as JSON: the metadata of its file, with or without the model's name.
-  std::string adapter_metadata(bool with_model) const;
+  // What ties an adapter to its base model, as JSON: the metadata of its file, with or without the model's name, and
+  // with the hash of the optimiser's state where there is one.
+  std::string adapter_metadata(bool with_model, const std::string& optimizer_sha256 = "") const;
   // Hash of what an adapter belongs to.
   Digest identity() const;
 

@@ -78,15 +78,11 @@ Error Program::load_method(const char* name, size_t num_inputs) {
 }
 
 Error Program::load_methods() {
-  if (manifest_.has_gradients) {
-    return load_method("forward", 4);
-  }
-  const bool has_prefix = manifest_.prefix == Prefix::Method;
-  PRGE_TRY(load_method("forward", has_prefix ? 9 : 8));
-  if (!manifest_.returns_state) {
+  PRGE_TRY(load_method("forward", (manifest_.has_gradients ? 4 : 8) + num_hidden()));
+  if (!manifest_.has_gradients && !manifest_.returns_state) {
     PRGE_TRY(load_method("apply", 4));
   }
-  return has_prefix ? load_method("prefix", 1) : Error::Ok;
+  return num_hidden() != 0 ? load_method("prefix", 1) : Error::Ok;
 }
 
 Error Program::find_state() {

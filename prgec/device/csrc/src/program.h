@@ -82,6 +82,8 @@ class Program {
   void set_state(const State& state);
   // SHA-256 over the names, shapes and values of all masters.
   Digest masters_sha256() const;
+  // The same of an optimiser's state.
+  Digest optimizer_sha256() const;
 
  private:
   class Methods;
@@ -89,12 +91,16 @@ class Program {
   Error load(const std::string& data_path);
   Error read_constants();
   Error load_methods();
+  // Inputs behind all others: the result of a prefix method, where there is one.
+  size_t num_hidden() const {
+    return manifest_.prefix == Prefix::Method ? 1 : 0;
+  }
   Error load_method(const char* name, size_t num_inputs);
   Error find_state();
   Error find_optimizer();
   Error bind(StateTensor& state);
   void allocate();
-  Inputs row_inputs();
+  Result<Inputs> with_rows(const Inputs& others);
   Error keep_losses(const std::vector<executorch::runtime::EValue>& outputs, const char* method, size_t num_outputs);
   Error keep_state(const std::vector<executorch::runtime::EValue>& outputs);
   Result<std::vector<executorch::runtime::EValue>> execute(const char* method, const Inputs& inputs);

@@ -66,24 +66,26 @@ Result<std::vector<EValue>> Program::execute(const char* method, const Inputs& i
   return outputs;
 }
 
-Program::Inputs Program::row_inputs() {
+// Inputs of a call over rows: those, what the method takes besides, and the hidden states of the first blocks.
+Result<Program::Inputs> Program::with_rows(const Inputs& others) {
   const Manifest& m = manifest_;
-  return {
+  Inputs all = {
       ints(tokens_, m.num_rows(), num_tokens_), ints(label_pos_, m.num_rows(), m.num_labels),
       ints(targets_, m.num_rows(), m.num_labels)};
-}
-
-Result<const float*> Program::forward(const Inputs& inputs) {
-  const Manifest& m = manifest_;
-  Inputs all = row_inputs();
-  all.insert(all.end(), inputs.begin(), inputs.end());
+  all.insert(all.end(), others.begin(), others.end());
   if (m.prefix == Prefix::Method) {
     PRGE_TRY(run_prefix());
     all.push_back(from_blob(
         hidden_.data(), {static_cast<SizesType>(m.batch_size), num_tokens_, static_cast<SizesType>(m.hidden_size)},
         ScalarType::Float));
   }
-  const auto outputs = execute("forward", all);
+  return all;
+}
+
+Result<const float*> Program::forward(const Inputs& inputs) {
+  const auto all = with_rows(inputs);
+  PRGE_TRY(all.error());
+  const auto outputs = execute("forward", *all);
   PRGE_TRY(outputs.error());
   PRGE_TRY(keep_losses(*outputs, "forward", 1 + returned_.size()));
   PRGE_TRY(keep_state(*outputs));
@@ -91,9 +93,9 @@ Result<const float*> Program::forward(const Inputs& inputs) {
 }
 
 Result<const float*> Program::train(float lr, std::vector<float>& factors) {
-  Inputs inputs = row_inputs();
-  inputs.push_back(from_blob(&lr, {}, ScalarType::Float));
-  const auto outputs = execute("forward", inputs);
+  const auto all = with_rows({from_blob(&lr, {}, ScalarType::Float)});
+  PRGE_TRY(all.error());
+  const auto outputs = execute("forward", *all);
   PRGE_TRY(outputs.error());
   PRGE_TRY(keep_losses(*outputs, "forward", 2));
   if (!is_floats((*outputs)[1], kNumFactors)) {
@@ -106,11 +108,13 @@ Result<const float*> Program::train(float lr, std::vector<float>& factors) {
 
 Result<const float*> Program::evaluate() {
   if (!can_evaluate_) {
-    PRGE_TRY(load_method("evaluate", 3));
+    PRGE_TRY(load_method("evaluate", 3 + num_hidden()));
     packed_.seal();
     can_evaluate_ = true;
   }
-  const auto outputs = execute("evaluate", row_inputs());
+  const auto all = with_rows({});
+  PRGE_TRY(all.error());
+  const auto outputs = execute("evaluate", *all);
   PRGE_TRY(outputs.error());
   PRGE_TRY(keep_losses(*outputs, "evaluate", 1));
   return static_cast<const float*>(losses_.data());

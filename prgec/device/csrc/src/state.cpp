@@ -9,6 +9,21 @@ namespace {
 
 constexpr int64_t kChunk = 1024;
 
+Digest sha256_of(const std::vector<StateTensor>& tensors) {
+  Sha256 sha256;
+  float chunk[kChunk];
+  for (const StateTensor& each : tensors) {
+    const std::string head = each.name + " " + each.shape_text(", ") + "\n";
+    sha256.update(head.data(), head.size());
+    for (int64_t at = 0; at < each.numel(); at += kChunk) {
+      const int64_t count = std::min(kChunk, each.numel() - at);
+      each.master(at, count, chunk);
+      sha256.update(chunk, static_cast<size_t>(count) * sizeof(float));
+    }
+  }
+  return sha256.finish();
+}
+
 } // namespace
 
 int64_t StateTensor::numel() const {
@@ -59,18 +74,11 @@ void Program::set_state(const State& state) {
 }
 
 Digest Program::masters_sha256() const {
-  Sha256 sha256;
-  float chunk[kChunk];
-  for (const StateTensor& site : sites_) {
-    const std::string head = site.name + " " + site.shape_text(", ") + "\n";
-    sha256.update(head.data(), head.size());
-    for (int64_t at = 0; at < site.numel(); at += kChunk) {
-      const int64_t count = std::min(kChunk, site.numel() - at);
-      site.master(at, count, chunk);
-      sha256.update(chunk, static_cast<size_t>(count) * sizeof(float));
-    }
-  }
-  return sha256.finish();
+  return sha256_of(sites_);
+}
+
+Digest Program::optimizer_sha256() const {
+  return sha256_of(optimizer_);
 }
 
 } // namespace prge
