@@ -119,12 +119,12 @@ class _Session:
         try:
             self._steps(log)
             self.trainer.flush()
-            self._record_state(log)
+            self._keep_state(log)
             after = self._end(log)
         except NumericsError as error:
             failure = error
             self.trainer.flush()
-            self._record_state(log)
+            self._keep_state(log)
             if self.divergence.is_over:
                 self._go_back()
         result = self._result(before, after)
@@ -158,9 +158,17 @@ class _Session:
                 self.best.hear(step, result, self.program)
         if options.snapshot_every and step % options.snapshot_every == 0:
             if self._record_state(log):
-                save = save_snapshot if self.program.manifest.has_gradients else save_adapter
-                save(self.folder.file(SNAPSHOT_NAME), self.program)
+                self._save_snapshot()
         return not self.best.is_over
+
+    def _keep_state(self, log: RunLog) -> None:
+        """Record the last state, and keep all of it where the run can go on and no replay brings it back."""
+        if self._record_state(log) and self.program.manifest.has_gradients and len(self.losses) < self.options.steps:
+            self._save_snapshot()
+
+    def _save_snapshot(self) -> None:
+        save = save_snapshot if self.program.manifest.has_gradients else save_adapter
+        save(self.folder.file(SNAPSHOT_NAME), self.program)
 
     def _record_state(self, log: RunLog) -> bool:
         """Record the hash of the present state, unless the journal has it already."""

@@ -47,7 +47,7 @@ def write_run(
     save_adapter(folder.file(ADAPTER_NAME), opened.program)
     points = [(step, evaluation.loss, evaluation.accuracy) for step, evaluation in evaluations]
     plot_run(folder.file(PLOT_NAME), losses, points, manifest.model)
-    log.commit()
+    log.commit(keeps_snapshot=manifest.has_gradients and result.interrupted)
     write_atomic(folder.file(CONFIG_NAME), repeating_text(opened.options, folder.path).encode())
     options = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(opened.options).items()}
     folder.write_summary(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ class _KillAt(Listener):
             raise _Killed
 
 
+class _StopAt(Listener):
+    has_come = False
+
+    def on_step(self, result: StepResult) -> None:
+        self.has_come = result.step == 33
+
+
 def _metrics(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
@@ -54,14 +62,14 @@ def drivers(make: Callable[..., Drivers], request: pytest.FixtureRequest, tmp_pa
     return drivers
 
 
-def _kill_cpp(drivers: Drivers, folder: Path) -> None:
-    """Kill a run behind its snapshot."""
+def _stop_cpp(drivers: Drivers, folder: Path, number: signal.Signals) -> None:
+    """Send a run a signal behind its snapshot."""
     command = [drivers.executable, *drivers.arguments(out=folder)]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     while process.poll() is None and not (folder / "snapshot.safetensors").exists():
         time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(number)
+    assert process.wait() != 0, "it was not stopped in time"
 
 
 def test_goes_on_where_python_was_killed(drivers: Drivers, tmp_path: Path) -> None:
@@ -76,12 +84,31 @@ def test_goes_on_where_python_was_killed(drivers: Drivers, tmp_path: Path) -> No
 
 def test_goes_on_where_it_was_killed(drivers: Drivers, tmp_path: Path) -> None:
     for name in ("cpp", "python"):
-        _kill_cpp(drivers, tmp_path / name)
-        assert not (tmp_path / name / "journal.bin").exists(), "it was not killed in time"
+        _stop_cpp(drivers, tmp_path / name, signal.SIGKILL)
     assert drivers.cpp(resume=True).returncode == 0
     drivers.python(resume=True, out=tmp_path / "python")
     for name in ("cpp", "python"):
         _assert_same(tmp_path / name, tmp_path / "whole")
+
+
+def test_an_interrupted_run_goes_on_behind_its_last_step(
+    make: Callable[..., Drivers], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    drivers = make("exact")
+    assert drivers.cpp(out=tmp_path / "whole").returncode == 0
+    _stop_cpp(drivers, tmp_path / "cpp", signal.SIGINT)
+    assert (tmp_path / "cpp" / "journal.bin").exists()
+    drivers.python(resume=True)
+    assert "taking steps" not in caplog.text
+
+    listener = _StopAt()
+    run(replace(drivers.options, out=tmp_path / "python"), listener, lambda: listener.has_come)
+    result = drivers.cpp(resume=True, out=tmp_path / "python")
+    assert "resuming after step 33\n" in result.stderr and "taking steps" not in result.stderr
+    for name in ("cpp", "python"):
+        assert not (tmp_path / name / "snapshot.safetensors").exists()
+        adapters = (tmp_path / folder / "adapter.safetensors" for folder in (name, "whole"))
+        assert next(adapters).read_bytes() == next(adapters).read_bytes()
 
 
 # Places in the file: its header, the optimiser's state, and the last of the masters.

@@ -100,11 +100,11 @@ def test_killed_between_two_records(
     real, calls = getattr(RunLog, name), {"evaluation": 6, "state": 6, "commit": 1}[name]
     seen = []
 
-    def dying(self: RunLog, *arguments: object) -> None:
+    def dying(self: RunLog, *arguments: object, **named: object) -> None:
         seen.append(name)
         if name == "commit":
             raise Killed
-        real(self, *arguments)
+        real(self, *arguments, **named)
         if len(seen) == (call % calls) + 1:
             raise Killed
 

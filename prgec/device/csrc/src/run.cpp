@@ -89,7 +89,9 @@ Error Trainer::finish() {
     return fail(Error::InvalidArgument, "nothing to finish: call begin or resume first");
   }
   PRGE_TRY(t.method->flush());
-  PRGE_TRY(t.record_state());
+  // No replay brings back where it can go on.
+  const bool needs_snapshot = t.manifest.has_gradients && t.steps_done < t.settings.steps;
+  PRGE_TRY(needs_snapshot ? snapshot() : t.record_state());
   PRGE_TRY(t.journal.sync());
   if (t.divergence.is_over()) {
     PRGE_TRY(t.go_back());
@@ -97,7 +99,9 @@ Error Trainer::finish() {
   PRGE_TRY(save_adapter(t.folder + kAdapter, *t.program));
   t.journal.close();
   PRGE_TRY(rename_file(t.folder + kPartialJournal, t.folder + kJournal));
-  remove_file(t.folder + kSnapshot);
+  if (!needs_snapshot) {
+    remove_file(t.folder + kSnapshot);
+  }
   t.lock.release();
   return Error::Ok;
 }

@@ -15,6 +15,9 @@
 // backwards. The differences of the losses say how far to move along each direction; the program moves in the next
 // call. There is no backward pass and no optimiser state.
 //
+// Programs compiled with --method exact or shortcut compute their own gradient instead: one step is one call over
+// batch_size rows, which trains and keeps an optimiser's state. eps, estimator and max_g mean nothing to them.
+//
 // A Trainer is not thread-safe; different trainers are independent. Nothing throws.
 #pragma once
 
@@ -80,8 +83,9 @@ class Trainer {
   // unless it is to be discarded, and one that another process trains in.
   Error begin(const Rows& rows, const std::string& folder, bool discard = false);
   // Goes on with the run in `folder`: last snapshot, then every step of the journal behind it, without a forward pass.
-  // The state is then the one the interrupted run had, bit for bit. Returns the number of steps done; 0 where no run
-  // was begun.
+  // The state is then the one the interrupted run had, bit for bit. A program that computes gradients goes on behind
+  // the snapshot, and the steps it takes again come out the same. Returns the number of steps done; 0 where no run was
+  // begun.
   Result<uint64_t> resume(const Rows& rows, const std::string& folder);
 
   // Trains on exactly batch_size rows. The journal, where there is one, has the step when this returns. After
