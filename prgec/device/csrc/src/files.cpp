@@ -85,6 +85,11 @@ Error File::open_locked(const std::string& path) {
                               : failed("lock the file", path);
 }
 
+Error File::open_shared(const std::string& path) {
+  PRGE_TRY(open(path, O_RDONLY));
+  return ::flock(descriptor_, LOCK_SH | LOCK_NB) == 0 ? Error::Ok : failed("lock the file", path);
+}
+
 Error File::read(std::string& out) const {
   char buffer[256];
   out.clear();

@@ -38,6 +38,8 @@ class File {
   Error open(const std::string& path, int flags);
   // To be read and written, made if missing, for this user alone; an error while another process has it open so.
   Error open_locked(const std::string& path);
+  // To be read; while it is open nobody gets an exclusive lock.
+  Error open_shared(const std::string& path);
   // The whole of a small file.
   Error read(std::string& out) const;
   Error write(const void* data, size_t size);

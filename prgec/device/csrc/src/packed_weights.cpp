@@ -57,6 +57,7 @@ void PackedWeights::open(const std::string& folder, const std::string& program, 
     warn("the packed weights are kept in memory", last_error());
     path_.clear();
     seal_.close();
+    whole_.close();
   }
 }
 
@@ -73,7 +74,9 @@ Error PackedWeights::take(const std::string& folder, const std::string& program,
   }
   PRGE_TRY(seal_.open_locked(name + ".seal"));
   PRGE_TRY(drop_if_damaged());
-  return is_file(path_) ? Error::Ok : check_space(folder, (*file)->size());
+  // XNNPACK wants an exclusive lock to write. It knows one layout of a weight: of one that a program needs in two it
+  // would append a copy at every start.
+  return is_file(path_) ? whole_.open_shared(path_) : check_space(folder, (*file)->size());
 }
 
 // Another name keeps the old file for who has it mapped.

@@ -37,6 +37,7 @@ class PackedWeights {
   void (*warn_)(const char* line);
   std::string path_;
   File seal_;
+  File whole_; // the file of weights once it is sealed, which nobody may write to then
 };
 
 } // namespace prge
