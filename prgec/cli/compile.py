@@ -64,7 +64,7 @@ def _summary(result: CompileResult) -> list[str]:
     calls = sum(op.count for op in report.cpu_ops)
     lines = [
         f"{m.model} ({m.architecture}): {_count(len(m.sites), 'trained layer')}, "
-        f"q={m.q} B={m.batch_size} T={m.seq_len} K={m.num_labels} state={m.state}",
+        f"{m.step_text} T={m.seq_len} K={m.num_labels} state={m.state}",
         f"{m.backend}: {_count(len(report.delegates), 'delegate')} with "
         f"{_count(sum(d.ops for d in report.delegates), 'op')}; {_count(calls, 'op')} outside:",
     ]

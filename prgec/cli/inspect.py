@@ -43,7 +43,7 @@ def _render(inspection: Inspection) -> None:
     m, console = inspection.manifest, stdout_console()
     length = f"up to {m.seq_len}" if m.dynamic_seq_len else str(m.seq_len)
     console.print(f"{m.model} ({m.architecture}) on {m.backend}, contract {inspection.contract_version}", markup=False)
-    console.print(f"  q={m.q}  B={m.batch_size}  rows={m.num_rows}  T={length}  K={m.num_labels}  V={m.vocab_size}")
+    console.print(f"  {m.step_text}  rows={m.num_rows}  T={length}  K={m.num_labels}  V={m.vocab_size}")
     console.print(
         f"  rank={m.rank}  alpha={m.alpha:g}  state={m.state}  weights={m.quantize}  "
         f"{len(m.sites)} sites, {_size(inspection.state_bytes)} of state"

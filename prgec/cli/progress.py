@@ -62,7 +62,7 @@ class RunDisplay(Listener):
         m = program.manifest
         evaluated = f", {num_eval_examples} to evaluate" if num_eval_examples else ""
         self._say(
-            f"{m.model} on {m.backend}: q={m.q} B={m.batch_size} T={m.seq_len} rank={m.rank} state={m.state}, "
+            f"{m.model} on {m.backend}: {m.step_text} T={m.seq_len} rank={m.rank} state={m.state}, "
             f"{len(m.sites)} sites, {num_examples} examples{evaluated}"
         )
 

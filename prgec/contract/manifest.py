@@ -121,6 +121,12 @@ class Manifest:
         return self.method != "prge"
 
     @property
+    def step_text(self) -> str:
+        """How a step is made, for people: `q=4 B=4`, or `exact by norm B=16`."""
+        how = f"{self.method} by {self.optimizer}" if self.has_gradients else f"q={self.q}"
+        return f"{how} B={self.batch_size}"
+
+    @property
     def num_distinct_rows(self) -> int:
         """Different rows one evaluation call can hold: N, or B where replicas share a prefix."""
         return self.num_rows if self.prefix == "none" else self.batch_size
