@@ -8,6 +8,7 @@ Letters: r rank, O outputs of a site; every tensor of a site is f32[r, O].
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -45,21 +46,19 @@ def gradient_scale(
     check_gradient_scale(running, gradients)
     # f64 throughout: one rounding to f32 at the end, of each number that leaves.
     total = float(sum((_sum_of_squares(each) for each in gradients), torch.zeros((), dtype=torch.float64)))
-    norm = torch.tensor(total, dtype=torch.float64).sqrt()
-    if not bool(torch.isfinite(norm.to(torch.float32))):
-        return torch.tensor([0.0, float(norm), 1.0, 1.0])
-    scale = torch.ones((), dtype=torch.float64)
-    if clip > 0.0 and float(norm) > clip:
-        scale = clip / norm
-    square, w1, w2 = (value for value in running[:3].to(torch.float64))
+    norm = math.sqrt(total)
+    if not bool(torch.tensor(norm).isfinite()):
+        return torch.tensor([0.0, norm, 1.0, 1.0], device=running.device)
+    scale = clip / norm if 0.0 < clip < norm else 1.0
+    square, w1, w2 = running[:3].tolist()
     count = sum(each.numel() for each in gradients)
     square = beta2 * square + (1.0 - beta2) * ((scale * scale) * (total / count))
     w1 = beta1 * w1 + (1.0 - beta1)
     w2 = beta2 * w2 + (1.0 - beta2)
-    running.copy_(torch.stack([square, w1, w2, torch.zeros_like(w1)]).to(torch.float32))
+    running.copy_(torch.tensor([square, w1, w2, 0.0]))
     if normalise:
-        scale = scale / ((square / w2).sqrt() + SMALLEST_RMS)
-    return torch.stack([scale, norm, 1.0 / w1, 1.0 / w2]).to(torch.float32)
+        scale = scale / (math.sqrt(square / w2) + SMALLEST_RMS)
+    return torch.tensor([scale, norm, 1.0 / w1, 1.0 / w2], device=running.device)
 
 
 def sgd_update(master: Tensor, gradient: Tensor, lr: Tensor, factors: Tensor, decay: float) -> Tensor:
@@ -152,7 +151,7 @@ def adamw_update(
     mean.copy_(keep * mean + add * scaled)
     keep, add = _pair(beta2)
     square.copy_(keep * square + add * (scaled * scaled))
-    direction = (mean * factors[2]) / ((square * factors[3]).sqrt() + torch.tensor(eps))
+    direction = (mean * factors[2]) / (_root(square * factors[3]) + torch.tensor(eps))
     return _move(master, direction, lr, decay)
 
 
@@ -176,6 +175,11 @@ def _sum_of_squares(gradient: Tensor) -> Tensor:
     # A cumulative sum has no other order to add in.
     lanes = (padded * padded).cumsum(0)[-1]
     return lanes.cumsum(0)[-1]
+
+
+def _root(values: Tensor) -> Tensor:
+    """Square root, rounded once: libraries round an f32 root either way, but an f64 root well enough for f32."""
+    return values.to(torch.float64).sqrt().to(torch.float32)
 
 
 def _pair(beta: float) -> tuple[Tensor, Tensor]:

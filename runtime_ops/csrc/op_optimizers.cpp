@@ -114,6 +114,11 @@ float moved(const Step& step, float master, float direction) {
   return kept - step.lr * direction;
 }
 
+// The larger one; not a number where one is none, as in eager mode.
+float larger(float a, float b) {
+  return std::isnan(a) || a > b ? a : b;
+}
+
 // Runs `direction(e)` over all elements, moves the master along it and writes the largest change. A maximum is the same
 // in any order, so the split over threads does not change a bit.
 template <typename Direction>
@@ -130,10 +135,10 @@ bool update(const Step& step, const Tensor& master, Tensor& out, const Direction
     for (int64_t e = begin; e < end; ++e) {
       const float before = weights[e];
       weights[e] = moved(step, before, direction(e));
-      most = std::fmax(most, std::fabs(weights[e] - before));
+      most = larger(most, std::fabs(weights[e] - before));
     }
     const std::lock_guard<std::mutex> lock(guard);
-    largest[0] = std::fmax(largest[0], most);
+    largest[0] = larger(largest[0], most);
   });
 }
 
