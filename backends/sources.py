@@ -25,9 +25,11 @@ def row_nodes(program: ExportedProgram) -> set[Node]:
 def update_nodes(program: ExportedProgram) -> set[Node]:
     """What computes trained weights, from state or from the inputs of a step, and no activation.
 
-    Where gradients are computed the update comes last, and what is computed from state alone are reshaped weights.
+    Where gradients are computed the update comes last and depends on rows; what state alone computes then are reshaped
+    weights, which belong to the forward.
     """
-    if "g" not in _input_names(program).values():
+    made_of_step = updates_of(_inputs(program, frozenset(STEP_INPUTS)), _inputs(program, ROWS))
+    if all(node.op == "placeholder" for node in made_of_step):
         return set()
     return updates_of(_inputs(program, _STEP), _inputs(program, ROWS))
 

@@ -19,10 +19,11 @@ import torch
 from torch.fx import Node
 
 from prgec.errors import PassError
+from prgec.passes.gradient_shapes import reduced, reshaped_like, row_sum, transposed, transposed_constant
 from prgec.passes.infra import describe
 from prgec.passes.program import argument
 from prgec.passes.reverse import Rule, Tape
-from prgec.passes.shapes import dynamic_dims, is_same_shape, is_same_size, multiple_of, shape_of, view_sizes
+from prgec.passes.shapes import shape_of
 
 aten = torch.ops.aten
 
@@ -43,18 +44,6 @@ def linear(tape: Tape, node: Node, dy: Node) -> Shares:
     yield x, tape.call(aten.linear.default, dy, transposed_constant(tape, weight))
 
 
-def transposed_constant(tape: Tape, weight: Node) -> Node:
-    """A constant [D, O] beside the constant [O, D] that `weight` reads.
-
-    Its name follows the layer's, `<path>.transposed.weight`: passes that quantise layers find it like any other.
-    """
-    owner, _, leaf = str(weight.target).rpartition(".")
-    name = ".".join(filter(None, (owner, "transposed", leaf if leaf == "weight" else f"{leaf}_T")))
-    # Not `contiguous`: of a weight with one row it keeps the strides, which say that dimensions are swapped.
-    weight_T = tape.rewriter.program.attribute(weight).detach().t().clone(memory_format=torch.contiguous_format)
-    return tape.rewriter.constant(name, weight_T)
-
-
 def bmm(tape: Tape, node: Node, dy: Node) -> Shares:
     """`Y = A B` for each of G: `dA = dY B^T`, `dB = A^T dY`."""
     a, b = node.args
@@ -62,16 +51,6 @@ def bmm(tape: Tape, node: Node, dy: Node) -> Shares:
         yield a, tape.call(aten.bmm.default, dy, transposed(tape, b))
     if tape.needs(b):
         yield b, tape.call(aten.bmm.default, transposed(tape, a), dy)
-
-
-def transposed(tape: Tape, node: object) -> Node:
-    """The last two of three dimensions swapped; a swap of a swap is what was there before."""
-    assert isinstance(node, Node)
-    if node.target is aten.transpose.int and set(node.args[1:]) in ({1, 2}, {-1, -2}):
-        source = node.args[0]
-        assert isinstance(source, Node)
-        return source
-    return tape.call(aten.transpose.int, node, 1, 2)
 
 
 def add(tape: Tape, node: Node, dy: Node) -> Shares:
@@ -112,26 +91,6 @@ def div(tape: Tape, node: Node, dy: Node) -> Shares:
     if tape.needs(c):
         raise PassError(f"{tape.rewriter.rule}: there is no derivative of {describe(node)} by its divisor")
     yield a, reduced(tape, tape.call(aten.div.Tensor, dy, c), a, node)
-
-
-def reduced(tape: Tape, gradient: Node, source: object, node: Node) -> Node:
-    """The sum of `gradient` over what broadcasting repeated of `source`, which may be its last dimension."""
-    assert isinstance(source, Node)
-    target, found = shape_of(source), shape_of(gradient)
-    if is_same_shape(target, found):
-        return gradient
-    if is_same_shape(target[:-1], found[:-1]) and is_same_size(target[-1], 1) and isinstance(found[-1], int):
-        return row_sum(tape, gradient)
-    raise PassError(
-        f"{tape.rewriter.rule}: {describe(node)} repeats {list(target)} to {list(found)}; only a last "
-        "dimension of 1 may be repeated on the way of a gradient"
-    )
-
-
-def row_sum(tape: Tape, node: Node) -> Node:
-    """The sum over the last dimension, kept as 1: a product with ones."""
-    ones = tape.rewriter.folded(torch.ones(1, int(shape_of(node)[-1])))
-    return tape.call(aten.linear.default, node, ones)
 
 
 def neg(tape: Tape, node: Node, dy: Node) -> Shares:
@@ -222,28 +181,6 @@ def reshape(tape: Tape, node: Node, dy: Node) -> Shares:
     source = node.args[0]
     assert isinstance(source, Node)
     yield source, reshaped_like(tape, dy, source, node)
-
-
-def reshaped_like(tape: Tape, gradient: Node, source: Node, node: Node) -> Node:
-    """`gradient` in the shape of `source`."""
-    sizes = view_sizes(shape_of(source))
-    if sizes is None:
-        raise PassError(f"{tape.rewriter.rule}: {describe(node)} reads a shape with two sizes that depend on T")
-    return tape.call(aten.reshape.default, _split(tape, gradient, source), sizes)
-
-
-def _split(tape: Tape, gradient: Node, source: Node) -> Node:
-    """Split c*T into c and T first, where `source` has T: one view that moves both makes the tracer guard on T."""
-    dims, wanted = dynamic_dims(gradient), dynamic_dims(source)
-    if not dims or not wanted:
-        return gradient
-    sizes = list(shape_of(gradient))
-    times = multiple_of(sizes[dims[0]], shape_of(source)[wanted[0]])
-    if times is None or times == 1:
-        return gradient
-    outer, inner = view_sizes(sizes[: dims[0]]), view_sizes(sizes[dims[0] + 1 :])
-    assert outer is not None and inner is not None
-    return tape.call(aten.reshape.default, gradient, [*outer, times, -1, *inner])
 
 
 def transpose(tape: Tape, node: Node, dy: Node) -> Shares:

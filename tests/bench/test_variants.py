@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ COMPILED = [name for name, variant in VARIANTS.items() if not variant.is_eager]
 
 
 def _pipeline(name: str) -> str:
-    variant, options = VARIANTS[name], OPTIONS.compile_options(CELL, Path("model.pte"))
+    variant = VARIANTS[name]
+    options = replace(OPTIONS.compile_options(CELL, Path("model.pte")), method=variant.method)
     passes = pipeline_of(variant, CELL, options, load_backend("xnnpack"))
     check_order(passes)
     return print_pipeline(passes)
@@ -29,7 +31,8 @@ def _pipeline(name: str) -> str:
 
 def test_every_step_has_all_rows() -> None:
     for variant in VARIANTS.values():
-        assert variant.rows(3, 5) * variant.calls(3) == 2 * 3 * 5, variant.name
+        expected = 5 if variant.is_batch else 2 * 3 * 5
+        assert variant.rows(3, 5) * variant.calls(3) == expected, variant.name
 
 
 @pytest.mark.parametrize(
@@ -61,6 +64,10 @@ def test_pipelines(name: str) -> None:
     assert (f"feed-copies{{copies={variant.copies(3)}}}" in text.replace("feed-copies,", "feed-copies{copies=1},")) == (
         variant.branch is Branch.FED
     )
+    assert (
+        f"differentiate{{method={variant.method}}}" in text.replace("differentiate,", "differentiate{method=exact},")
+    ) == (variant.branch is Branch.DIFFERENTIATED)
+    assert ("insert-optimizer" in text) == (variant.branch is Branch.DIFFERENTIATED)
     assert ("inject-lora-fa" in text) == (variant.branch is not Branch.NONE)
     assert "quantize-base{scheme=8da4w" in text
 
