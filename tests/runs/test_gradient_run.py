@@ -1,0 +1,203 @@
+"""A run of a program that computes its gradients goes on from its last snapshot, and ends as if never killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prgec.cli.main import main
+from prgec.contract.engine import optimizer_names
+from prgec.engines.executorch.open import open_pte
+from prgec.errors import NumericsError, ProgramError, UsageError
+from prgec.formats.adapter import load_snapshot, read_adapter
+from prgec.formats.journal import read_journal
+from prgec.runs.log import RunLog
+from prgec.runs.options import RunOptions
+from prgec.runs.result import Listener
+from prgec.runs.run import run
+from prgec.training.limits import SKIP
+from prgec.training.step import StepResult
+from tests.tiny_gradient import GRADIENT_MANIFEST
+
+STEPS = 13
+SNAPSHOT = "snapshot.safetensors"
+
+
+class Killed(BaseException):
+    """Ends a run without giving it a chance to tidy up more than a signal would."""
+
+
+class _KillAfter(Listener):
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step(self, result: StepResult) -> None:
+        if result.step == self._step:
+            raise Killed
+
+
+def _options(program: Path, data: Path, eval_data: Path, out: Path) -> RunOptions:
+    return RunOptions(
+        program=program, data=data, eval_data=eval_data, steps=STEPS, lr=0.05, eval_every=5, snapshot_every=4, out=out
+    )
+
+
+@pytest.fixture
+def options(gradient_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path: Path) -> RunOptions:
+    return _options(gradient_pte, train_jsonl, dev_jsonl, tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def whole(gradient_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the same run, never interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    run(_options(gradient_pte, train_jsonl, dev_jsonl, out))
+    return out
+
+
+def _kill(options: RunOptions, step: int) -> Path:
+    with pytest.raises(Killed):
+        run(options, _KillAfter(step))
+    assert options.out is not None
+    return options.out
+
+
+def _lines(folder: Path) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def _assert_same_run(folder: Path, whole: Path) -> None:
+    for name in ("adapter.safetensors", "journal.bin"):
+        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
+    assert _lines(folder) == _lines(whole)
+    assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
+    first, second = (json.loads((path / "run.json").read_text()) for path in (folder, whole))
+    for key in ("steps", "loss", "accuracy", "accuracy_before", "state_sha256", "status"):
+        assert first[key] == second[key], key
+
+
+@pytest.mark.parametrize("step", [1, 4, 5, 9, STEPS])
+def test_equals_the_run_that_was_never_killed(options: RunOptions, whole: Path, step: int) -> None:
+    folder = _kill(options, step)
+    run(replace(options, resume=True))
+    _assert_same_run(folder, whole)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), [("evaluation", 1), ("evaluation", 2), ("state", 1), ("state", 2), ("commit", 1)]
+)
+def test_killed_between_two_records(
+    options: RunOptions, whole: Path, monkeypatch: pytest.MonkeyPatch, name: str, call: int
+) -> None:
+    """Die right behind an evaluation or the hash of a state, before its snapshot, or before files get their names."""
+    real, seen = getattr(RunLog, name), []
+
+    def dying(self: RunLog, *arguments: object, **named: object) -> None:
+        seen.append(name)
+        if name == "commit":
+            raise Killed
+        real(self, *arguments, **named)
+        if len(seen) == call:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RunLog, name, dying)
+        run(options)
+    run(replace(options, resume=True))
+    assert options.out is not None
+    _assert_same_run(options.out, whole)
+
+
+def test_killed_again_and_again(options: RunOptions, whole: Path) -> None:
+    folder = _kill(options, 3)
+    for step in (6, 7, 11):
+        _kill(replace(options, resume=True), step)
+    run(replace(options, resume=True))
+    _assert_same_run(folder, whole)
+
+
+def test_interrupted_run_goes_on(options: RunOptions, whole: Path) -> None:
+    """An orderly end keeps the adapter of its last step, but goes on from the snapshot, which has the optimiser."""
+
+    class Stop(Listener):
+        done = False
+
+        def on_step(self, result: StepResult) -> None:
+            self.done = result.step == 6
+
+    stop = Stop()
+    assert run(options, stop, lambda: stop.done).interrupted
+    result = run(replace(options, resume=True))
+    assert result.state_sha256 == json.loads((whole / "run.json").read_text())["state_sha256"]
+
+
+def test_says_which_steps_it_takes_again(options: RunOptions, caplog: pytest.LogCaptureFixture) -> None:
+    _kill(options, 7)
+    run(replace(options, resume=True))
+    assert "taking steps 5 to 7 again, from the last snapshot" in caplog.messages
+
+
+def _damaged(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, _damaged])
+def test_a_bad_snapshot_costs_time_only(options: RunOptions, whole: Path, damage: Callable[[Path], None]) -> None:
+    folder = _kill(options, 7)
+    damage(folder / SNAPSHOT)
+    run(replace(options, resume=True))
+    _assert_same_run(folder, whole)
+
+
+def test_snapshots_keep_the_optimiser(options: RunOptions) -> None:
+    path = _kill(options, 7) / SNAPSHOT
+    tensors, _ = read_adapter(path)
+    assert set(tensors) == {"head.lora_B", *optimizer_names(GRADIENT_MANIFEST)}
+    program = open_pte(options.program)
+    load_snapshot(path, program)
+    for name, value in {**program.read_state(), **program.read_optimizer()}.items():
+        np.testing.assert_array_equal(value, tensors[name], err_msg=name)
+        assert value.any()
+
+
+def test_an_adapter_is_no_snapshot(options: RunOptions, whole: Path) -> None:
+    program = open_pte(options.program)
+    before = program.state_sha256()
+    with pytest.raises(ProgramError, match="the snapshot has no prge_optimizer: it is of another optimiser"):
+        load_snapshot(whole / "adapter.safetensors", program)
+    assert program.state_sha256() == before
+
+
+def test_losses_fall(whole: Path) -> None:
+    losses = [line["loss"] for line in _lines(whole) if "grad_norm" in line]
+    assert len(losses) == STEPS and sum(losses[-3:]) < 0.95 * sum(losses[:3])  # type: ignore[arg-type]
+
+
+def test_divergence_stops_with_one_line(options: RunOptions) -> None:
+    with pytest.raises(NumericsError, match="^the gradient of step 2 is not finite; training stopped, state kept"):
+        run(replace(options, lr=1e38, eval_every=0, eval_data=None))
+    assert options.out is not None
+    assert len(read_journal(options.out / "journal.bin").steps) == 1
+    assert (options.out / "adapter.safetensors").is_file()
+
+
+def test_skipping_goes_on(options: RunOptions) -> None:
+    result = run(replace(options, lr=1e38, eval_every=0, eval_data=None, not_finite=SKIP))
+    assert result.steps == STEPS
+    assert options.out is not None
+    skipped = [line["step"] for line in _lines(options.out) if line.get("limited") == "skipped"]
+    assert skipped == list(range(2, STEPS + 1))
+
+
+def test_a_journal_alone_is_not_enough(
+    options: RunOptions, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(whole / "journal.bin"), "--program", str(options.program), "-o", str(tmp_path / "again")]
+    assert main(["replay", *arguments]) == UsageError.exit_code
+    assert "a program that computes gradients makes its steps from the rows" in capsys.readouterr().err

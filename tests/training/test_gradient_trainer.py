@@ -1,0 +1,163 @@
+"""The trainer of programs that compute their own gradients: one call a step, and nothing pending."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from prgec.contract.engine import optimizer_names
+from prgec.contract.names import OPTIMIZER_STATE
+from prgec.data.batches import Batch, evaluation_batches, step_indices, training_batch
+from prgec.data.dataset import Dataset
+from prgec.data.encode import Row, encode_rows
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
+from prgec.errors import InternalError, NumericsError, ProgramError
+from prgec.formats.journal_records import StepRecord
+from prgec.training.gradient_trainer import GradientTrainer
+from prgec.training.limits import SKIP, Limits
+from tests.tiny_gradient import BETA1, BETA2, DECAY, EPS, GRADIENT_MANIFEST, Evaluated
+
+SEED, LR, STEPS = 5, 0.05, 24
+SITE = "head.lora_B"
+
+
+@pytest.fixture
+def program(gradient_pte: Path) -> Program:
+    return open_pte(gradient_pte)
+
+
+@pytest.fixture
+def rows(program: Program, train_data: Dataset) -> list[Row]:
+    return encode_rows([(e, e.completion or "") for e in train_data.examples], program.tokenizer, program.manifest)
+
+
+@pytest.fixture
+def batches(program: Program, rows: list[Row]) -> list[Batch]:
+    m = program.manifest
+    return [training_batch(rows, step_indices(len(rows), m.batch_size, SEED, n), m) for n in range(1, STEPS + 1)]
+
+
+def test_follows_autograd_and_the_adamw_of_pytorch(program: Program, batches: list[Batch]) -> None:
+    trainer = GradientTrainer(program)
+    found = [trainer.step(batch, LR) for batch in batches]
+    model = Evaluated(GRADIENT_MANIFEST).requires_grad_(False)
+    state = model.head.lora_B.requires_grad_()
+    optimizer = torch.optim.AdamW([state], LR, betas=(BETA1, BETA2), eps=EPS, weight_decay=DECAY)
+    for result, batch in zip(found, batches, strict=True):
+        optimizer.zero_grad()
+        loss = model(*map(torch.from_numpy, (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK))).mean()
+        loss.backward()
+        assert result.loss == pytest.approx(loss.item(), rel=1e-4)
+        assert result.norm == pytest.approx(float(state.grad.norm()), rel=1e-4)
+        optimizer.step()
+    expected = state.detach().numpy()
+    assert np.abs(program.read_state()[SITE] - expected).max() <= 1e-3 * np.abs(expected).max()
+    assert np.mean([each.loss for each in found[-4:]]) < 0.8 * np.mean([each.loss for each in found[:4]])
+
+
+def test_nothing_is_pending_between_steps(program: Program, batches: list[Batch]) -> None:
+    trainer = GradientTrainer(program)
+    before = program.state_sha256()
+    trainer.step(batches[0], LR)
+    after = program.state_sha256()
+    trainer.flush()
+    assert before != after == program.state_sha256()
+
+
+def test_evaluating_in_between_changes_nothing(gradient_pte: Path, rows: list[Row], batches: list[Batch]) -> None:
+    hashes = set()
+    for evaluates in (False, True):
+        program = open_pte(gradient_pte)
+        trainer = GradientTrainer(program)
+        for batch in batches[:6]:
+            trainer.step(batch, LR)
+            held, optimizer = program.state_sha256(), program.read_optimizer()
+            for each in evaluation_batches(rows[:5], program.manifest) if evaluates else ():
+                program.evaluate(each.tokens_NT, each.label_pos_NK, each.targets_NK)
+            assert program.state_sha256() == held
+            assert all(np.array_equal(value, optimizer[name]) for name, value in program.read_optimizer().items())
+        hashes.add(held)
+    assert len(hashes) == 1
+
+
+def test_evaluates_the_state_that_was_trained(program: Program, batches: list[Batch]) -> None:
+    """Both methods share the buffer: what `evaluate` says is what the next step measures."""
+    trainer = GradientTrainer(program)
+    trainer.step(batches[0], LR)
+    batch = batches[1]
+    losses = program.evaluate(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
+    assert trainer.step(batch, LR).loss == pytest.approx(float(losses.mean()), rel=1e-6)
+
+
+def test_divergence_stops_with_the_state_of_the_step_before(program: Program, batches: list[Batch]) -> None:
+    trainer = GradientTrainer(program)
+    trainer.step(batches[0], 1e38)
+    kept, optimizer = program.state_sha256(), program.read_optimizer()
+    with pytest.raises(NumericsError) as error:
+        trainer.step(batches[1], LR)
+    assert str(error.value) == (
+        "the gradient of step 2 is not finite; training stopped, state kept. "
+        "Hint: lower --lr, or go on with --not-finite skip"
+    )
+    assert program.state_sha256() == kept
+    assert all(np.array_equal(value, optimizer[name]) for name, value in program.read_optimizer().items())
+
+
+def test_skipping_goes_on(gradient_pte: Path, batches: list[Batch]) -> None:
+    """A step whose gradient is not finite is as if it had not been."""
+    states = []
+    for is_poisoned in (False, True):
+        program = open_pte(gradient_pte)
+        trainer = GradientTrainer(program, Limits(not_finite=SKIP))
+        trainer.step(batches[0], LR)
+        if is_poisoned:
+            held = program.read_state()
+            program.write_state({SITE: np.full_like(held[SITE], np.nan)})
+            result = trainer.step(batches[5], LR)
+            assert not math.isfinite(result.norm)
+            assert result.metrics() == {"step": 2, "loss": None, "lr": LR, "grad_norm": None, "limited": "skipped"}
+            program.write_state(held)
+        assert trainer.step(batches[1], LR).metrics().keys() == {"step", "loss", "lr", "grad_norm"}
+        states.append(program.state_sha256())
+    assert states[0] == states[1]
+
+
+def test_takes_up_what_records_tell(program: Program, batches: list[Batch]) -> None:
+    trainer = GradientTrainer(program)
+    done = [trainer.step(batch, LR) for batch in batches[:3]]
+    records = [StepRecord(each.step, each.lr, each.eps, each.losses, each.g) for each in done]
+    other = GradientTrainer(program)
+    taken_up = other.take_up(records)
+    assert [(each.step, each.loss, each.lr) for each in taken_up] == [(each.step, each.loss, each.lr) for each in done]
+    np.testing.assert_allclose([each.norm for each in taken_up], [each.norm for each in done], rtol=1e-6)
+    assert other.step(batches[3], LR).step == 4
+
+
+def test_state_of_the_optimiser_goes_out_and_in(program: Program, batches: list[Batch]) -> None:
+    trainer = GradientTrainer(program)
+    trainer.step(batches[0], LR)
+    kept, held = program.read_state(), program.read_optimizer()
+    assert tuple(held) == optimizer_names(program.manifest) == (OPTIMIZER_STATE, f"{SITE}_mean", f"{SITE}_square")
+    assert all(value.any() for value in held.values())
+    trainer.step(batches[1], LR)
+    expected = program.state_sha256()
+    program.write_state(kept)
+    program.write_optimizer(held)
+    GradientTrainer(program).step(batches[1], LR)
+    assert program.state_sha256() == expected
+    with pytest.raises(
+        ProgramError, match=f"the state does not fit the program: {OPTIMIZER_STATE} is in only one of them"
+    ):
+        program.write_optimizer({name: value for name, value in held.items() if name != OPTIMIZER_STATE})
+
+
+def test_is_never_asked_for_measured_losses(program: Program) -> None:
+    with pytest.raises(InternalError, match="asked for measured losses"):
+        program.forward()
+    with pytest.raises(InternalError, match="no update to apply"):
+        program.apply(np.zeros(1, dtype=np.float32), 0.1, 0, 1)
