@@ -224,6 +224,15 @@ def test_equals_autograd(op: object, make: MakeNode) -> None:
             assert float((ours - theirs).norm() / theirs.norm()) < 1e-9
 
 
+@pytest.mark.parametrize("out", [1, 5])
+def test_a_transposed_weight_lies_as_its_shape_says(out: int) -> None:
+    """A weight with one row is its own transposed copy, but for strides that a lowering believes."""
+    program = program_of(lambda b: b.call(aten.linear.default, b.leaf_T(), b.constant(out, WIDTH)))
+    differentiate(program)
+    copies = [value for name, value in program.module.named_buffers() if "transposed" in name]
+    assert [(tuple(each.shape), each.stride()) for each in copies] == [((WIDTH, out), (out, 1))]
+
+
 def _values(program: GraphProgram, length: int) -> list[Tensor]:
     """Inputs of a call; what is no integer is f64 normals."""
     generator = torch.Generator().manual_seed(length)

@@ -223,7 +223,7 @@ def test_miss_frozen_layers_get_no_transposed_copy() -> None:
     assert copies == {"exact": of_block_1, "shortcut": of_block_1, "last": ["lm_head.transposed.weight"]}
 
 
-def test_idempotence_refuses_a_second_run() -> None:
+def test_failure_on_a_second_run() -> None:
     program = example()
     run_pass(program, EACH)
     assert refusal(program) == "differentiate: cannot run: the graph returns gradients or state already"

@@ -140,7 +140,7 @@ def test_failure_a_gradient_is_missing() -> None:
     assert refusal(program) == ("insert-optimizer: cannot run: the graph does not return one gradient for each site")
 
 
-def test_idempotence_refuses_a_second_run() -> None:
+def test_failure_on_a_second_run() -> None:
     program = example()
     run_pass(program, EACH)
     assert refusal(program) == "insert-optimizer: cannot run: the graph updates itself already"
