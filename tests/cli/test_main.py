@@ -195,10 +195,10 @@ def test_flags_are_frozen() -> None:
         options = [flag for p in command.params if isinstance(p, click.Option) for flag in p.opts]
         found[name] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
-        "compile": "--a-seed --alpha --backend --batch-size --config --data --dtype --dump-passes --emit-driver "
-        "--generate --group-size --json --label-tokens --layers --lora-a --output --passes --prefix --q --quantize "
-        "--quantize-embedding --rank --rng --save-program --seq-len --soc --state --static --targets "
-        "--task -c -o",
+        "compile": "--a-seed --alpha --backend --batch-size --clip-norm --config --data --dtype --dump-passes "
+        "--emit-driver --generate --group-size --json --label-tokens --layers --lora-a --method --optimizer --output "
+        "--passes --prefix --q --quantize --quantize-embedding --rank --rng --save-program --seq-len --soc --state "
+        "--static --targets --task --weight-decay -c -o",
         "inspect": "--config --json",
         "doctor": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
