@@ -216,7 +216,7 @@ def test_flags_are_frozen() -> None:
         "report": "--json --output -o",
         "eval": "--adapter --data --json --task",
         "predict": "--adapter --candidate --data --generate --json --task --text",
-        "demo": "--backend --estimator --json --lr --out --seed --steps",
+        "demo": "--backend --estimator --json --lr --method --out --seed --steps",
         "bench": "--backend --batch-size --json --layers --out --q --quantize --quantize-embedding --repeats --seq-len "
         "--variants",
     }
