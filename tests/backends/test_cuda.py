@@ -161,8 +161,8 @@ class Twin(DeviceProgram):
         self.manifest: Manifest = like.manifest
         self.tokenizer = like.tokenizer
         self.prefix = None
-        self._forward = _Package(torch._inductor.aoti_load_package(str(package)))
-        self._bind_state(lambda name, inputs: None)
+        method = _Package(torch._inductor.aoti_load_package(str(package)))
+        self._bind_state(lambda name, inputs: method)
 
 
 class _Package:

@@ -267,11 +267,10 @@ def run_cases(bench: Bench, kills: int, others: int) -> list[Tally]:
     """Do everything to one driver.
 
     Args:
-        bench: The driver and its run.
+        bench: The driver and its run, prepared.
         kills: How often to kill it.
         others: How often to do each of the other things.
     """
-    bench.prepare()
     name = bench.driver.name
     tallies = [Tally(name, "SIGKILL at a random time")]
     kill(bench, tallies[0], kills)

@@ -76,6 +76,7 @@ def main() -> int:
         tallies = []
         for driver in (CppDriver(executable), python):
             bench = Bench(driver, work, *inputs, random.Random(options.seed), options.method != "prge")
+            bench.prepare()
             tallies += run_cases(bench, options.kills // 2, options.others)
             shutil.rmtree(work / "whole")
     print(table(tallies))

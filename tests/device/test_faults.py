@@ -26,7 +26,9 @@ def bench(request: pytest.FixtureRequest, executable: Path, program: Callable[[s
         copy = Path(shutil.copy(program(name), work))
         driver: Driver = python if kind == "Python" else CppDriver(shutil.copy(executable, work))
         rows, eval_rows = write_rows(work / "rows.bin", copy, 5), write_rows(work / "eval.bin", copy, 3)
-        yield Bench(driver, work, copy, rows, eval_rows, random.Random(1), name == "exact")
+        bench = Bench(driver, work, copy, rows, eval_rows, random.Random(1), name == "exact")
+        bench.prepare()
+        yield bench
 
 
 def test_nothing_is_lost(bench: Bench) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from prgec.contract.arrays import FloatArray, State
-from prgec.contract.names import IGNORE_TARGET
+from prgec.contract.names import FORWARD_INPUTS, FORWARD_METHOD, IGNORE_TARGET
 from prgec.engines.executorch.program import LoadMethod, Program
 from prgec.errors import ProgramError
 
@@ -20,7 +20,7 @@ class DeviceProgram(Program):
     """
 
     def _bind_state(self, load_method: LoadMethod) -> None:
-        self._load_forward_of(load_method)
+        self._forward = load_method(FORWARD_METHOD, (*FORWARD_INPUTS, *self._hidden_input))
         rank = self.manifest.rank
         self._masters: State = {
             site.state_name: np.zeros((rank, site.out_features), dtype=np.float32) for site in self.manifest.sites

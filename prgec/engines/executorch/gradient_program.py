@@ -16,7 +16,6 @@ from prgec.contract.names import (
     EVALUATE_METHOD,
     FORWARD_METHOD,
     GRADIENT_INPUTS,
-    HIDDEN_INPUT,
     TARGETS_INPUT,
 )
 from prgec.engines.executorch.program import LoadMethod, Program
@@ -33,10 +32,9 @@ class GradientProgram(Program):
     next_tokens_inputs = tuple(name for name in EVALUATE_INPUTS if name != TARGETS_INPUT)
 
     def _bind_state(self, load_method: LoadMethod) -> None:
-        hidden = [HIDDEN_INPUT] * (self.manifest.prefix == "method")
-        self._evaluate = load_method(EVALUATE_METHOD, (*EVALUATE_INPUTS, *hidden))
+        self._evaluate = load_method(EVALUATE_METHOD, (*EVALUATE_INPUTS, *self._hidden_input))
         self._state = {name: self._attribute(self._evaluate, name) for name in state_names(self.manifest)}
-        self._load_forward = functools.cache(lambda: load_method(FORWARD_METHOD, (*GRADIENT_INPUTS, *hidden)))
+        self._load_forward = functools.cache(lambda: load_method(FORWARD_METHOD, (*GRADIENT_INPUTS, *self._hidden_input)))
 
     def train(
         self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float

@@ -58,23 +58,23 @@ class Program:
         self._read_a = functools.cache(read_a)
         self.manifest = manifest
         self.tokenizer = tokenizer
-        has_prefix = manifest.prefix == "method"
         self._bind_state(load_method)
         # Loading packs weights into memory, for nothing where every result is kept already.
         self._load_prefix = functools.cache(lambda: load_method(PREFIX_METHOD, PREFIX_INPUTS))
         # Most programs are never asked to generate.
-        inputs = (*self.next_tokens_inputs, *[HIDDEN_INPUT] * has_prefix)
+        inputs = (*self.next_tokens_inputs, *self._hidden_input)
         self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
-        self.prefix = PrefixRunner(self.compute_prefix, manifest, "executorch") if has_prefix else None
+        self.prefix = PrefixRunner(self.compute_prefix, manifest, "executorch") if self._hidden_input else None
+
+    @property
+    def _hidden_input(self) -> tuple[str, ...]:
+        """What a method takes behind all others, where the first blocks are a method of their own."""
+        return (HIDDEN_INPUT,) if self.manifest.prefix == "method" else ()
 
     def _bind_state(self, load_method: LoadMethod) -> None:
-        self._load_forward_of(load_method)
+        self._forward = load_method(FORWARD_METHOD, (*FORWARD_INPUTS, *self._hidden_input))
         self._apply = load_method(APPLY_METHOD, APPLY_INPUTS)
         self._state = {name: self._attribute(self._forward, name) for name in state_names(self.manifest)}
-
-    def _load_forward_of(self, load_method: LoadMethod) -> None:
-        has_prefix = self.manifest.prefix == "method"
-        self._forward = load_method(FORWARD_METHOD, (*FORWARD_INPUTS, HIDDEN_INPUT) if has_prefix else FORWARD_INPUTS)
 
     def forward(
         self,
