@@ -189,6 +189,7 @@ def twin(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Twin:
     return Twin(Path(package), like)
 
 
+@pytest.mark.slow  # Inductor takes two minutes for the noise of two sites
 def test_compiled_step_follows_the_oracle(twin: Twin, checkpoint: Path) -> None:
     """Fifty steps: losses row by row, and the state it returns."""
     oracle = oracle_for(twin, checkpoint, eps=EPS, seed=SEED)
@@ -213,6 +214,7 @@ class _Padded:
         return self._program.forward(np.pad(tokens_NT, ((0, 0), (0, padding))), *rest)
 
 
+@pytest.mark.slow
 def test_compiled_noise_has_the_same_bits(twin: Twin) -> None:
     """With g only on one query and lr = q, what a call subtracts from zero is that query's noise itself."""
     q = twin.manifest.q

@@ -11,13 +11,7 @@ from typing import Any
 
 from prgec.contract.arrays import FloatArray, IntArray, State
 from prgec.contract.engine import optimizer_names, state_names
-from prgec.contract.names import (
-    EVALUATE_INPUTS,
-    EVALUATE_METHOD,
-    FORWARD_METHOD,
-    GRADIENT_INPUTS,
-    TARGETS_INPUT,
-)
+from prgec.contract.names import EVALUATE_INPUTS, EVALUATE_METHOD, FORWARD_METHOD, GRADIENT_INPUTS, TARGETS_INPUT
 from prgec.engines.executorch.program import LoadMethod, Program
 from prgec.engines.executorch.runtime import float_scalar, int_tensors
 from prgec.errors import InternalError
@@ -34,7 +28,9 @@ class GradientProgram(Program):
     def _bind_state(self, load_method: LoadMethod) -> None:
         self._evaluate = load_method(EVALUATE_METHOD, (*EVALUATE_INPUTS, *self._hidden_input))
         self._state = {name: self._attribute(self._evaluate, name) for name in state_names(self.manifest)}
-        self._load_forward = functools.cache(lambda: load_method(FORWARD_METHOD, (*GRADIENT_INPUTS, *self._hidden_input)))
+        self._load_forward = functools.cache(
+            lambda: load_method(FORWARD_METHOD, (*GRADIENT_INPUTS, *self._hidden_input))
+        )
 
     def train(
         self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float
