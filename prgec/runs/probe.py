@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from prgec.contract.arrays import State
+from prgec.contract.engine import Engine
 from prgec.data.rows_file import RowSet
 from prgec.errors import NumericsError
 from prgec.runs.open import Opened, open_run
@@ -100,18 +102,25 @@ def probe_rates(
     opened = open_run(options, listener)
     few = opened.rows[:MAX_JUDGED]
     judged = opened.dev_set or opened.eval_set or RowSet(tuple(few), 1, (0,) * len(few))
-    start = opened.program.read_state()
-    before = evaluate(opened.program, judged, listener.on_eval_batch, should_stop)
+    program = opened.program
+    start = program.read_state(), program.read_optimizer()
+    before = evaluate(program, judged, listener.on_eval_batch, should_stop)
     if before is None:
         raise KeyboardInterrupt
     probes = []
     for factor in FACTORS:
-        opened.program.write_state(start)
+        _set_back(program, *start)
         rates = Rates(options.steps, _rounded(options.lr * factor), CONSTANT)
         probes.append(_probe(opened, judged, rates, should_stop))
         on_probe(probes[-1])
-    opened.program.write_state(start)
+    _set_back(program, *start)
     return ProbeResult(options.steps, before.loss, tuple(probes))
+
+
+def _set_back(program: Engine, state: State, optimizer: State) -> None:
+    program.write_state(state)
+    if optimizer:
+        program.write_optimizer(optimizer)
 
 
 def _probe(opened: Opened, judged: RowSet, rates: Rates, should_stop: Callable[[], bool]) -> Probe:

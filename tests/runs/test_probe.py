@@ -33,7 +33,10 @@ def _probe(options: RunOptions, steps: int) -> ProbeResult:
     return probe_rates(replace(options, steps=steps), Listener(), lambda: False, lambda probe: None)
 
 
-def test_each_rate_is_a_run_of_its_own(options: RunOptions) -> None:
+@pytest.mark.parametrize("kind", ["tiny_pte", "gradient_pte"])
+def test_each_rate_is_a_run_of_its_own(options: RunOptions, kind: str, request: pytest.FixtureRequest) -> None:
+    """Also of the optimiser's state, where a program keeps one."""
+    options = replace(options, program=request.getfixturevalue(kind))
     result = _probe(options, steps=20)
     assert [probe.lr for probe in result.probes] == pytest.approx([0.1 * factor for factor in FACTORS])
     # The third rate after three others is what a run at that rate alone gives.
