@@ -7,6 +7,7 @@ from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir.backend.backend_details import CompileSpec
 from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import generate_partitions_from_list_of_nodes
 from executorch.exir.backend.partitioner import DelegationSpec
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx.passes.infra.partitioner import Partition
 
@@ -33,6 +34,15 @@ class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorc
     def __init__(self) -> None:
         super().__init__()
         self.delegation_spec = DelegationSpec(XnnpackBackend.__name__, [CompileSpec(_ONLY_CONVERT_TO_LINEAR, b"")])
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[OpOverload], None]:
+        """Keep the ops XNNPACK has whole, every one of them.
+
+        XNNPACK's own partitioner asks of each whether it can be delegated, for which ExecuTorch traces the whole graph
+        twice more than without asking (`_gen_edge_manager_for_partitioners`). The passes leave none that cannot.
+        """
+        kept, _ = super().ops_to_not_decompose(ep)
+        return kept, None
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
         """Merge all supported nodes between the updates and the log-softmax."""
