@@ -18,6 +18,7 @@ from prgec.cli.main import COMMANDS, Subcommand, main
 
 REPOSITORY = Path(__file__).parents[2]
 LIGHT_COMMANDS = (
+    "plan",
     "compile",
     "tokenize",
     "run",
@@ -195,6 +196,8 @@ def test_flags_are_frozen() -> None:
         options = [flag for p in command.params if isinstance(p, click.Option) for flag in p.opts]
         found[name] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
+        "plan": "--all --backend --bench --data --driver --json --label-tokens --memory --seq-len --steps --time "
+        "--watts",
         "compile": "--a-seed --alpha --backend --batch-size --clip-norm --config --data --dtype --dump-passes "
         "--emit-driver --generate --group-size --json --label-tokens --layers --lora-a --method --optimizer --output "
         "--passes --prefix --q --quantize --quantize-embedding --rank --rng --save-program --seq-len --soc --state "

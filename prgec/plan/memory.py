@@ -1,0 +1,98 @@
+"""How much memory training takes: the one function that compile, run, doctor, bench and plan ask.
+
+Letters: N rows, T tokens, K label positions, V vocabulary, D width, r rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from prgec.plan.shape import ModelShape
+from prgec.plan.step import prefix_sizes, site_names, step_sizes
+from prgec.plan.tape import F32
+from prgec.plan.workload import Workload
+
+# A process that has loaded a program of nothing: the runtime, and for Python the interpreter and torch.
+DRIVER_BYTES = {"cpp": 20_000_000, "python": 165_000_000}
+_TOKEN_BYTES = 8
+# One tensor beside B and its gradient for each running mean.
+_MOMENTS = {"norm": 0, "momentum": 1, "adamw": 2}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peak memory that no file backs, by what holds it.
+
+    Attributes:
+        weights: Packed frozen layers and constants.
+        state: Trained weights, the copies a call perturbs, gradients and running means.
+        activations: Intermediate values of the delegate.
+        tables: Values around the delegate: embedded tokens, masks, one-hot rows, logits.
+        driver: The process itself.
+    """
+
+    weights: int
+    state: int
+    activations: int
+    tables: int
+    driver: int
+
+    @property
+    def total(self) -> int:
+        """All of it, in bytes."""
+        return self.weights + self.state + self.activations + self.tables + self.driver
+
+    def to_json(self) -> dict[str, int]:
+        """Parts and total."""
+        return {**asdict(self), "total": self.total}
+
+
+def memory_of(shape: ModelShape, work: Workload, *, driver: str = "cpp", packed_in_file: bool = False) -> Memory:
+    """Return the peak of a training run.
+
+    Args:
+        shape: The model.
+        work: How it is trained.
+        driver: cpp or python.
+        packed_in_file: Whether packed weights are mapped from a file, as the C++ driver can have it: then the system
+            may drop them, and they are no demand.
+    """
+    step, prefix = step_sizes(shape, work), prefix_sizes(shape, work)
+    return Memory(
+        weights=0 if packed_in_file else round(step.constant_bytes + prefix.constant_bytes),
+        state=round(_copies_of_state(work) * site_elements(shape, work) * F32),
+        activations=round(step.arena_bytes + prefix.arena_bytes),
+        tables=_tables(shape, work),
+        driver=DRIVER_BYTES[driver],
+    )
+
+
+def site_elements(shape: ModelShape, work: Workload) -> int:
+    """Elements of B of all sites together."""
+    trained = work.trained_blocks(shape)
+    last, others = (
+        sum(each.outputs for each in shape.linears if each.name in site_names(shape, work, is_last=is_last))
+        for is_last in (True, False)
+    )
+    return work.rank * (last + (trained - 1) * others)
+
+
+def _copies_of_state(work: Workload) -> int:
+    """How many times the size of B the state takes."""
+    if work.has_gradients:
+        return 2 + _MOMENTS[work.optimizer]
+    return 2 * work.q + 1 if work.state == "seeded" else 4 * work.q + 4
+
+
+def _tables(shape: ModelShape, work: Workload) -> int:
+    """What ExecuTorch's own memory holds while the delegate runs."""
+    rows, seq_len = work.rows, work.seq_len
+    has_prefix = work.trained_blocks(shape) < shape.layers
+    embedded_rows = work.batch_size if has_prefix and work.prefix != "none" else rows
+    embedded = embedded_rows * seq_len * shape.width
+    # A mask has a copy for each query head of a group.
+    group = shape.heads // shape.kv_heads
+    masks = shape.num_masks(seq_len) * (group if group > 1 else 1) * seq_len**2
+    one_hot = rows * work.num_labels * seq_len
+    logits = rows * work.num_labels * shape.vocab * (2 if work.has_gradients else 1)
+    return (embedded + masks + one_hot + logits) * F32 + rows * seq_len * _TOKEN_BYTES

@@ -1,0 +1,149 @@
+"""One training step as tapes: a few blocks are written out, and more of them are what one more block adds."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+from prgec.plan.backward import Backward
+from prgec.plan.block import Forward
+from prgec.plan.shape import ModelShape
+from prgec.plan.tape import F32, Tape
+from prgec.plan.workload import Workload
+
+# From here on every further block adds what the last one did.
+_WRITTEN_OUT = 3
+_WRITERS = frozenset({"o", "down"})
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """What one call of a program needs.
+
+    Attributes:
+        arena_bytes: Intermediate values at the worst moment.
+        constant_bytes: Packed matrices: frozen layers, their transposes, A, and small constants.
+        multiplies: Multiplications with quantised layers.
+        multiplies_f32: All other multiplications of matrices.
+    """
+
+    arena_bytes: float
+    constant_bytes: float
+    multiplies: float
+    multiplies_f32: float
+
+    def plus(self, other: StepSizes, times: float = 1.0) -> StepSizes:
+        """Add what `other` needs, so many times."""
+        return StepSizes(
+            self.arena_bytes + times * other.arena_bytes,
+            self.constant_bytes + times * other.constant_bytes,
+            self.multiplies + times * other.multiplies,
+            self.multiplies_f32 + times * other.multiplies_f32,
+        )
+
+
+def site_names(shape: ModelShape, work: Workload, *, is_last: bool) -> frozenset[str]:
+    """The layers of a trained block that have a branch: all, or of shortcut below the last block the writers."""
+    if work.method == "shortcut" and not is_last:
+        return _WRITERS
+    return frozenset(each.name for each in shape.linears)
+
+
+@functools.cache
+def step_sizes(shape: ModelShape, work: Workload) -> StepSizes:
+    """Return what the first trained block and all behind it need in a call of the training method."""
+    trained = work.trained_blocks(shape)
+    if trained <= _WRITTEN_OUT:
+        return _sizes(shape, work, trained, 0)
+    last, before = (_sizes(shape, work, each, 0) for each in (_WRITTEN_OUT, _WRITTEN_OUT - 1))
+    return last.plus(last.plus(before, -1.0), trained - _WRITTEN_OUT)
+
+
+@functools.cache
+def prefix_sizes(shape: ModelShape, work: Workload) -> StepSizes:
+    """Return what the blocks in front of the first trained one add to a call that runs them.
+
+    They keep nothing, so their intermediate values count once.
+    """
+    trained = work.trained_blocks(shape)
+    below = shape.layers - trained
+    if not below:
+        return StepSizes(0.0, 0.0, 0.0, 0.0)
+    none, one, two = (_sizes(shape, work, min(trained, _WRITTEN_OUT), each) for each in range(3))
+    first, more = one.plus(none, -1.0), two.plus(one, -1.0)
+    return replace(first.plus(more, below - 1), arena_bytes=max(0.0, first.arena_bytes))
+
+
+def _sizes(shape: ModelShape, work: Workload, trained: int, below: int) -> StepSizes:
+    """Sizes of a step with so many blocks, `below` of them in front of the first that trains."""
+    tape = _written(shape, _as_written(shape, work), trained, below)
+    constants = sum(elements * (work.weight_bytes(inputs) if inputs else F32) for inputs, elements in tape.constants)
+    return StepSizes(tape.peak_bytes, constants, tape.multiplies, tape.multiplies_f32)
+
+
+def _as_written(shape: ModelShape, work: Workload) -> Workload:
+    """Ways to train that differ in nothing a tape holds are one."""
+    prefix = "none" if work.has_gradients or work.prefix == "none" else "shared"
+    is_whole = all(each.inputs % work.group_size == 0 for each in shape.linears)
+    quantize = "8da8w" if work.is_quantized and is_whole else work.quantize
+    return replace(work, layers="all", prefix=prefix, quantize=quantize)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What counts of a tape.
+
+    Attributes:
+        peak_bytes: Its arena.
+        multiplies: Multiplications with quantised layers.
+        multiplies_f32: All other multiplications of matrices.
+        constants: Packed elements of frozen layers by their inputs; of all other matrices under 0.
+    """
+
+    peak_bytes: int
+    multiplies: int
+    multiplies_f32: int
+    constants: tuple[tuple[int, int], ...]
+
+
+@functools.cache
+def _written(shape: ModelShape, work: Workload, trained: int, below: int) -> _Written:
+    """Write out a step."""
+    tape = Tape()
+    is_shared = below > 0 and work.prefix != "none" and not work.has_gradients
+    forward = Forward(tape, shape, work, work.batch_size if is_shared else work.rows)
+    stream = tape.put("external", forward.tokens * shape.width)
+    for _ in range(below):
+        stream = forward.block(stream, frozenset())
+    if is_shared:
+        forward.rows = work.rows
+        stream = tape.put("repeat", forward.tokens * shape.width, stream)
+    forward.writes.clear()
+    for index in range(trained):
+        first_of_last, stream_of_last = len(forward.sites), stream
+        stream = forward.block(stream, site_names(shape, work, is_last=index == trained - 1))
+    logits = forward.head(stream)
+    if work.has_gradients:
+        _differentiate(forward, logits, first_of_last, stream_of_last)
+    constants = tuple(tape.constants().items())
+    return _Written(tape.peak_bytes(), tape.multiplies, tape.multiplies_f32, constants)
+
+
+def _differentiate(forward: Forward, logits: int, first_of_last: int, stream_of_last: int) -> None:
+    """Add the backward of a step: of everything, or of the last block, handed down to the writers below it."""
+    tape, work, sites = forward.tape, forward.work, forward.sites
+    excess = tape.put("softmax", tape.size(logits), logits)
+    seed = tape.put("mul", tape.size(logits), tape.put("sub", tape.size(logits), excess))
+    if work.method == "exact":
+        found = Backward(tape, sites, work.seq_len).walk({logits: seed})
+        wanted = list(found.values())
+    else:
+        below, last = sites[:first_of_last], sites[first_of_last:]
+        found = Backward(tape, [*last, *([stream_of_last] if below else [])], work.seq_len).walk({logits: seed})
+        handed_down = found.pop(stream_of_last, None)
+        wanted = list(found.values())
+        for site, written in zip(below, forward.writes, strict=False):
+            assert handed_down is not None
+            wanted += Backward(tape, [site], work.seq_len).walk({written: handed_down}).values()
+    for number in wanted:
+        tape.keep(number)
