@@ -97,6 +97,7 @@ def test_one_method_only(checkpoint: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_noise_in_the_graph_trains_like_the_kernels(compile_once: Compile, checkpoint: Path) -> None:
     """`--rng decomposed` on a runtime that has the kernels as well: the same bits of noise, so the same training."""
     states = []

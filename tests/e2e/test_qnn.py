@@ -100,6 +100,7 @@ def test_narrow_weights_train_as_the_rounded_model_does(scheme: str, wide: Path,
     assert found.max_rel_state_diff < 0.05 < found.max_abs_state
 
 
+@pytest.mark.slow
 def test_more_methods_dual_state_and_narrow_norms(tmp_path: Path) -> None:
     """Three graphs in one context binary, updates spelt out in ops, and norms narrower than a vector of the HTP."""
     checkpoint = TinyLlama(num_layers=2, has_bias=True).write(tmp_path / "narrow")
@@ -197,6 +198,7 @@ def _prgec(*arguments: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_demo_from_the_command_line(tmp_path: Path) -> None:
     path, run = tmp_path / "q.pte", tmp_path / "run"
     made = _prgec(
