@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from prgec.backends.base import EdgePass
 
 
+# docs/reports/tinyllama-8da4w.md, and docs/reports/plan.md for 8da8w.
+_MEMORY_BASE_BYTES = 1_000_000_000
+_MEMORY_BYTES_A_WEIGHT = {"none": 11.2, "8da8w": 6.5, "8da4w": 5.6}
+
+
 class XnnpackBackend(Backend):
     """Lowers to XNNPACK with a dynamic T."""
 
@@ -51,6 +56,12 @@ class XnnpackBackend(Backend):
 
         if "XnnpackBackend" not in Runtime.get().backend_registry.registered_backend_names:
             raise BackendError("this ExecuTorch was built without XNNPACK", hint="pip install executorch==1.5.1")
+
+    def memory_bytes(self, num_weights: int, scheme: str) -> int:
+        """Measured on random Llamas."""
+        # A pipeline of the user's may have a scheme that is none of ours.
+        bytes_a_weight = _MEMORY_BYTES_A_WEIGHT.get(scheme, _MEMORY_BYTES_A_WEIGHT["none"])
+        return round(_MEMORY_BASE_BYTES + bytes_a_weight * num_weights)
 
     def partitioners(self) -> Sequence[Partitioner]:
         """XNNPACK's own partitioner, kept off the loss."""

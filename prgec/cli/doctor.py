@@ -44,5 +44,8 @@ def _lines(health: Health) -> list[str]:
         if each.memory_bytes:
             size = f"{each.memory_bytes / 1e9:.0f} GB"
             lines.append(f"          compiling {REFERENCE_MODEL} takes about {size} of memory")
+        if each.training_bytes:
+            size = f"{each.training_bytes / 1e9:.1f} GB"
+            lines.append(f"          training {REFERENCE_MODEL} in 4 bits takes about {size} of memory (prgec plan)")
         lines += [f"          {what} {value}" for what, value in each.found.items()]
     return lines

@@ -23,7 +23,7 @@ from prgec.compile.given_a import a_constants, give_a, hash_of, options_for
 from prgec.compile.lengths import fit_options
 from prgec.compile.options import CompileOptions, repeating_text
 from prgec.compile.pipelines import default_pipeline
-from prgec.compile.preflight import check_memory
+from prgec.compile.preflight import check_device_memory, check_host_memory
 from prgec.compile.source import Source, load_source
 from prgec.compile.write import write_program
 from prgec.contract.arrays import State
@@ -46,6 +46,7 @@ from prgec.contract.names import (
 from prgec.contract.tokenizer import Tokenizer
 from prgec.errors import UsageError
 from prgec.formats.peft import read_peft
+from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import export_loss
 from prgec.passes import pass_table
 from prgec.passes.extract_apply import extract_apply
@@ -151,9 +152,14 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     check_order(passes)
     with clock.stage("load"):
         backend.check()
+        checkpoint = find_checkpoint(options.model)
+        check_host_memory(backend, checkpoint, options, scheme_of(passes))
+        if not options.data:
+            # Data say T and K, but only through a tokenizer.
+            check_device_memory(checkpoint, options)
         source = load_source(options)
-        check_memory(backend, source.checkpoint.name, source.model, scheme_of(passes))
         options = fit_options(options, Tokenizer.unpack(source.tokenizer), source.max_positions)
+        planned = check_device_memory(checkpoint, options)
     with clock.stage("export"):
         dynamic = backend.dynamic_seq_len and not options.static
         program = _export(options, source, dynamic)
@@ -171,6 +177,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
             versions={**manifest.versions, **backend.versions()},
             data_sha256=NO_FINGERPRINT if backend.has_data_file else "",
             a_sha256=hash_of(given),
+            planned_bytes=planned.total if planned is not None else 0,
             config=repeating_text(
                 replace(said, seq_len=options.seq_len, num_labels=options.num_labels), source.checkpoint.name
             ),

@@ -11,10 +11,16 @@ from prgec.backends import BACKENDS, load_backend
 from prgec.errors import PrgecError
 from prgec.machine.describe import describe_machine
 from prgec.machine.memory import available_memory_bytes
+from prgec.plan.memory import memory_of
+from prgec.plan.options import CALIBRATED
+from prgec.plan.source import read_shape
+from prgec.plan.workload import Workload
 
 # The largest model the reports have figures for.
 REFERENCE_MODEL = "tinyllama"
 REFERENCE_WEIGHTS = 1_100_000_000
+_REFERENCE_SHAPE = "TinyLlama-1.1B"
+_REFERENCE_WORK = Workload(quantize="8da4w")
 _OPTIONAL = ("onnxruntime-qnn", "sentencepiece", "tokenizers")
 
 
@@ -27,6 +33,7 @@ class BackendHealth:
         is_available: Whether `prgec compile --backend <name>` can work here.
         reason: What is missing, and how to get it; empty where nothing is.
         memory_bytes: Memory that compiling a model of 1.1B parameters takes, as far as it was measured; else 0.
+        training_bytes: Memory that training it takes in 4-bit weights, where that can be planned; else 0.
         found: What there is on this machine for it that is worth telling, by name.
     """
 
@@ -34,6 +41,7 @@ class BackendHealth:
     is_available: bool
     reason: str
     memory_bytes: int
+    training_bytes: int = 0
     found: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -77,11 +85,12 @@ def examine() -> Health:
 def _backend(name: str) -> BackendHealth:
     backend = load_backend(name)
     memory_bytes = backend.memory_bytes(REFERENCE_WEIGHTS, "none")
+    training = memory_of(read_shape(_REFERENCE_SHAPE), _REFERENCE_WORK).total if name == CALIBRATED else 0
     try:
         backend.check()
     except PrgecError as error:
-        return BackendHealth(name, False, str(error), memory_bytes)
-    return BackendHealth(name, True, "", memory_bytes, backend.found())
+        return BackendHealth(name, False, str(error), memory_bytes, training)
+    return BackendHealth(name, True, "", memory_bytes, training, backend.found())
 
 
 def _kernels() -> tuple[str, bool]:

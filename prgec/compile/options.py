@@ -117,6 +117,16 @@ class CompileOptions:
 
     backend: str = option("target", "xnnpack", "Runtime that executes the program.", choices=tuple(BACKENDS))
     settings: Mapping[str, str] = field(default_factory=dict)
+    memory: str = option(
+        "target",
+        "",
+        "Refuse a program whose training takes more than this, such as 4G: what the device can give.",
+        metavar="SIZE",
+        is_kept=False,
+    )
+    ignore_memory: bool = option(
+        "target", False, "Go on where memory seems too small, here or on the device.", is_kept=False
+    )
 
     output: Path = option("output", DEFAULT_OUTPUT, "File to write.", "--output", "-o", is_kept=False)
     passes: str | None = option("output", None, "Pipeline text that replaces the default one.")

@@ -1,36 +1,127 @@
-"""Refuses a compilation that this machine cannot finish, before its long part begins."""
+"""Refuses a compilation that cannot end well, before its long part begins: for this machine, or for the device."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from prgec.errors import BackendError
+from prgec.compile.options import CompileOptions
+from prgec.errors import BackendError, CheckpointError, PrgecError, UsageError
+from prgec.frontend.checkpoint import Checkpoint
 from prgec.machine.memory import available_memory_bytes, resident_memory_bytes
+from prgec.plan.memory import Memory, memory_of
+from prgec.plan.options import CALIBRATED
+from prgec.plan.rows import packed_weights
+from prgec.plan.shape import ModelShape
+from prgec.plan.source import count_weights, shape_of_folder
+from prgec.plan.units import bytes_text, parse_bytes
+from prgec.plan.workload import Workload
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from prgec.backends.base import Backend
 
+logger = logging.getLogger(__name__)
+_GO_ON = "--ignore-memory goes on all the same"
 
-def check_memory(backend: Backend, name: str, model: nn.Module | None, scheme: str) -> None:
-    """Check that the machine has the memory a lowering takes, counting what this process holds already.
+
+def check_host_memory(backend: Backend, checkpoint: Checkpoint, options: CompileOptions, scheme: str) -> None:
+    """Check that this machine has the memory a compilation takes, counting what this process holds already.
 
     Args:
         backend: Does the lowering.
-        name: What the user calls the model.
-        model: The model, loaded.
+        checkpoint: Of its weights, only the headers are read.
+        options: What is compiled.
         scheme: How frozen layers are quantised.
 
     Raises:
         BackendError: If it has not.
     """
-    num_weights = sum(parameter.numel() for parameter in model.parameters()) if model is not None else 0
-    needed = backend.memory_bytes(num_weights, scheme)
+    weights = count_weights(checkpoint.shards)
+    shape = _shape_of(checkpoint)
+    work = None if shape is None else workload_of(options, shape)
+    if shape is not None and work is not None:
+        # Gradients multiply with transposed copies of weights, which are weights to the compiler.
+        weights += max(0, packed_weights(shape, work) - shape.matrix_weights)
+    needed = backend.memory_bytes(weights, scheme)
     available = available_memory_bytes() + resident_memory_bytes()
     if needed > available:
-        raise BackendError(
-            f"compiling {name} for {backend.name} takes about {needed / 1e9:.1f} GB of memory, and "
-            f"{available / 1e9:.1f} GB are free",
-            hint="free some, or compile on a larger machine",
+        what = f"compiling {checkpoint.name} for {backend.name} takes about {bytes_text(needed)} of memory"
+        error = BackendError(
+            f"{what}, and {bytes_text(available)} are free", hint=f"free some, or compile on a larger machine; {_GO_ON}"
         )
+        _refuse(error, options)
+
+
+def check_device_memory(checkpoint: Checkpoint, options: CompileOptions) -> Memory | None:
+    """Plan a program and check it against what the device has, where somebody said that.
+
+    Args:
+        checkpoint: The model.
+        options: What is compiled, with T and K.
+
+    Returns:
+        What training takes in the C++ driver; None for what is not modelled.
+
+    Raises:
+        UsageError: If that is more than `options.memory`, or nobody can say.
+    """
+    budget = parse_bytes(options.memory) if options.memory else None
+    shape = _shape_of(checkpoint)
+    work = None if shape is None else workload_of(options, shape)
+    if shape is None or work is None:
+        if budget is not None:
+            _refuse(UsageError(f"--memory cannot be checked: {_why_not(shape)}", hint=_GO_ON), options)
+        return None
+    planned = memory_of(shape, work)
+    if budget is not None and planned.total > budget:
+        parts = f"{bytes_text(planned.weights)} of it weights, {bytes_text(planned.activations)} activations"
+        what = f"training takes {bytes_text(planned.total)}, {parts}; --memory is {bytes_text(budget)}"
+        hint = f"prgec plan {options.model} --memory {options.memory} says what fits; {_GO_ON}"
+        _refuse(UsageError(what, hint=hint), options)
+    return planned
+
+
+def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
+    """Return what a plan calls a compilation; None where a plan has no word for it."""
+    is_usual = options.targets == ("all-linear",) and options.lora_a is None and options.passes is None
+    if not is_usual or options.backend != CALIBRATED or len(options.layers) != 1:
+        return None
+    is_prge = options.method == "prge"
+    prefix = "shared" if is_prge and options.prefix == "auto" and options.layers != ("all",) else options.prefix
+    work = Workload(
+        method=options.method,
+        quantize=options.quantize,
+        layers=options.layers[0],
+        q=options.q if is_prge else 1,
+        batch_size=options.batch_size,
+        seq_len=options.seq_len,
+        num_labels=options.num_labels,
+        rank=options.rank,
+        prefix="none" if prefix == "auto" else prefix,
+        optimizer=options.optimizer,
+        state=options.state,
+        group_size=options.group_size,
+    )
+    try:
+        work.trained_blocks(shape)
+    except UsageError:
+        return None
+    return work
+
+
+def _shape_of(checkpoint: Checkpoint) -> ModelShape | None:
+    try:
+        return shape_of_folder(checkpoint.path, checkpoint.name)
+    except CheckpointError as error:
+        logger.info("nothing is planned: %s", error)
+        return None
+
+
+def _why_not(shape: ModelShape | None) -> str:
+    return "the architecture is not modelled" if shape is None else "a plan knows --targets all-linear and last:K only"
+
+
+def _refuse(error: PrgecError, options: CompileOptions) -> None:
+    if not options.ignore_memory:
+        raise error
+    logger.warning("%s", error.what)

@@ -81,6 +81,8 @@ class Manifest:
         method: How it trains: `prge` by measured losses (contract 1), `exact` or `shortcut` by gradients it computes
             itself (contract 2). With gradients q is 1, and a call takes B rows.
         optimizer: What it does with gradients; empty for `prge`.
+        planned_bytes: Memory that training takes in the C++ driver and no file backs, as planned when it was
+            compiled; 0 where nobody planned it.
     """
 
     model: str
@@ -114,6 +116,7 @@ class Manifest:
     config: str = ""
     method: str = "prge"
     optimizer: str = ""
+    planned_bytes: int = 0
 
     @property
     def has_gradients(self) -> bool:

@@ -9,6 +9,8 @@ from prgec.backends import find_backend
 from prgec.errors import UsageError
 from prgec.plan.shape import ModelShape
 
+# The one backend whose programs were measured.
+CALIBRATED = "xnnpack"
 METHODS = ("prge", "exact", "shortcut")
 
 
@@ -33,7 +35,7 @@ class PlanOptions:
     steps: int = 1000
     seq_len: int = 128
     num_labels: int = 4
-    backend: str = "xnnpack"
+    backend: str = CALIBRATED
     driver: str = "cpp"
     watts: float | None = None
     num_examples: int | None = None
@@ -55,9 +57,9 @@ class PlanOptions:
             )
         if 0 < shape.max_positions < self.seq_len:
             raise UsageError(f"--seq-len is {self.seq_len}; {shape.name} knows {shape.max_positions} positions")
-        if self.backend != "xnnpack":
+        if self.backend != CALIBRATED:
             find_backend(self.backend)
             raise UsageError(
                 f"--backend {self.backend} is not calibrated: nobody measured what its programs take",
-                hint="plan for xnnpack",
+                hint=f"plan for {CALIBRATED}",
             )

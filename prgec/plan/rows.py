@@ -123,10 +123,14 @@ def file_bytes(shape: ModelShape, work: Workload) -> int:
 
 def compile_bytes(shape: ModelShape, work: Workload, backend: str) -> int:
     """Memory that compiling takes: gradients multiply with transposed copies of weights, which count as weights do."""
+    more = max(0, packed_weights(shape, work) - shape.matrix_weights)
+    return load_backend(backend).memory_bytes(shape.num_weights + more, work.quantize)
+
+
+def packed_weights(shape: ModelShape, work: Workload) -> int:
+    """Elements of frozen layers in a program, transposed copies included."""
     constants = step_sizes(shape, work).constant_bytes + prefix_sizes(shape, work).constant_bytes
-    plain = shape.layers * shape.block_weights + shape.vocab * shape.width
-    packed = max(plain, round(constants / work.weight_bytes(work.group_size)))
-    return load_backend(backend).memory_bytes(shape.num_weights + packed - plain, work.quantize)
+    return round(constants / work.weight_bytes(work.group_size))
 
 
 def _layer_choices(shape: ModelShape) -> list[str]:

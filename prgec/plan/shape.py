@@ -102,6 +102,11 @@ class ModelShape:
         """Elements of the linear layers of a block."""
         return sum(each.weights for each in self.linears)
 
+    @property
+    def matrix_weights(self) -> int:
+        """Elements of all linear layers, the head included."""
+        return self.layers * self.block_weights + self.vocab * self.width
+
     def num_masks(self, seq_len: int) -> int:
         """Different attention masks at T tokens."""
         return 2 if 0 < self.window < seq_len else 1

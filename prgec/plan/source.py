@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,14 +34,28 @@ def read_shape(model: str) -> ModelShape:
     """
     path = _demo() if model == DEMO else Path(model)
     if path.is_dir():
-        shape = shape_of_config(_read_config(path / _CONFIG), path.resolve().name if model != DEMO else DEMO)
-        return _with_tensors(shape, [tensors_of(each) for each in sorted(path.glob("*.safetensors"))])
+        return shape_of_folder(path, path.resolve().name if model != DEMO else DEMO)
     if path.is_file():
         return shape_of_config(_read_config(path), path.stem if path.name != _CONFIG else path.resolve().parent.name)
     known = {name.lower(): name for name in known_models()}
     if (name := known.get(model.lower())) is not None:
         return shape_of_config(known_models()[name], name)
     return _from_hub(model)
+
+
+def shape_of_folder(path: Path, name: str) -> ModelShape:
+    """Return the sizes of a checkpoint in a folder.
+
+    Raises:
+        CheckpointError: As `read_shape`.
+    """
+    shape = shape_of_config(_read_config(path / _CONFIG), name)
+    return _with_tensors(shape, [tensors_of(each) for each in sorted(path.glob("*.safetensors"))])
+
+
+def count_weights(shards: Iterable[Path]) -> int:
+    """Elements of all tensors of some files, from their headers."""
+    return sum(_elements(dims) for path in shards for _, dims in tensors_of(path).values())
 
 
 def known_models() -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from prgec.errors import UsageError
+from prgec.plan.options import CALIBRATED
 from prgec.plan.shape import ModelShape
 from prgec.plan.step import prefix_sizes, step_sizes
 from prgec.plan.workload import Workload
@@ -50,7 +51,7 @@ def step_flops(shape: ModelShape, work: Workload) -> float:
 
 def reported_speed(backend: str) -> Speed:
     """The figures of this project's reports; none but for XNNPACK."""
-    if backend != "xnnpack":
+    if backend != CALIBRATED:
         return Speed({}, "")
     return Speed(_REPORTED, "two AVX-512 cores of the reports; --bench bench.json takes this machine's")
 
@@ -66,7 +67,7 @@ def speed_of_bench(path: Path, shape: ModelShape) -> Speed:
         layers = int(document["machine"]["num_layers"])
         rates: dict[str, list[float]] = {}
         for row in document["rows"]:
-            if row["variant"] in _VARIANTS and row["backend"] == "xnnpack":
+            if row["variant"] in _VARIANTS and row["backend"] == CALIBRATED:
                 flops = step_flops(replace(shape, layers=layers), work_of_row(row))
                 rates.setdefault(row["quantize"], []).append(flops / float(row["step_s"]))
     except (OSError, ValueError, KeyError, TypeError) as error:

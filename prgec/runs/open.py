@@ -11,8 +11,10 @@ from prgec.contract.engine import Engine
 from prgec.data.encode import Row
 from prgec.data.rows_file import RowSet
 from prgec.engines.choose import EXECUTORCH, open_program
+from prgec.errors import UsageError
 from prgec.formats.adapter import load_adapter
 from prgec.formats.journal_records import StepRecord
+from prgec.machine.memory import available_memory_bytes
 from prgec.runs.data import RunFiles
 from prgec.runs.options import RunOptions
 from prgec.runs.result import Listener
@@ -78,6 +80,26 @@ class Opened:
         return TrainingLoop(trainer, self.rows, self.program.manifest, self.options.seed, rates)
 
 
+def check_room(path: Path) -> None:
+    """Check that this machine has the memory that training was planned to take.
+
+    Raises:
+        ProgramError: If the file is not a program.
+        UsageError: If it has not.
+    """
+    from prgec.engines.executorch.runtime import read_constants
+
+    manifest, _ = read_constants(path)
+    available = available_memory_bytes()
+    if manifest.planned_bytes > available:
+        raise UsageError(
+            f"training takes about {manifest.planned_bytes / 1e9:.2f} GB of memory, and {available / 1e9:.2f} GB are "
+            "free",
+            where=path,
+            hint="free some, compile with less (prgec plan), or go on with --ignore-memory",
+        )
+
+
 def open_run(options: RunOptions, listener: Listener) -> Opened:
     """Check and load everything that can be bad; nothing is written.
 
@@ -87,6 +109,8 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
     options.check()
     estimator = find_estimator(options.estimator)
     learning_rate(options, 1)
+    if options.engine == EXECUTORCH and not options.ignore_memory:
+        check_room(options.program)
     files = RunFiles.read(options, listener)
     program = open_with_adapter(
         options.program,

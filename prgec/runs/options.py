@@ -112,6 +112,7 @@ class RunOptions:
     )
     device: str = option("engine", "cpu", "Where --engine torch runs: cpu, cuda.")
     compiled: bool = option("engine", False, "Let --engine torch generate code.", "--torch-compile")
+    ignore_memory: bool = option("engine", False, "Train even where this machine has less memory than was planned.")
     prefix_cache: Path | None = option(
         "engine",
         None,

@@ -199,20 +199,20 @@ def test_flags_are_frozen() -> None:
         "plan": "--all --backend --bench --data --driver --json --label-tokens --memory --seq-len --steps --time "
         "--watts",
         "compile": "--a-seed --alpha --backend --batch-size --clip-norm --config --data --dtype --dump-passes "
-        "--emit-driver --generate --group-size --json --label-tokens --layers --lora-a --method --optimizer --output "
-        "--passes --prefix --q --quantize --quantize-embedding --rank --rng --save-program --seq-len --soc --state "
-        "--static --targets --task --weight-decay -c -o",
+        "--emit-driver --generate --group-size --ignore-memory --json --label-tokens --layers --lora-a --memory "
+        "--method --optimizer --output --passes --prefix --q --quantize --quantize-embedding --rank --rng "
+        "--save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
         "inspect": "--config --json",
         "doctor": "--json",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
         "run": "--adapter --base --config --data --device --diverged --early-stop --engine --eps --estimator "
-        "--eval-data --eval-every --eval-rows --force --init-adapter --json --low-volume --lr --lr-probe --lr-schedule "
-        "--max-g --not-finite --out --over-limit --prefix-cache --resume --rows --seed --snapshot-every --steps "
-        "--task --torch-compile --warmup --window -c",
+        "--eval-data --eval-every --eval-rows --force --ignore-memory --init-adapter --json --low-volume --lr "
+        "--lr-probe --lr-schedule --max-g --not-finite --out --over-limit --prefix-cache --resume --rows --seed "
+        "--snapshot-every --steps --task --torch-compile --warmup --window -c",
         "probe": "--adapter --base --config --data --device --engine --eps --estimator --eval-data --eval-rows "
-        "--init-adapter --json --low-volume --lr --max-g --not-finite --over-limit --prefix-cache --rows --seed "
-        "--steps --task --torch-compile -c",
+        "--ignore-memory --init-adapter --json --low-volume --lr --max-g --not-finite --over-limit --prefix-cache "
+        "--rows --seed --steps --task --torch-compile -c",
         "study": "--json --only --out",
         "replay": "--adapter --json --output --program --step -o",
         "export": "--base --format --json --output --program -o",

@@ -1,0 +1,22 @@
+"""A run that was planned to take more memory than there is ends before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from prgec.errors import UsageError
+from prgec.runs.options import RunOptions
+from prgec.runs.run import run
+from tests.tiny_program import MANIFEST, build_pte
+
+
+def test_a_run_this_machine_cannot_hold(tokenizer_blob: bytes, train_jsonl: Path, tmp_path: Path) -> None:
+    program = build_pte(tmp_path / "m.pte", replace(MANIFEST, planned_bytes=10**15), tokenizer_blob)
+    options = RunOptions(program=program, data=train_jsonl, steps=2, out=tmp_path / "out")
+    with pytest.raises(UsageError, match=r"training takes about 1000000.00 GB of memory, and .* GB are free.*--ignore"):
+        run(options)
+    assert not options.out.exists()  # type: ignore[union-attr]
+    assert run(replace(options, ignore_memory=True)).steps == 2
