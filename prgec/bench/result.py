@@ -28,6 +28,7 @@ class Row:
         step_s: Median seconds of a step.
         peak_anon_bytes: Largest anonymous memory of a process that runs it alone.
         peak_rss_bytes: Largest resident set of that process.
+        planned_anon_bytes: What `prgec plan` makes of `peak_anon_bytes`; 0 for what it does not plan.
         file_bytes: Size of the .pte, or of the checkpoint's weights.
         compile_s: Seconds from checkpoint to .pte.
         delegates: Delegates of the forward.
@@ -43,6 +44,7 @@ class Row:
     step_s: float
     peak_anon_bytes: int
     peak_rss_bytes: int
+    planned_anon_bytes: int
     file_bytes: int
     compile_s: float
     delegates: int

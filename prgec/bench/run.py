@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prgec.bench.against_plan import planned_anon_bytes
 from prgec.bench.build import Built, build
 from prgec.bench.job import Job
 from prgec.bench.memory import Peak, measure
@@ -135,6 +136,7 @@ class _Bench:
             step_s=median_s(seconds),
             peak_anon_bytes=peak.anon_bytes,
             peak_rss_bytes=peak.rss_bytes,
+            planned_anon_bytes=planned_anon_bytes(job.variant, cell, self.options.layers, self.checkpoint, job.backend),
             file_bytes=built.file_bytes if built else sum(each.stat().st_size for each in self.checkpoint.shards),
             compile_s=built.compile_s if built else 0.0,
             delegates=built.delegates if built else 0,

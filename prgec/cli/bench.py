@@ -80,8 +80,9 @@ def _list_of(kind: click.ParamType[Any], metavar: str, default: tuple[Any, ...],
     metavar="DIR",
     help="Folder for bench.json, bench.md and bench.png; programs stay in it for the next run.",
 )
+@click.option("--against-plan", "shows_plan", is_flag=True, help="Also show what prgec plan makes of the memory.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def bench(as_json: bool, **flags: Any) -> int:
+def bench(as_json: bool, shows_plan: bool, **flags: Any) -> int:
     """Measure a training step of MODEL against what it replaces.
 
     Lists such as --q 1,4 --seq-len 64,128 span a matrix. All variants of a cell are in memory at once and take turns,
@@ -102,6 +103,10 @@ def bench(as_json: bool, **flags: Any) -> int:
         from prgec.bench.markdown import to_markdown
 
         print_lines(to_markdown(result).rstrip("\n"))
+        if shows_plan:
+            from prgec.bench.against_plan import against_plan
+
+            print_lines("", *against_plan(result))
     return 0
 
 

@@ -18,7 +18,8 @@ from prgec.plan.workload import Workload
 _FLOPS_A_MULTIPLICATION = 2
 # docs/reports/tinyllama-8da4w.md: two cores with AVX-512. Int8 products cost the same whatever weights are stored in.
 _REPORTED = {"none": 0.41e12, "8da8w": 1.05e12, "8da4w": 1.05e12}
-_VARIANTS = {"prgec": "prge", "exact": "exact", "shortcut": "shortcut"}
+# Variants of `prgec bench` that are programs a plan knows, and their methods.
+VARIANTS = {"prgec": "prge", "exact": "exact", "shortcut": "shortcut"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def speed_of_bench(path: Path, shape: ModelShape) -> Speed:
         layers = int(document["machine"]["num_layers"])
         rates: dict[str, list[float]] = {}
         for row in document["rows"]:
-            if row["variant"] in _VARIANTS and row["backend"] == CALIBRATED:
+            if row["variant"] in VARIANTS and row["backend"] == CALIBRATED:
                 flops = step_flops(replace(shape, layers=layers), work_of_row(row))
                 rates.setdefault(row["quantize"], []).append(flops / float(row["step_s"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -81,7 +82,7 @@ def work_of_row(row: Mapping[str, Any]) -> Workload:
     """Return how the program of a row of `bench.json` trains."""
     layers = str(row["layers"])
     return Workload(
-        method=_VARIANTS[str(row["variant"])],
+        method=VARIANTS[str(row["variant"])],
         quantize=str(row["quantize"]),
         layers=layers,
         q=int(row["q"]),

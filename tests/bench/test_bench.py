@@ -27,6 +27,7 @@ KEYS = [
     "step_s",
     "peak_anon_bytes",
     "peak_rss_bytes",
+    "planned_anon_bytes",
     "file_bytes",
     "compile_s",
     "delegates",
@@ -85,6 +86,7 @@ def test_document(out: Path) -> None:
         assert (row["backend"], row["quantize"], row["layers"]) == ("portable", "none", "all")
         assert (row["q"], row["B"], row["T"], row["delegates"]) == (1, 1, 8, 0)
         assert 0 < row["step_s"] < row["compile_s"]
+        assert row["planned_anon_bytes"] == 0
         assert 10e6 < row["peak_anon_bytes"] < row["peak_rss_bytes"] < 2e9
         assert row["file_bytes"] == _programs(out)[row["variant"]].stat().st_size
     assert document["machine"]["cores"] == len(os.sched_getaffinity(0))

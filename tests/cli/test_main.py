@@ -220,8 +220,8 @@ def test_flags_are_frozen() -> None:
         "eval": "--adapter --data --json --task",
         "predict": "--adapter --candidate --data --generate --json --task --text",
         "demo": "--backend --estimator --json --lr --method --out --seed --steps",
-        "bench": "--backend --batch-size --json --layers --out --q --quantize --quantize-embedding --repeats --seq-len "
-        "--variants",
+        "bench": "--against-plan --backend --batch-size --json --layers --out --q --quantize --quantize-embedding "
+        "--repeats --seq-len --variants",
     }
 
 

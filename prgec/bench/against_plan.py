@@ -1,0 +1,48 @@
+"""What a plan says of the programs a benchmark measures, and how far off it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prgec.bench.options import Cell
+from prgec.bench.result import BenchResult
+from prgec.bench.variants import Variant
+from prgec.errors import CheckpointError, UsageError
+from prgec.frontend.checkpoint import Checkpoint
+from prgec.plan.memory import memory_of
+from prgec.plan.options import CALIBRATED
+from prgec.plan.source import shape_of_folder
+from prgec.plan.speed import VARIANTS as PLANNED
+from prgec.plan.speed import work_of_row
+
+
+def planned_anon_bytes(
+    variant: Variant, cell: Cell, layers: tuple[str, ...], checkpoint: Checkpoint, backend: str
+) -> int:
+    """Return the peak a plan has for a variant in the Python driver; 0 for what is not planned."""
+    if variant.name not in PLANNED or backend != CALIBRATED:
+        return 0
+    row = {
+        "variant": variant.name,
+        "quantize": cell.quantize,
+        "layers": ",".join(layers),
+        "q": cell.q,
+        "B": cell.batch_size,
+        "T": cell.seq_len,
+    }
+    try:
+        return memory_of(shape_of_folder(checkpoint.path, checkpoint.name), work_of_row(row), driver="python").total
+    except (CheckpointError, UsageError):
+        return 0
+
+
+def against_plan(result: BenchResult) -> Iterator[str]:
+    """Yield a Markdown table of what was planned beside what was measured."""
+    yield "| cell | variant | measured MB | planned MB | off |"
+    yield "|---|---|---:|---:|---:|"
+    for each in result.cells:
+        for row in each.rows:
+            planned = row.planned_anon_bytes
+            off = f"{planned / row.peak_anon_bytes - 1.0:+.1%}" if planned and row.peak_anon_bytes else "not planned"
+            sizes = f"{row.peak_anon_bytes / 1e6:.1f} | {f'{planned / 1e6:.1f}' if planned else '-'}"
+            yield f"| {each.cell} | {row.variant} | {sizes} | {off} |"
