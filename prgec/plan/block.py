@@ -5,8 +5,11 @@ Letters: N rows, T tokens, R = N*T, D width, H query heads, G heads to a key hea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+from prgec.plan.families import GATE_UP, QKV
 from prgec.plan.shape import Linear, ModelShape
 from prgec.plan.tape import F32, Op, Tape
 from prgec.plan.workload import Workload
@@ -101,12 +104,11 @@ class Forward:
         """Queries, keys and values, softmax, and the layer behind them."""
         shape, tape, tokens = self.shape, self.tape, self.tokens
         queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
-        low = self._shared_branch(x, ("q", "k", "v"), trained)
-        parts = [self._heads(self._site(x, name, trained, low), name) for name in ("q", "k", "v")]
+        parts = self._projected(x, trained)
         q, k = (self._rotated(part) for part in parts[:2])
         k = tape.put("mul", tokens * keys, k, rule="mul_constant")
         k_T = tape.put("copy", tokens * keys, tape.put("view", tokens * keys, k, rule="same"), rule="swap")
-        v = tape.put("view", tokens * keys, parts[2], rule="same")
+        v = tape.put("view", tokens * keys, parts[2][0], rule="same")
         q = tape.put("view", tokens * queries, q, rule="same")
         pairs = tokens * self.work.seq_len
         scores = self._bmm(pairs * shape.heads, q, k_T, pairs * queries)
@@ -117,7 +119,46 @@ class Forward:
         o = self._bmm(tokens * queries, weights, v, pairs * queries)
         o = tape.put("copy", tokens * queries, tape.put("view", tokens * queries, o, rule="same"), rule="swap")
         o = tape.put("view", tokens * queries, o, rule="same")
-        return self._site(o, "o", trained)
+        return self._site(o, shape.linear("o"), trained)
+
+    def _projected(self, x: int, trained: frozenset[str]) -> list[list[int]]:
+        """Queries, keys and values, heads in front; the first two in a share that is rotated and a rest, if any."""
+        family, share = self.shape.family, self.shape.family.rotary
+        layers = [self.shape.linear(name) for name in QKV]
+        is_fused = QKV in family.fused
+        if is_fused and self.work.has_gradients and trained.issuperset(QKV):
+            return self._cut(self._whole(x, layers), layers)
+        low = self._low(x) if is_fused and trained.issuperset(QKV) else None
+        shares = {name: (share, 1 - share) if 0 < share < 1 and name != "v" else (1,) for name in QKV}
+        pieces = [[(layer, part) for part in shares[layer.name]] for layer in layers]
+        return [
+            [
+                self._heads(
+                    self._site(x, replace(layer, outputs=round(layer.outputs * part)), trained, low), layer.name
+                )
+                for layer, part in each
+            ]
+            for each in pieces
+        ]
+
+    def _whole(self, x: int, layers: list[Linear]) -> int:
+        """A fused layer that gradients go through: its branch keeps it from being split."""
+        total = sum(layer.outputs for layer in layers)
+        return self._site(x, Linear(layers[0].name, layers[0].inputs, total), frozenset({layers[0].name}))
+
+    def _cut(self, whole: int, layers: list[Linear]) -> list[list[int]]:
+        """Parts of a fused layer as products with matrices that choose; in some families each head has its three."""
+        width, share = self.shape.head_width, self.shape.family.rotary
+        if not self.shape.family.is_fused_by_head:
+            total = sum(layer.outputs for layer in layers)
+            return [[self._heads(self.product(whole, total, each.outputs), each.name)] for each in layers]
+        whole = self._heads(whole, "v")
+        parts = [self.product(whole, len(layers) * width, width) for _ in layers]
+        turned = round(width * share)
+        if not 0 < share < 1:
+            return [[part] for part in parts]
+        pairs = [[self.product(part, width, turned), self.product(part, width, width - turned)] for part in parts[:2]]
+        return [*pairs, parts[2:]]
 
     def _heads(self, part: int, name: str) -> int:
         """A copy with heads before tokens, normalised where the family does."""
@@ -128,32 +169,40 @@ class Forward:
             viewed = self._norm(viewed, size // self.shape.head_width)
         return self.tape.put("copy", size, viewed, rule="swap")
 
-    def _rotated(self, x: int) -> int:
+    def _rotated(self, pieces: list[int]) -> int:
         """Rotary positions: two products with tables and one with a matrix that swaps halves."""
-        tape, size, share = self.tape, self.tape.size(x), self.shape.family.rotary
+        share, first = self.shape.family.rotary, pieces[0]
         if not share:
-            return x
-        width = self.shape.head_width
-        turned = round(size * share)
-        part = x if share == 1 else self.product(x, width, round(width * share))
-        cos = tape.put("mul", turned, part, rule="mul_constant")
-        swapped = self.product(part, round(width * share), round(width * share))
-        sin = tape.put("mul", turned, swapped, rule="mul_constant")
-        total = tape.put("add", turned, cos, sin, rule="add")
-        if share == 1:
+            return first
+        tape, size, width = self.tape, self.tape.size(first), round(self.shape.head_width * share)
+        cos = tape.put("mul", size, first, rule="mul_constant")
+        sin = tape.put("mul", size, self.product(first, width, width), rule="mul_constant")
+        total = tape.put("add", size, cos, sin, rule="add")
+        if len(pieces) == 1:
             return total
-        rest = self.product(x, width, width - round(width * share))
-        return tape.put("cat", size, total, rest, rule="cat")
+        return tape.put("cat", size + tape.size(pieces[1]), total, pieces[1], rule="cat")
 
     def _mlp(self, x: int, trained: frozenset[str]) -> int:
         family, tape, size = self.shape.family, self.tape, self.tokens * self.shape.inner
-        names = ("gate", "up") if family.is_gated else ("up",)
-        low = self._shared_branch(x, names, trained)
-        raised = self._activation(self._site(x, names[0], trained, low))
         if family.is_gated:
-            up = self._site(x, "up", trained, low)
-            raised = tape.put("mul", size, raised, up, rule="mul")
-        return self._site(raised, "down", trained)
+            gate, up = self._gate_and_up(x, trained)
+            raised = tape.put("mul", size, self._activation(gate()), up(), rule="mul")
+        else:
+            raised = self._activation(self._site(x, self.shape.linear("up"), trained))
+        return self._site(raised, self.shape.linear("down"), trained)
+
+    def _gate_and_up(self, x: int, trained: frozenset[str]) -> tuple[Callable[[], int], Callable[[], int]]:
+        """The two halves of a gated MLP, each written when it is asked for."""
+        layers = [self.shape.linear(name) for name in GATE_UP]
+        is_fused = GATE_UP in self.shape.family.fused and trained.issuperset(GATE_UP)
+        if is_fused and self.work.has_gradients:
+            whole = self._whole(x, layers)
+            total = sum(layer.outputs for layer in layers)
+            halves = [functools.partial(self.product, whole, total, layer.outputs) for layer in layers]
+        else:
+            low = self._low(x) if is_fused else None
+            halves = [functools.partial(self._site, x, layer, trained, low) for layer in layers]
+        return halves[0], halves[1]
 
     def _activation(self, x: int) -> int:
         tape, size = self.tape, self.tape.size(x)
@@ -188,20 +237,14 @@ class Forward:
         small = tape.put("mul", size, x, rule="mul_constant")
         return tape.put("mul", size, tape.put("unary", size, small, rule="tanh"), rule="mul_constant")
 
-    def _shared_branch(self, x: int, names: tuple[str, ...], trained: frozenset[str]) -> int | None:
-        """The product with A of a layer that is fused in the checkpoint."""
-        if names not in self.shape.family.fused or not trained.issuperset(names):
-            return None
-        return self._low(x)
-
     def _low(self, x: int) -> int:
         return self.product(x, self.tape.size(x) // self.tokens, self.work.rank)
 
-    def _site(self, x: int, name: str, trained: frozenset[str], low: int | None = None) -> int:
+    def _site(self, x: int, layer: Linear, trained: frozenset[str], low: int | None = None) -> int:
         """A frozen layer, with its branch where it is trained."""
-        tape, layer = self.tape, self.shape.linear(name)
+        tape = self.tape
         y = self.linear(x, layer)
-        if name not in trained:
+        if layer.name not in trained:
             return y
         low = self._low(x) if low is None else low
         seen = tape.put("view", tape.size(low), low, rule="same")

@@ -18,6 +18,7 @@ class Family:
         has_post_norms: Whether attention and MLP are normalised once more behind their last layer.
         has_qk_norms: Whether queries and keys are normalised.
         fused: Layers that are one in the checkpoint, as the names of their parts.
+        is_fused_by_head: Whether a fused layer has the three of one head after those of another.
         is_parallel: Whether attention and MLP read the same stream; config.json may say otherwise.
         has_groups: Whether there may be fewer key heads than query heads.
         keys: Names config.json has for what others call by the first name.
@@ -31,6 +32,7 @@ class Family:
     has_post_norms: bool = False
     has_qk_norms: bool = False
     fused: tuple[tuple[str, ...], ...] = ()
+    is_fused_by_head: bool = False
     is_parallel: bool = False
     has_groups: bool = True
     keys: tuple[tuple[str, str], ...] = ()
@@ -77,6 +79,13 @@ FAMILIES: dict[str, Family] = {
         keys=_GPT2_KEYS,
     ),
     "gpt_neox": Family(
-        norm="layer", is_gated=False, activation="gelu", rotary=0.25, fused=(QKV,), is_parallel=True, has_groups=False
+        norm="layer",
+        is_gated=False,
+        activation="gelu",
+        rotary=0.25,
+        fused=(QKV,),
+        is_fused_by_head=True,
+        is_parallel=True,
+        has_groups=False,
     ),
 }
