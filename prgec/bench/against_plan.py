@@ -19,7 +19,7 @@ from prgec.plan.speed import work_of_row
 def planned_anon_bytes(
     variant: Variant, cell: Cell, layers: tuple[str, ...], checkpoint: Checkpoint, backend: str
 ) -> int:
-    """Return the peak a plan has for a variant in the Python driver; 0 for what is not planned."""
+    """Return the peak a plan has for a variant in a process of its own; 0 for what is not planned."""
     if variant.name not in PLANNED or backend != CALIBRATED:
         return 0
     row = {
@@ -31,7 +31,7 @@ def planned_anon_bytes(
         "T": cell.seq_len,
     }
     try:
-        return memory_of(shape_of_folder(checkpoint.path, checkpoint.name), work_of_row(row), driver="python").total
+        return memory_of(shape_of_folder(checkpoint.path, checkpoint.name), work_of_row(row), driver="bench").total
     except (CheckpointError, UsageError):
         return 0
 

@@ -12,8 +12,10 @@ from prgec.plan.step import prefix_sizes, site_names, step_sizes
 from prgec.plan.tape import F32
 from prgec.plan.workload import Workload
 
-# A process that has loaded a program of nothing: the runtime, and for Python the interpreter and torch.
-DRIVER_BYTES = {"cpp": 20_000_000, "python": 165_000_000}
+# What a process holds besides the program, and how many copies of B: measured at 1M, 135M and 1.1B parameters. `bench`
+# is the bare process of `prgec bench`, without data, tokenizer and snapshots.
+_DRIVERS = {"cpp": (1_000_000, 1.4), "python": (198_000_000, 1.6), "bench": (152_000_000, 0.0)}
+DRIVERS = tuple(_DRIVERS)
 _TOKEN_BYTES = 8
 # One tensor beside B and its gradient for each running mean.
 _MOMENTS = {"norm": 0, "momentum": 1, "adamw": 2}
@@ -28,7 +30,7 @@ class Memory:
         state: Trained weights, the copies a call perturbs, gradients and running means.
         activations: Intermediate values of the delegate.
         tables: Values around the delegate: embedded tokens, masks, one-hot rows, logits.
-        driver: The process itself.
+        driver: The process itself, with its snapshots of B.
     """
 
     weights: int
@@ -53,17 +55,19 @@ def memory_of(shape: ModelShape, work: Workload, *, driver: str = "cpp", packed_
     Args:
         shape: The model.
         work: How it is trained.
-        driver: cpp or python.
+        driver: cpp, python, or bench.
         packed_in_file: Whether packed weights are mapped from a file, as the C++ driver can have it: then the system
             may drop them, and they are no demand.
     """
     step, prefix = step_sizes(shape, work), prefix_sizes(shape, work)
+    own_bytes, snapshots = _DRIVERS[driver]
+    state = site_elements(shape, work) * F32
     return Memory(
         weights=0 if packed_in_file else round(step.constant_bytes + prefix.constant_bytes),
-        state=round(_copies_of_state(work) * site_elements(shape, work) * F32),
+        state=round(_copies_of_state(work) * state),
         activations=round(step.arena_bytes + prefix.arena_bytes),
         tables=_tables(shape, work),
-        driver=DRIVER_BYTES[driver],
+        driver=round(own_bytes + snapshots * state),
     )
 
 

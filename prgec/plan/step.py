@@ -14,6 +14,10 @@ from prgec.plan.workload import Workload
 # From here on every further block adds what the last one did.
 _WRITTEN_OUT = 3
 _WRITERS = frozenset({"o", "down"})
+# Measured: what the runtime keeps of an operation, and how many values of the MLP's width a program with gradients
+# holds beyond what is alive at once.
+_OP_BYTES = 1500
+_GRADIENT_SPARE = 2
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,9 @@ def _sizes(shape: ModelShape, work: Workload, trained: int, below: int) -> StepS
     """Sizes of a step with so many blocks, `below` of them in front of the first that trains."""
     tape = _written(shape, _as_written(shape, work), trained, below)
     constants = sum(elements * (work.weight_bytes(inputs) if inputs else F32) for inputs, elements in tape.constants)
-    return StepSizes(tape.peak_bytes, constants, tape.multiplies, tape.multiplies_f32)
+    constants += tape.num_ops * _OP_BYTES
+    spare = _GRADIENT_SPARE * work.rows * work.seq_len * shape.inner * F32 if work.has_gradients else 0
+    return StepSizes(tape.peak_bytes + spare, constants, tape.multiplies, tape.multiplies_f32)
 
 
 def _as_written(shape: ModelShape, work: Workload) -> Workload:
@@ -97,12 +103,14 @@ class _Written:
         peak_bytes: Its arena.
         multiplies: Multiplications with quantised layers.
         multiplies_f32: All other multiplications of matrices.
+        num_ops: Operations.
         constants: Packed elements of frozen layers by their inputs; of all other matrices under 0.
     """
 
     peak_bytes: int
     multiplies: int
     multiplies_f32: int
+    num_ops: int
     constants: tuple[tuple[int, int], ...]
 
 
@@ -126,7 +134,7 @@ def _written(shape: ModelShape, work: Workload, trained: int, below: int) -> _Wr
     if work.has_gradients:
         _differentiate(forward, logits, first_of_last, stream_of_last)
     constants = tuple(tape.constants().items())
-    return _Written(tape.peak_bytes(), tape.multiplies, tape.multiplies_f32, constants)
+    return _Written(tape.peak_bytes(), tape.multiplies, tape.multiplies_f32, len(tape.ops), constants)
 
 
 def _differentiate(forward: Forward, logits: int, first_of_last: int, stream_of_last: int) -> None:

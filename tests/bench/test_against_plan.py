@@ -19,11 +19,11 @@ def test_a_variant_is_planned_as_prgec_compile_makes_it() -> None:
     shape = read_shape("demo")
     prge = Workload(q=2, batch_size=4, seq_len=64)
     assert planned_anon_bytes(VARIANTS["prgec"], CELL, ("all",), DEMO, "xnnpack") == (
-        memory_of(shape, prge, driver="python").total
+        memory_of(shape, prge, driver="bench").total
     )
     last = Workload("exact", layers="last:2", batch_size=4, seq_len=64)
     assert planned_anon_bytes(VARIANTS["exact"], CELL, ("last:2",), DEMO, "xnnpack") == (
-        memory_of(shape, last, driver="python").total
+        memory_of(shape, last, driver="bench").total
     )
 
 

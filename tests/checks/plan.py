@@ -123,9 +123,18 @@ def measure_program(each: Program, folder: Path) -> Measured:
         compile_program(each, path)
     work = each.work
     cell = Cell(work.quantize, work.q, work.batch_size, work.seq_len)
-    job = Job(VARIANTS[_VARIANT[work.method]], cell, "xnnpack", each.name, 4096, work.num_labels, (work.layers,), path)
+    job = Job(
+        VARIANTS[_VARIANT[work.method]],
+        cell,
+        "xnnpack",
+        each.name,
+        each.config["vocab_size"],
+        work.num_labels,
+        (work.layers,),
+        path,
+    )
     shape = shape_of_config(each.config, each.name)
-    return Measured(each, memory_of(shape, work, driver="python"), measure(job).anon_bytes)
+    return Measured(each, memory_of(shape, work, driver="bench"), measure(job).anon_bytes)
 
 
 def compile_program(each: Program, path: Path) -> None:
