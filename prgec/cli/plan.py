@@ -49,6 +49,7 @@ _DEFAULTS = PlanOptions(memory=0)
 )
 @click.option("--bench", type=FILE, metavar="FILE", help="Take speeds from this bench.json of prgec bench.")
 @click.option("--watts", type=float, metavar="W", help="Power of the device while it trains; adds energy.")
+@click.option("--chart", type=FILE, metavar="FILE", help="Draw memory against tokens a row, as PNG.")
 @click.option("--all", "show_all", is_flag=True, help="Show every row, and not the best of each group.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def plan(
@@ -63,6 +64,7 @@ def plan(
     driver: str,
     bench: Path | None,
     watts: float | None,
+    chart: Path | None,
     show_all: bool,
     as_json: bool,
 ) -> int:
@@ -89,6 +91,10 @@ def plan(
     options.check(shape)
     speed = reported_speed(backend) if bench is None else speed_of_bench(bench, shape)
     found = make_plan(shape, options, speed, model)
+    if chart is not None:
+        from prgec.plan.chart import plot_plan
+
+        plot_plan(chart, found)
     if as_json:
         print_json(found.to_json())
     else:

@@ -53,7 +53,7 @@ def other_rows(shape: ModelShape, batch_size: int, seq_len: int, memory: int) ->
     """Return a row for every other way, at B rows of T tokens."""
     family = family_of(shape)
     rows = []
-    for name, needed in _WAYS.items():
+    for name, needed in OTHER_WAYS.items():
         takes = functools.partial(needed, rows=batch_size, tokens=seq_len)
         peak = round(takes(shape))
         rows.append(OtherRow(name, peak, peak <= memory, largest_of(family, takes, memory)))
@@ -153,7 +153,7 @@ def _mezo(shape: ModelShape, rows: int, tokens: int) -> float:
     return _weights(shape) + _HALF * rows * tokens * max(mlp, attention) + _logits(shape, rows, tokens) / 2
 
 
-_WAYS: dict[str, _Bytes] = {
+OTHER_WAYS: dict[str, _Bytes] = {
     "back-propagation, Adam, all weights": _backward,
     "the same with a checkpoint a layer": _checkpointed,
     "the same with flash attention too": _flash,
