@@ -17,6 +17,8 @@ _WHY_METHOD = {
     "shortcut": "shortcut: after exact, what learnt most of as many rows (docs/reports/gradients.md)",
     "prge": "prge: it keeps nothing for a backward pass",
 }
+# docs/reports/plan.md
+_MARGIN = 0.05
 _WORDS = {"layers": "{} blocks", "quantize": "quantize {}", "batch_size": "B = {}"}
 
 
@@ -68,7 +70,8 @@ def commands_of(row: PlanRow, options: PlanOptions, model: str) -> tuple[str, ..
 def _reasons(row: PlanRow, rows: Sequence[PlanRow], options: PlanOptions) -> list[str]:
     work, room = row.work, options.memory - row.memory.total
     said = [_WHY_METHOD[work.method]]
-    said.append(f"{bytes_text(row.memory.total)} of {bytes_text(options.memory)}: {bytes_text(room)} are left")
+    narrow = f", less than the {_MARGIN:.0%} a plan may be off" if room < _MARGIN * options.memory else ""
+    said.append(f"{bytes_text(row.memory.total)} of {bytes_text(options.memory)}: {bytes_text(room)} are left{narrow}")
     passed_over = rows[: rows.index(row)]
     for method in dict.fromkeys(each.work.method for each in passed_over if each.work.method != work.method):
         said.append(_least([each for each in passed_over if each.work.method == method], method))

@@ -74,25 +74,25 @@ def gpt2(width: int, layers: int) -> dict[str, Any]:
     return {"model_type": "gpt2", **sizes, **_SPECIAL}
 
 
-_LLAMA = decoder("llama", 640, 6, 1728, 10, 5)
-_NEOX = decoder("gpt_neox", 512, 5, 2048, 8, 8, rotary_pct=0.25)
-_GEMMA = decoder("gemma3_text", 512, 6, 1536, 4, 2, head_dim=96, sliding_window=64)
-_QWEN3 = decoder("qwen3", 512, 6, 1536, 8, 2, head_dim=64)
+# Few weights and many rows: a program of few operations compiles quickly, and what it holds is mostly its own.
+_LLAMA = decoder("llama", 320, 3, 864, 10, 5)
+_NEOX = decoder("gpt_neox", 256, 3, 1024, 8, 8, rotary_pct=0.25)
+_GEMMA = decoder("gemma3_text", 256, 3, 768, 4, 2, head_dim=96, sliding_window=64)
+_QWEN3 = decoder("qwen3", 256, 3, 768, 8, 2, head_dim=64)
 PROGRAMS = (
-    Program("Llama", _LLAMA, Workload("prge", q=2, batch_size=4, seq_len=128)),
-    Program("Llama, last 2", _LLAMA, Workload("prge", "none", "last:2", 4, 2, 192, prefix="shared")),
-    Program("Llama", _LLAMA, Workload("exact", batch_size=8, seq_len=128)),
-    Program("Llama, last 2", _LLAMA, Workload("exact", layers="last:2", batch_size=16, seq_len=128)),
-    Program("Llama, AdamW", _LLAMA, Workload("shortcut", batch_size=16, seq_len=128, optimizer="adamw")),
-    Program("GPT-NeoX", _NEOX, Workload("prge", q=4, batch_size=4, seq_len=96)),
-    Program("GPT-NeoX", _NEOX, Workload("exact", batch_size=8, seq_len=96)),
-    Program("OPT", opt(640, 5), Workload("prge", "8da8w", q=4, batch_size=4, seq_len=128)),
-    Program("GPT-2", gpt2(512, 6), Workload("exact", batch_size=6, seq_len=128, optimizer="momentum")),
-    Program("Gemma 3", _GEMMA, Workload("prge", q=4, batch_size=2, seq_len=128)),
-    Program("Gemma 3", _GEMMA, Workload("exact", "8da4w", batch_size=8, seq_len=128)),
-    Program("Gemma 3", _GEMMA, Workload("shortcut", batch_size=16, seq_len=128)),
-    Program("Qwen3", _QWEN3, Workload("exact", "8da8w", batch_size=6, seq_len=160)),
-    Program("Qwen3", _QWEN3, Workload("shortcut", "8da4w", batch_size=12, seq_len=128)),
+    Program("Llama", _LLAMA, Workload("prge", q=4, batch_size=8, seq_len=192)),
+    Program("Llama", _LLAMA, Workload("exact", batch_size=16, seq_len=192)),
+    Program("OPT", opt(320, 3), Workload("prge", "8da8w", q=4, batch_size=8, seq_len=160)),
+    Program("Gemma 3", _GEMMA, Workload("prge", q=4, batch_size=6, seq_len=160)),
+    Program("Gemma 3", _GEMMA, Workload("exact", "8da4w", batch_size=16, seq_len=128)),
+    Program("GPT-NeoX", _NEOX, Workload("prge", q=4, batch_size=8, seq_len=160)),
+    Program("GPT-NeoX", _NEOX, Workload("exact", batch_size=16, seq_len=128)),
+    Program("GPT-2", gpt2(256, 3), Workload("exact", batch_size=24, seq_len=128, optimizer="momentum")),
+    Program("Qwen3", _QWEN3, Workload("exact", "8da8w", batch_size=12, seq_len=256)),
+    Program("Qwen3", _QWEN3, Workload("shortcut", "8da4w", batch_size=32, seq_len=128)),
+    Program("Gemma 3", _GEMMA, Workload("shortcut", batch_size=32, seq_len=128)),
+    Program("Llama, last 1", _LLAMA, Workload("prge", "none", "last:1", 4, 6, 256, prefix="shared")),
+    Program("Llama, AdamW", _LLAMA, Workload("shortcut", batch_size=32, seq_len=128, optimizer="adamw")),
 )
 
 
@@ -199,9 +199,9 @@ def main() -> None:
         for each in chosen:
             found.append(measure_program(each, folder))
             print(f"{each.name} {each.work.method}: {found[-1].error:+.1%}", file=sys.stderr)
-    if options.json is not None:
-        rows = [{"name": each.program.name, "anon": each.anon_bytes, **each.planned.to_json()} for each in found]
-        options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+            if options.json is not None:
+                rows = [{"name": one.program.name, "anon": one.anon_bytes, **one.planned.to_json()} for one in found]
+                options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     print(to_markdown(found), end="")
 
 
