@@ -76,6 +76,7 @@ def gpt2(width: int, layers: int) -> dict[str, Any]:
 
 # Few weights and many rows: a program of few operations compiles quickly, and what it holds is mostly its own.
 _LLAMA = decoder("llama", 320, 3, 864, 10, 5)
+_LARGER = decoder("llama", 640, 6, 1728, 10, 5)
 _NEOX = decoder("gpt_neox", 256, 3, 1024, 8, 8, rotary_pct=0.25)
 _GEMMA = decoder("gemma3_text", 256, 3, 768, 4, 2, head_dim=96, sliding_window=64)
 _QWEN3 = decoder("qwen3", 256, 3, 768, 8, 2, head_dim=64)
@@ -93,6 +94,9 @@ PROGRAMS = (
     Program("Gemma 3", _GEMMA, Workload("shortcut", batch_size=32, seq_len=128)),
     Program("Llama, last 1", _LLAMA, Workload("prge", "none", "last:1", 4, 6, 256, prefix="shared")),
     Program("Llama, AdamW", _LLAMA, Workload("shortcut", batch_size=32, seq_len=128, optimizer="adamw")),
+    Program("Llama, 6 x 640", _LARGER, Workload("prge", q=2, batch_size=4, seq_len=128)),
+    Program("Llama, 6 x 640", _LARGER, Workload("exact", batch_size=8, seq_len=128)),
+    Program("Llama, 6 x 640, AdamW", _LARGER, Workload("shortcut", batch_size=16, seq_len=128, optimizer="adamw")),
 )
 
 
