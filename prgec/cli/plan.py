@@ -13,7 +13,7 @@ from prgec.cli.render import print_json, print_lines
 from prgec.plan.choose import way_text
 from prgec.plan.options import PlanOptions
 from prgec.plan.plan import Plan, make_plan
-from prgec.plan.source import read_shape
+from prgec.plan.source import compile_name, read_shape
 from prgec.plan.speed import reported_speed, speed_of_bench
 from prgec.plan.units import bytes_text, parse_bytes, parse_seconds, seconds_text
 
@@ -90,7 +90,7 @@ def plan(
     )
     options.check(shape)
     speed = reported_speed(backend) if bench is None else speed_of_bench(bench, shape)
-    found = make_plan(shape, options, speed, model)
+    found = make_plan(shape, options, speed, compile_name(model))
     if chart is not None:
         from prgec.plan.chart import plot_plan
 

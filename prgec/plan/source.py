@@ -43,6 +43,16 @@ def read_shape(model: str) -> ModelShape:
     return _from_hub(model)
 
 
+def compile_name(model: str) -> str:
+    """Return what `prgec compile` calls the model: it takes a folder, an alias or a hub id, and weights with it."""
+    if Path(model).is_file():
+        return str(Path(model).parent)
+    is_known = model.lower() in {name.lower() for name in known_models()}
+    if Path(model).is_dir() or not is_known or model in ALIASES:
+        return model
+    return model.lower() if model.lower() in ALIASES else f"path/to/{model}"
+
+
 def shape_of_folder(path: Path, name: str) -> ModelShape:
     """Return the sizes of a checkpoint in a folder.
 

@@ -16,7 +16,7 @@ from prgec.plan.memory import memory_of
 from prgec.plan.options import PlanOptions
 from prgec.plan.plan import Plan, make_plan
 from prgec.plan.shape import ModelShape, shape_of_config
-from prgec.plan.source import known_models, read_shape
+from prgec.plan.source import compile_name, known_models, read_shape
 from prgec.plan.speed import reported_speed
 from prgec.plan.workload import Workload
 
@@ -162,6 +162,18 @@ def test_the_command_says_what_the_row_is() -> None:
     work = _plan().choice.row.work
     assert line.startswith(f"prgec compile m --method {work.method} --batch-size {work.batch_size} ")
     assert f"--quantize {work.quantize}" in line
+
+
+def test_the_command_names_what_can_be_compiled(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert compile_name(str(tmp_path / "config.json")) == str(tmp_path)
+    assert [compile_name(name) for name in ("demo", "tinyllama", "someone/some-model", str(tmp_path))] == [
+        "demo",
+        "tinyllama",
+        "someone/some-model",
+        str(tmp_path),
+    ]
+    assert [compile_name(name) for name in ("Gemma-3-270M", "Llama-2-7B")] == ["gemma-3-270m", "path/to/Llama-2-7B"]
 
 
 def test_data_say_t_and_k(capsys: pytest.CaptureFixture[str]) -> None:
