@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 
-def make_inputs(work: Path, method: str = "prge") -> tuple[Path, Path, Path]:
+def make_inputs(work: Path, method: str = "prge", backend: str = "portable") -> tuple[Path, Path, Path]:
     """Compile a tiny program that trains by a method; return it with rows to train on and to evaluate."""
     from prgec.machine.quiet import quiet_libraries
 
@@ -30,7 +30,7 @@ def make_inputs(work: Path, method: str = "prge") -> tuple[Path, Path, Path]:
             rank=4,
             alpha=8.0,
             targets=("q_proj",),
-            backend="portable",
+            backend=backend,
         )
     )
     return program, write_rows(work / "rows.bin", program, 5), write_rows(work / "eval.bin", program, 3)

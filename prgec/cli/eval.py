@@ -10,6 +10,7 @@ from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
+from prgec.cli.verify_option import NO_VERIFY
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 
 FILE = click.Path(path_type=Path)
@@ -22,8 +23,9 @@ FILE = click.Path(path_type=Path)
 @click.option(
     "--adapter", type=FILE, help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it."
 )
+@NO_VERIFY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def eval_command(program: Path, data: Path, task: str, adapter: Path | None, as_json: bool) -> int:
+def eval_command(program: Path, data: Path, task: str, adapter: Path | None, no_verify: bool, as_json: bool) -> int:
     """Measure loss and accuracy of PROGRAM on a data file."""
     from prgec.data.dataset import load_dataset
     from prgec.data.eval_set import encode_eval_set
@@ -31,7 +33,7 @@ def eval_command(program: Path, data: Path, task: str, adapter: Path | None, as_
     from prgec.training.evaluate import evaluate
 
     dataset = load_dataset(data, task)
-    loaded = open_with_adapter(program, adapter)
+    loaded = open_with_adapter(program, adapter, verify=not no_verify)
     eval_set = encode_eval_set(dataset, loaded)
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
         display.on_data(dataset)

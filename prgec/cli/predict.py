@@ -12,6 +12,7 @@ from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
+from prgec.cli.verify_option import NO_VERIFY
 from prgec.data.formats import CompletionFormat
 from prgec.data.task import Document, Example, Item, Task, TemplateTask
 from prgec.data.tasks import AUTO_TASK, TASK_HELP, find_task
@@ -53,6 +54,7 @@ _SHOWN_PROMPT = 60
 @click.option(
     "--adapter", type=FILE, help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it."
 )
+@NO_VERIFY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def predict(
     program: Path,
@@ -62,13 +64,14 @@ def predict(
     candidates: tuple[str, ...],
     max_tokens: int | None,
     adapter: Path | None,
+    no_verify: bool,
     as_json: bool,
 ) -> int:
     """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
     found, items = _items(data, texts, task, is_free=bool(candidates) or max_tokens is not None)
     from prgec.runs.open import open_with_adapter
 
-    loaded = open_with_adapter(program, adapter)
+    loaded = open_with_adapter(program, adapter, verify=not no_verify)
     choices = candidates or found.candidates
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
         if max_tokens is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from prgec.cli.render import print_json, print_lines
+from prgec.cli.verify_option import NO_VERIFY
 
 FILE = click.Path(path_type=Path)
 
@@ -19,8 +20,11 @@ FILE = click.Path(path_type=Path)
 )
 @click.option("--step", type=int, help="Stop after this step [default: the last].")
 @click.option("--adapter", type=FILE, help="The adapter the run began from, if any.")
+@NO_VERIFY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def replay(journal: Path, program: Path, output: Path, step: int | None, adapter: Path | None, as_json: bool) -> int:
+def replay(
+    journal: Path, program: Path, output: Path, step: int | None, adapter: Path | None, no_verify: bool, as_json: bool
+) -> int:
     """Rebuild the adapter of any step of a run from its JOURNAL, with no data and no forward pass."""
     from prgec.formats.adapter import masters_sha256, save_adapter
     from prgec.formats.journal import read_journal
@@ -28,7 +32,7 @@ def replay(journal: Path, program: Path, output: Path, step: int | None, adapter
     from prgec.runs.resume import rebuild
 
     read = read_journal(journal)
-    loaded = open_with_adapter(program, adapter)
+    loaded = open_with_adapter(program, adapter, verify=not no_verify)
     done = rebuild(loaded, read, step)
     save_adapter(output, loaded)
     is_verified = done in read.states

@@ -59,6 +59,7 @@ def manifest_of(
         base_sha256=source.base_sha256,
         versions=_versions(),
         pad_token_id=_pad_id(source),
+        has_checksums=True,
         **_method_of(options, passes),
     )
 

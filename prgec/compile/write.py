@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from prgec.contract.checksums import append_checksums
 from prgec.contract.names import NO_FINGERPRINT
 from prgec.contract.ptd import data_path, fingerprint
 from prgec.errors import InternalError
@@ -29,6 +30,8 @@ def write_program(path: Path, program: Any) -> int:
             if data is not None:
                 _insert_fingerprint(temporary, fingerprint(data))
                 _sync(data)
+            append_checksums(temporary, data)
+            if data is not None:
                 data.replace(data_path(path))
         _sync(temporary)
         temporary.replace(path)

@@ -83,6 +83,8 @@ class Manifest:
         optimizer: What it does with gradients; empty for `prge`.
         planned_bytes: Memory that training takes in the C++ driver and no file backs, as planned when it was
             compiled; 0 where nobody planned it.
+        has_checksums: Whether a table of checksums stands behind the program (`prgec.contract.checksums`); not so in
+            programs made before there was one.
     """
 
     model: str
@@ -117,6 +119,7 @@ class Manifest:
     method: str = "prge"
     optimizer: str = ""
     planned_bytes: int = 0
+    has_checksums: bool = False
 
     @property
     def has_gradients(self) -> bool:

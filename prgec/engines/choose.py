@@ -26,7 +26,13 @@ def check_engine(engine: str, base: str | None, device: str, compiled: bool) -> 
 
 
 def open_program(
-    path: Path, engine: str = EXECUTORCH, *, base: str | None = None, device: str = "cpu", compiled: bool = False
+    path: Path,
+    engine: str = EXECUTORCH,
+    *,
+    base: str | None = None,
+    device: str = "cpu",
+    compiled: bool = False,
+    verify: bool = True,
 ) -> Engine:
     """Open a .pte in the ExecuTorch runtime, or build its graphs again for PyTorch.
 
@@ -36,6 +42,7 @@ def open_program(
         base: For `torch`, the checkpoint the .pte was compiled from; where None, the one it names.
         device: For `torch`, where to run.
         compiled: For `torch`, whether to use `torch.compile`.
+        verify: For `executorch`, whether to compare the .pte with its checksums.
 
     Raises:
         PrgecError: If the program, the checkpoint or the device cannot be used.
@@ -46,4 +53,4 @@ def open_program(
         return rebuild(path, base, device=device, compiled=compiled)
     from prgec.engines.executorch.open import open_pte
 
-    return open_pte(path)
+    return open_pte(path, verify=verify)

@@ -36,13 +36,14 @@ def open_with_adapter(
     base: str | None = None,
     device: str = "cpu",
     compiled: bool = False,
+    verify: bool = True,
 ) -> Engine:
     """Open a program, with an adapter in it where one is named.
 
     Raises:
         PrgecError: If the program, the adapter, the checkpoint or the device cannot be used.
     """
-    program = open_program(path, engine, base=base, device=device, compiled=compiled)
+    program = open_program(path, engine, base=base, device=device, compiled=compiled, verify=verify)
     if adapter is not None:
         load_adapter(adapter, program)
     return program
@@ -119,6 +120,7 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
         base=options.base,
         device=options.device,
         compiled=options.compiled,
+        verify=not options.no_verify,
     )
     m = program.manifest
     if not m.has_gradients and (remark := estimator.remark(m.q)) is not None:

@@ -121,6 +121,8 @@ class RunOptions:
         metavar="DIR",
     )
 
+    no_verify: bool = option("engine", False, "Do not compare the program with its checksums when it is opened.")
+
     out: Path | None = option("output", None, "Run folder [default: the first free runs/<program>-<n>].", is_kept=False)
     force: bool = option("output", False, "Use --out even if it holds other files or an unfinished run.", is_kept=False)
     resume: bool = option("output", False, "Go on with the run in --out, from its journal.", is_kept=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from typing import Any
 import pytest
 
 from prgec.cli.main import main
+from prgec.contract.checksums import append_checksums
+from prgec.contract.layout import part_starts
+from prgec.errors import ProgramError
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -198,3 +202,26 @@ def test_ctrl_c_finishes_the_step_and_writes_the_folder(tiny_pte: Path, train_js
         "run.toml",
     }
     assert len((out / "metrics.jsonl").read_text().splitlines()) == document["steps"]
+
+
+def test_a_damaged_program_is_refused_in_one_line(
+    tiny_pte: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights of the model with other bits, which only the checksums know."""
+    path = tmp_path / "damaged.pte"
+    shutil.copy(tiny_pte, path)
+    append_checksums(path, None)
+    arguments = ["predict", str(path), "--text", "a film", "--json"]
+    assert main(arguments) == 0
+    good = capsys.readouterr().out
+    data = bytearray(path.read_bytes())
+    start = dict((name, place) for place, name in reversed(part_starts(tiny_pte)))["constants"]
+    for place in range(start + 2, start + 20_000, 4):
+        data[place] ^= 0x40
+    path.write_bytes(data)
+    assert main(arguments) == ProgramError.exit_code
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith("error: the program is damaged: constants, bytes ") and "not as compiled" in err
+    assert main([*arguments, "--no-verify"]) == 0
+    assert capsys.readouterr().out != good

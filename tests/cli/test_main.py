@@ -208,17 +208,17 @@ def test_flags_are_frozen() -> None:
         "tokenize": "--json --output --task -o",
         "run": "--adapter --base --config --data --device --diverged --early-stop --engine --eps --estimator "
         "--eval-data --eval-every --eval-rows --force --ignore-memory --init-adapter --json --low-volume --lr "
-        "--lr-probe --lr-schedule --max-g --not-finite --out --over-limit --prefix-cache --resume --rows --seed "
-        "--snapshot-every --steps --task --torch-compile --warmup --window -c",
+        "--lr-probe --lr-schedule --max-g --no-verify --not-finite --out --over-limit --prefix-cache --resume --rows "
+        "--seed --snapshot-every --steps --task --torch-compile --warmup --window -c",
         "probe": "--adapter --base --config --data --device --engine --eps --estimator --eval-data --eval-rows "
-        "--ignore-memory --init-adapter --json --low-volume --lr --max-g --not-finite --over-limit --prefix-cache "
-        "--rows --seed --steps --task --torch-compile -c",
+        "--ignore-memory --init-adapter --json --low-volume --lr --max-g --no-verify --not-finite --over-limit "
+        "--prefix-cache --rows --seed --steps --task --torch-compile -c",
         "study": "--json --only --out",
-        "replay": "--adapter --json --output --program --step -o",
+        "replay": "--adapter --json --no-verify --output --program --step -o",
         "export": "--base --format --json --output --program -o",
         "report": "--json --output -o",
-        "eval": "--adapter --data --json --task",
-        "predict": "--adapter --candidate --data --generate --json --task --text",
+        "eval": "--adapter --data --json --no-verify --task",
+        "predict": "--adapter --candidate --data --generate --json --no-verify --task --text",
         "demo": "--backend --estimator --json --lr --method --out --seed --steps",
         "bench": "--against-plan --backend --batch-size --json --layers --out --q --quantize --quantize-embedding "
         "--repeats --seq-len --variants",

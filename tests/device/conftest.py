@@ -114,7 +114,8 @@ class Drivers:
                 flags += [f"--{name.replace('_', '-')}", value]
         flags += ["--lr-schedule", options.schedule]
         flags += ["--init-adapter", options.adapter] if options.adapter else []
-        return flags + ["--resume"] * options.resume + ["--force"] * options.force
+        switches = ("resume", "force", "no_verify")
+        return flags + [f"--{name.replace('_', '-')}" for name in switches if getattr(options, name)]
 
     def python(self, **changes: Any) -> None:
         run(replace(self.options, **changes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import zlib
 from collections.abc import Callable
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.conftest import Drivers
+from prgec.contract.checksums import read_checksums
+from prgec.engines.executorch.open import open_pte
+from prgec.errors import ProgramError
+from tests.device.conftest import DEVICE, Drivers
 
 BAD = {
     "no rows": ({"rows": Path("none.bin")}, 1, "cannot open the file (none.bin): No such file"),
@@ -40,8 +44,8 @@ def test_damaged_files_are_refused(make: Callable[..., Drivers], what: str, dama
         assert drivers.cpp().returncode == 0
         drivers = replace(drivers, options=replace(drivers.options, adapter=tmp_path / "cpp" / "adapter.safetensors"))
     data = getattr(drivers.options, what).read_bytes()
-    # In a .pte and an adapter nothing checks the weights themselves: there the head is damaged.
-    place = {"program": 5, "adapter": 12}.get(what, len(data) // 2)
+    # In an adapter nothing checks the weights themselves: there the head is damaged.
+    place = 12 if what == "adapter" else len(data) // 2
     changed = {
         "cut": data[: len(data) // 2],
         "empty": b"",
@@ -50,8 +54,51 @@ def test_damaged_files_are_refused(make: Callable[..., Drivers], what: str, dama
     bad = tmp_path / "bad"
     bad.write_bytes(changed)
     result = drivers.cpp(**{what: bad}, out=tmp_path / "other")
-    assert result.returncode in (4, 5)
+    assert result.returncode in (4, 5), result.stderr
     assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["exact", DEVICE])
+def test_a_damaged_program_is_told_as_in_python(make: Callable[..., Drivers], name: str, tmp_path: Path) -> None:
+    """Also in the file of weights."""
+    drivers = make(name, steps=1, eval_rows=None, eval_every=0)
+    program, bad = drivers.options.program, tmp_path / "bad.pte"
+    for suffix in (".pte", ".ptd"):
+        for part in (".pte", ".ptd"):
+            if program.with_suffix(part).exists():
+                shutil.copy(program.with_suffix(part), bad.with_suffix(part))
+        if not bad.with_suffix(suffix).exists():
+            continue
+        data = bytearray(bad.with_suffix(suffix).read_bytes())
+        data[len(data) * 2 // 3] ^= 1
+        bad.with_suffix(suffix).write_bytes(data)
+        with pytest.raises(ProgramError, match=r"damaged|belongs to another") as error:
+            open_pte(bad)
+        result = drivers.cpp(program=bad)
+        assert result.returncode == ProgramError.exit_code
+        assert result.stderr == f"error: {error.value}\n"
+
+
+def test_who_asks_for_it_trains_a_damaged_program(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make("exact", steps=1, eval_rows=None, eval_every=0)
+    data = bytearray(drivers.options.program.read_bytes())
+    data[len(data) * 2 // 3] ^= 1
+    bad = tmp_path / "bad.pte"
+    bad.write_bytes(data)
+    assert drivers.cpp(program=bad).returncode == ProgramError.exit_code
+    assert drivers.cpp(program=bad, no_verify=True).returncode == 0
+
+
+def test_a_program_cannot_lose_its_checksums(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    drivers = make("exact", steps=1, eval_rows=None, eval_every=0)
+    found = read_checksums(drivers.options.program)
+    assert found is not None
+    bad = tmp_path / "bad.pte"
+    bad.write_bytes(drivers.options.program.read_bytes()[: sum(part.size for part in found.parts)])
+    result = drivers.cpp(program=bad)
+    assert result.returncode == ProgramError.exit_code
+    assert "the program has lost its checksums" in result.stderr
+    assert drivers.cpp(program=bad, no_verify=True).returncode == 0
 
 
 def test_rows_of_another_tokenizer_are_refused(make: Callable[..., Drivers], tmp_path: Path) -> None:
@@ -100,7 +147,7 @@ def test_a_name_of_a_method_is_printed_as_printable_text(make: Callable[..., Dri
 def _assert_printable(drivers: Drivers, program: Path, message: str) -> None:
     """Also in what ExecuTorch itself has to say."""
     for environment in ({}, {"PRGEC_DEBUG": "1"}):
-        command = [str(drivers.executable), *map(str, drivers.arguments(program=program))]
+        command = [str(drivers.executable), *map(str, drivers.arguments(program=program, no_verify=True))]
         done = subprocess.run(command, capture_output=True, env={**os.environ, **environment}, check=False)
         assert done.returncode == 5
         lines = done.stderr.decode("utf-8").splitlines()

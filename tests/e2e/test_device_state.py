@@ -12,6 +12,7 @@ import pytest
 
 from prgec.compile.compiler import compile_model
 from prgec.compile.options import CompileOptions
+from prgec.contract.checksums import read_checksums
 from prgec.contract.inspection import inspect_program
 from prgec.contract.ptd import data_path
 from prgec.engines.executorch.device_program import DeviceProgram
@@ -88,6 +89,20 @@ def test_data_of_another_program_are_told(path: Path, tmp_path: Path) -> None:
     data_path(copy).write_bytes(data)
     with pytest.raises(ProgramError, match=r"model\.ptd belongs to another program"):
         open_pte(copy)
+
+
+def test_damage_in_the_middle_of_the_data_is_told(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model.pte"
+    copy.write_bytes(path.read_bytes())
+    data_path(copy).write_bytes(data_path(path).read_bytes())
+    checksums = read_checksums(copy)
+    assert checksums is not None
+    checksums.check_data(data_path(copy))
+    data = bytearray(data_path(path).read_bytes())
+    data[len(data) // 2] ^= 1
+    data_path(copy).write_bytes(data)
+    with pytest.raises(ProgramError, match=r"the program is damaged: weights, bytes 0 to \d+, not as compiled"):
+        checksums.check_data(data_path(copy))
 
 
 def test_one_method_only(checkpoint: Path, tmp_path: Path) -> None:

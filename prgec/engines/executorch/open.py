@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from prgec.contract.arrays import State
+from prgec.contract.checksums import read_checksums
 from prgec.contract.ptd import find_data
 from prgec.engines.executorch.device_program import DeviceProgram
 from prgec.engines.executorch.gradient_program import GradientProgram
 from prgec.engines.executorch.program import Program
+from prgec.engines.executorch.pte_file import check_pte_file
 from prgec.engines.executorch.runtime import (
     check_signature,
     given_a,
@@ -19,19 +21,33 @@ from prgec.engines.executorch.runtime import (
     load_runtime,
     open_constants,
 )
+from prgec.errors import ProgramError
 
 
-def open_pte(path: Path) -> Program:
+def open_pte(path: Path, *, verify: bool = True) -> Program:
     """Map a .pte, and the data file beside it where it has one, and load its methods; `prefix` when first needed.
+
+    Args:
+        path: The .pte.
+        verify: Whether to compare its bytes with its checksums, before the runtime sees any of them.
 
     Raises:
         ProgramError: If a file is missing, damaged, not made by prgec, of another program or contract version, or the
             program's backend does not run here.
         BackendError: If the prge kernels, or what the backend needs, cannot be loaded.
     """
+    check_pte_file(path)
+    checksums = read_checksums(path) if verify else None
+    if checksums is not None:
+        checksums.check(path)
     raw, manifest, tokenizer = open_constants(path)
+    if verify and manifest.has_checksums and checksums is None:
+        raise ProgramError("the program has lost its checksums", where=path, hint="copy or compile it again")
     if manifest.data_sha256:
-        raw = load_raw(path, find_data(path, manifest.data_sha256))
+        data = find_data(path, manifest.data_sha256)
+        if checksums is not None:
+            checksums.check_data(data)
+        raw = load_raw(path, data)
     load_runtime(manifest.backend)
 
     def load(name: str, inputs: Sequence[str]) -> Any:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from prgec.contract.arrays import FloatArray, IntArray, State
+from prgec.contract.checksums import read_checksums
+from prgec.contract.layout import INSTRUCTIONS, TOKENIZER
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import (
     CONTRACT_VERSIONS,
@@ -32,11 +34,15 @@ NOT_OURS = "this .pte was not made by prgec compile"
 
 
 def read_constants(path: Path) -> tuple[Manifest, Tokenizer]:
-    """Read what a program says of itself and its tokenizer, without loading a method.
+    """Read what a program says of itself and its tokenizer, without loading a method or checking what it computes with.
 
     Raises:
         ProgramError: If the file is missing, damaged, not made by prgec, or of another contract version.
     """
+    check_pte_file(path)
+    checksums = read_checksums(path)
+    if checksums is not None:
+        checksums.check(path, only=(INSTRUCTIONS, TOKENIZER))
     _, manifest, tokenizer = open_constants(path)
     return manifest, tokenizer
 

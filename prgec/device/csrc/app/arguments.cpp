@@ -27,6 +27,7 @@ const char kUsage[] =
     "  --diverged X         end with the best state when the mean loss is X times what it was at first, 0: never [0]\n"
     "  --window N           steps that mean is taken over [50]\n"
     "  --packed-weights DIR where XNNPACK keeps weights as it wants them, or off: in memory [the user's cache]\n"
+    "  --no-verify          do not compare the program with its checksums\n"
     "  --force              discard an unfinished run in --out\n";
 
 namespace {
@@ -147,6 +148,8 @@ bool parse(int argc, char** argv, Options& options, const char*& bad) {
       options.resume = true;
     } else if (word == "--force") {
       options.force = true;
+    } else if (word == "--no-verify") {
+      options.settings.verify = false;
     } else if (word.rfind("--", 0) != 0 && options.program.empty()) {
       options.program = word;
     } else if (word.rfind("--", 0) != 0 || i + 1 == argc || !set_value(word, argv[++i], options)) {

@@ -133,6 +133,7 @@ Result<Manifest> Manifest::parse(std::string_view text) {
     return fail(Error::InvalidProgram, "the program's A matrices were given, not drawn: train it with prgec run");
   }
   out.data_sha256 = json["data_sha256"].text;
+  out.has_checksums = json["has_checksums"].kind == Json::Kind::True;
   out.alpha = json["alpha"].text;
   out.a_seed = json["a_seed"].text;
   if (json["alpha"].kind != Json::Kind::Number || json["a_seed"].kind != Json::Kind::Number) {

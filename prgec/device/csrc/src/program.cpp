@@ -1,8 +1,10 @@
 #include "program.h"
 
+#include <optional>
 #include <utility>
 
 #include "fail.h"
+#include "program_checksums.h"
 #include "program_file.h"
 #include "program_methods.h"
 
@@ -10,28 +12,45 @@ namespace prge {
 
 using executorch::aten::ScalarType;
 
-Program::Program(std::string path, void (*warn)(const char* line)) : path_(std::move(path)), packed_(warn) {}
+Program::Program(std::string path, const Settings& settings) : path_(std::move(path)), packed_(settings.warn) {}
 Program::~Program() = default;
 
-Result<std::unique_ptr<Program>> Program::open(
-    const std::string& path, const std::string& packed, void (*warn)(const char* line)) {
-  PRGE_TRY(check_envelope(path));
-  std::unique_ptr<Program> program(new Program(path, warn));
-  PRGE_TRY(program->load({}));
-  PRGE_TRY(program->read_constants());
-  if (!program->manifest_.data_sha256.empty()) {
-    const auto data_path = find_data(path, program->manifest_.data_sha256);
-    PRGE_TRY(data_path.error());
-    PRGE_TRY(program->load(*data_path));
-  }
-  if (!packed.empty() && program->manifest_.backend == "xnnpack") {
-    program->packed_.open(packed, path, program->manifest_.base_sha256);
+Result<std::unique_ptr<Program>> Program::open(const std::string& path, const Settings& settings) {
+  std::unique_ptr<Program> program(new Program(path, settings));
+  PRGE_TRY(program->read(settings.verify));
+  if (!settings.packed_weights.empty() && program->manifest_.backend == "xnnpack") {
+    program->packed_.open(settings.packed_weights, path, program->manifest_.base_sha256);
   }
   PRGE_TRY(program->load_methods());
   program->packed_.seal();
   PRGE_TRY(program->find_state());
   program->allocate();
   return program;
+}
+
+Error Program::read(bool verify) {
+  PRGE_TRY(check_envelope(path_));
+  std::optional<ProgramChecksums> checksums;
+  if (verify) {
+    auto found = ProgramChecksums::read(path_);
+    PRGE_TRY(found.error());
+    checksums = std::move(*found);
+    PRGE_TRY(checksums ? checksums->check(path_) : Error::Ok);
+  }
+  PRGE_TRY(load({}));
+  PRGE_TRY(read_constants());
+  if (verify && manifest_.has_checksums && !checksums) {
+    return fail(
+        Error::InvalidProgram, "the program has lost its checksums (%s). Hint: copy or compile it again",
+        path_.c_str());
+  }
+  if (manifest_.data_sha256.empty()) {
+    return Error::Ok;
+  }
+  const auto data_path = find_data(path_, manifest_.data_sha256);
+  PRGE_TRY(data_path.error());
+  PRGE_TRY(checksums ? checksums->check_data(*data_path) : Error::Ok);
+  return load(*data_path);
 }
 
 void Program::allocate() {

@@ -14,6 +14,7 @@
 #include "packed_weights.h"
 #include "prge/error.h"
 #include "prge/rows.h"
+#include "prge/trainer.h"
 
 namespace prge {
 
@@ -43,9 +44,9 @@ class Program {
  public:
   using Inputs = std::vector<executorch::extension::TensorPtr>;
 
-  // `packed` is the folder of packed weights; without one they are kept in memory.
-  static Result<std::unique_ptr<Program>> open(
-      const std::string& path, const std::string& packed = "", void (*warn)(const char* line) = nullptr);
+  // Of the settings, those about the file: whether it is compared with its checksums, before ExecuTorch sees any of it,
+  // and where its packed weights are.
+  static Result<std::unique_ptr<Program>> open(const std::string& path, const Settings& settings = {});
   ~Program();
 
   const Manifest& manifest() const {
@@ -87,7 +88,8 @@ class Program {
 
  private:
   class Methods;
-  Program(std::string path, void (*warn)(const char* line));
+  Program(std::string path, const Settings& settings);
+  Error read(bool verify);
   Error load(const std::string& data_path);
   Error read_constants();
   Error load_methods();

@@ -60,8 +60,9 @@ Result<std::string> find_data(const std::string& path, const std::string& sha256
   }
   if (fingerprint(**file).hex() != sha256) {
     return fail(
-        Error::InvalidProgram, "%s belongs to another program (%s). Hint: copy both files of one compilation",
-        data_path.c_str(), path.c_str());
+        Error::InvalidProgram,
+        "%s belongs to another program (%s). Hint: copy the .pte and the .ptd of one compilation together",
+        data_path.substr(data_path.rfind('/') + 1).c_str(), path.c_str());
   }
   return data_path;
 }

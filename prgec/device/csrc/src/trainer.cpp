@@ -51,7 +51,7 @@ Trainer::~Trainer() = default;
 Result<std::unique_ptr<Trainer>> Trainer::open(const std::string& program_path, const Settings& settings) {
   const auto choices = Choices::parse(settings);
   PRGE_TRY(choices.error());
-  auto program = Program::open(program_path, settings.packed_weights, settings.warn);
+  auto program = Program::open(program_path, settings);
   PRGE_TRY(program.error());
   return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(std::move(*program), settings, *choices)));
 }

@@ -45,6 +45,7 @@ struct Settings {
   std::string not_finite = "stop"; // or "skip": what becomes of a step whose loss or g is not finite
   double diverged = 0; // times the start's mean loss at which a run ends with its best state, 0 for never
   uint64_t window = 50; // steps those means are taken over
+  bool verify = true; // compare the program with its checksums before any of it runs
   std::string packed_weights; // folder for XNNPACK's packed weights, which are mapped; empty to keep them in memory
   void (*warn)(const char* line) = nullptr; // hears what went wrong without stopping anything
 };
