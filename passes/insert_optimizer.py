@@ -3,14 +3,14 @@
 Before:
     return %loss, %g0, %g1, ...                                        f32[r, O], one for each site
 After:
-    %s: f32[4] = prge.gradient_scale(@prge_optimizer, [%g0, %g1, ...], clip, beta1, beta2, normalise)
+    %s: f32[4] = prge.gradient_scale(@prge_optimizer, [%g0, %g1, ..., %loss], clip, beta1, beta2, normalise)
     %0: f32[1] = prge.adamw_update(@site.lora_B, @site.lora_B_mean, @site.lora_B_square, %g0, lr, %s, ...)
     ...
     return %loss, %s
 
 Adds the input lr f32[]. `rule=norm` is SGD whose steps have one length, with one number of state for all sites;
 `rule=momentum` the same along a running mean, one more tensor a site; `rule=adamw` two more. `%s` tells the host what
-was done: the scale (0 where the gradient was not finite and nothing changed) and the norm.
+was done: the scale (0 where the loss or the gradient was not finite and nothing changed) and the norm.
 
 Requires: gradients from differentiate. Ensures: every site's B is written once.
 Numerics: CHANGES (this is the training step; the losses are those of the state before it).
@@ -87,7 +87,7 @@ class InsertOptimizer(Pass):
             running = rewriter.state(OPTIMIZER_STATE, torch.zeros(4))
             normalise = self.rule != "adamw"
             factors = rewriter.call(
-                prge.gradient_scale.default, running, gradients, self.clip, self.beta1, self.beta2, normalise
+                prge.gradient_scale.default, running, [*gradients, loss], self.clip, self.beta1, self.beta2, normalise
             )
             for name, gradient in zip(b_names(program), gradients, strict=True):
                 self._update(rewriter, name, gradient, lr, factors)

@@ -30,11 +30,12 @@ def gradient_scale(
     weights that running means with decays beta1 and beta2 have gathered: dividing by them corrects the start (Kingma
     and Ba, "Adam: A Method for Stochastic Optimization", section 3) without powers, which libraries round differently.
 
-    A norm that is not finite gives scale 0 and changes nothing: every update that reads it leaves its state alone.
+    Where a loss is not finite, or the norm or the new running mean of squares has no place in f32, scale is 0, norm is
+    infinite and nothing changes: every update that reads it leaves its state alone.
 
     Args:
         running: f32[4], updated in place: running mean of squares, w1, w2, and 0.
-        gradients: f32[r, O] of every site.
+        gradients: f32[r, O] of every site; behind them, of one dimension, the losses they are of.
         clip: Longest gradient, 0 for any.
         beta1: Decay of the running mean of gradients.
         beta2: Decay of the running mean of squares.
@@ -44,15 +45,17 @@ def gradient_scale(
         ValueError: If an argument has the wrong dtype or rank.
     """
     check_gradient_scale(running, gradients)
+    losses = [each for each in gradients if each.dim() == 1]
+    gradients = [each for each in gradients if each.dim() > 1]
     # f64 throughout: one rounding to f32 at the end, of each number that leaves.
     total = float(sum((_sum_of_squares(each) for each in gradients), torch.zeros((), dtype=torch.float64)))
     norm = math.sqrt(total)
-    if not bool(torch.tensor(norm).isfinite()):
-        return torch.tensor([0.0, norm, 1.0, 1.0], device=running.device)
     scale = clip / norm if 0.0 < clip < norm else 1.0
     square, w1, w2 = running[:3].tolist()
     count = sum(each.numel() for each in gradients)
     square = beta2 * square + (1.0 - beta2) * ((scale * scale) * (total / count))
+    if not all(bool(each.isfinite().all()) for each in (*losses, torch.tensor([norm, square]))):
+        return torch.tensor([0.0, math.inf, 1.0, 1.0], device=running.device)
     w1 = beta1 * w1 + (1.0 - beta1)
     w2 = beta2 * w2 + (1.0 - beta2)
     running.copy_(torch.tensor([square, w1, w2, 0.0]))
@@ -162,7 +165,7 @@ def check_gradient_scale(running: Tensor, gradients: Sequence[Tensor]) -> None:
         ValueError: Naming the first argument at fault.
     """
     _check("gradient_scale", "running", running, (4,))
-    if not gradients:
+    if not any(each.dim() > 1 for each in gradients):
         raise ValueError("prge::gradient_scale: gradients is empty; expected one a site")
     for each in gradients:
         _check("gradient_scale", "gradients", each, None)

@@ -31,7 +31,7 @@ _MASTER_RANK = 2
 # Tensors begin at a multiple of this many bytes.
 _ALIGNMENT = 8
 # Of a snapshot, beside what an adapter says of itself.
-_OPTIMIZER_SHA256 = "optimizer_sha256"
+_OPTIMIZER_SHA256, _STEP = "optimizer_sha256", "step"
 # What must be equal in an adapter and a program.
 _BONDS = ("format", "contract", "base_sha256", "a_seed", "a_sha256", "rank", "alpha", "targets")
 
@@ -67,9 +67,13 @@ def adapter_metadata(manifest: Manifest) -> dict[str, str]:
 
 
 def identity(manifest: Manifest) -> str:
-    """Return a hash of what an adapter belongs to; a journal names its program by it."""
+    """Return a hash of what an adapter belongs to; a journal names its program by it.
+
+    A program that computes gradients has the rules of its steps in its pipeline.
+    """
     bonds = {key: value for key, value in adapter_metadata(manifest).items() if key != "model"}
-    return hashlib.sha256(_compact_json(dict(sorted(bonds.items())))).hexdigest()
+    rules = manifest.pipeline if manifest.has_gradients else ""
+    return hashlib.sha256(_compact_json(dict(sorted(bonds.items()))) + rules.encode()).hexdigest()
 
 
 def masters_sha256(program: TrainableProgram) -> str:
@@ -83,17 +87,18 @@ def save_adapter(path: Path, program: TrainableProgram) -> None:
     write_atomic(path, pack_adapter(tensors, adapter_metadata(program.manifest)))
 
 
-def save_snapshot(path: Path, program: TrainableProgram) -> None:
-    """Write everything a program that computes gradients needs to go on: its adapter, and its optimiser's state."""
+def save_snapshot(path: Path, program: TrainableProgram, step: int) -> None:
+    """Write everything a program that computes gradients needs to go on after `step` steps: adapter and optimiser."""
     optimizer = program.read_optimizer()
     tensors = {**masters(program.read_state(), program.manifest), **optimizer}
-    # A journal has the hash of the masters alone.
-    metadata = {**adapter_metadata(program.manifest), _OPTIMIZER_SHA256: state_sha256(optimizer)}
+    # A journal has the hash of the masters alone, which may be those of several steps.
+    own = {_OPTIMIZER_SHA256: state_sha256(optimizer), _STEP: str(step)}
+    metadata = {**adapter_metadata(program.manifest), **own}
     write_atomic(path, pack_adapter(tensors, metadata))
 
 
-def load_snapshot(path: Path, program: TrainableProgram) -> None:
-    """Put a snapshot back.
+def load_snapshot(path: Path, program: TrainableProgram) -> int:
+    """Put a snapshot back; return after how many steps it was taken, 0 where it does not say.
 
     Raises:
         ProgramError: If the file is missing or damaged, or belongs to another program or optimiser.
@@ -108,6 +113,8 @@ def load_snapshot(path: Path, program: TrainableProgram) -> None:
         raise ProgramError("the optimiser's state is damaged", where=path)
     program.write_state(tensors)
     program.write_optimizer(optimizer)
+    step = metadata.get(_STEP, "")
+    return int(step) if step.isascii() and step.isdecimal() else 0
 
 
 def pack_adapter(tensors: Mapping[str, FloatArray], metadata: Mapping[str, str]) -> bytes:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from prgec.contract.arrays import State
@@ -32,19 +31,19 @@ from prgec.training.schedules import course
 
 logger = logging.getLogger(__name__)
 
-# What a user calls the fields of a header.
+# What a user calls the fields of a header; the first that differs is told.
 _NAMES = {
     "q": "the program's q",
     "batch_size": "the program's batch size",
     "seed": "--seed",
     "steps": "--steps",
     "lr": "--lr",
-    "eps": "--eps",
     "schedule": "--lr-schedule or --warmup",
     "estimator": "--estimator",
     "num_examples": "the number of examples",
     "rows_crc": "the data",
     "program_sha256": "the program",
+    "eps": "--eps",
     "start_sha256": "the adapter to start from",
     "max_g": "--max-g",
     "policies": "--over-limit or --not-finite",
@@ -92,7 +91,7 @@ def resume(program: TrainableProgram, folder: RunFolder, header: Header) -> Jour
     if journal is None:
         logger.warning("nothing to resume in %s: starting with step 1", folder.path)
         return None
-    _check_same_run(journal, header)
+    _check_same_run(journal, header, program.manifest)
     if not program.manifest.has_gradients:
         _check_replayable(program.manifest, journal)
     done = len(journal.steps)
@@ -113,17 +112,16 @@ def _back_to_snapshot(program: TrainableProgram, journal: Journal, folder: RunFo
     A step of such a program does not follow from a few numbers, but from its rows, and those from the seed: the steps
     behind the snapshot are taken again, and come out the same.
     """
-    steps = {sha256: step for step, sha256 in journal.states.items()}
     path, start = folder.path / SNAPSHOT_NAME, program.read_state()
     step = 0
-    if steps and path.is_file():
+    if path.is_file():
         optimizer = program.read_optimizer()
         try:
-            load_snapshot(path, program)
-            step = steps.get(masters_sha256(program), 0)
+            step = load_snapshot(path, program)
         except ProgramError as error:
             logger.warning("not using a snapshot: %s", error)
-        if not step:
+        if not step or journal.states.get(step) != masters_sha256(program):
+            step = 0
             program.write_state(start)
             program.write_optimizer(optimizer)
     done = len(journal.steps)
@@ -185,15 +183,16 @@ def find_journal(folder: RunFolder) -> Journal | None:
     return None
 
 
-def _check_same_run(journal: Journal, header: Header) -> None:
-    for field in fields(Header):
-        found, expected = getattr(header, field.name), getattr(journal.header, field.name)
+def _check_same_run(journal: Journal, header: Header, manifest: Manifest) -> None:
+    names = {**_NAMES, "estimator": "the program's optimizer"} if manifest.has_gradients else _NAMES
+    for field, name in names.items():
+        found, expected = getattr(header, field), getattr(journal.header, field)
         if found != expected:
-            detail = "" if field.name.endswith(("sha256", "crc")) else f": {found}, not {expected}"
+            detail = "" if field.endswith(("sha256", "crc")) else f": {found}, not {expected}"
             raise UsageError(
-                f"{_NAMES[field.name]} differs from the run to resume{detail}",
+                f"{name} differs from the run to resume{detail}",
                 where=journal.path,
-                hint="resume with the flags the run was started with",
+                hint="resume with the program and the flags the run was started with",
             )
 
 

@@ -167,8 +167,11 @@ class _Session:
             self._save_snapshot()
 
     def _save_snapshot(self) -> None:
-        save = save_snapshot if self.program.manifest.has_gradients else save_adapter
-        save(self.folder.file(SNAPSHOT_NAME), self.program)
+        path = self.folder.file(SNAPSHOT_NAME)
+        if self.program.manifest.has_gradients:
+            save_snapshot(path, self.program, len(self.losses))
+        else:
+            save_adapter(path, self.program)
 
     def _record_state(self, log: RunLog) -> bool:
         """Record the hash of the present state, unless the journal has it already."""

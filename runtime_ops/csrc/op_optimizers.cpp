@@ -4,7 +4,9 @@
 #include <executorch/runtime/kernel/kernel_includes.h>
 #include <executorch/runtime/kernel/thread_parallel_interface.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 
 #include "checks.h"
@@ -40,13 +42,23 @@ double sum_of_squares(const float* values, int64_t size) {
   return total;
 }
 
+// Behind the gradients, which have two dimensions, come losses, which have one.
+bool is_gradient(const Tensor& tensor) {
+  return tensor.dim() > 1;
+}
+
 bool are_gradients(TensorList gradients) {
   for (const Tensor& each : gradients) {
     if (each.scalar_type() != ScalarType::Float || !executorch::runtime::tensor_is_default_dim_order(each)) {
       return false;
     }
   }
-  return !gradients.empty();
+  return !gradients.empty() && is_gradient(gradients[0]);
+}
+
+bool is_finite(const Tensor& tensor) {
+  const float* values = tensor.const_data_ptr<float>();
+  return std::all_of(values, values + tensor.numel(), [](float value) { return std::isfinite(value); });
 }
 
 bool is_vector(const Tensor& tensor, int64_t size) {
@@ -61,22 +73,27 @@ Tensor& gradient_scale_out(
       "prge::gradient_scale: running and out must be float32[4], gradients float32 and at least one");
   double total = 0.0;
   int64_t count = 0;
+  bool is_good = true;
   for (const Tensor& each : gradients) {
-    total = total + sum_of_squares(each.const_data_ptr<float>(), each.numel());
-    count += each.numel();
+    if (is_gradient(each)) {
+      total = total + sum_of_squares(each.const_data_ptr<float>(), each.numel());
+      count += each.numel();
+    } else {
+      is_good = is_good && is_finite(each);
+    }
   }
   const double norm = std::sqrt(total);
-  float* factors = out.mutable_data_ptr<float>();
-  factors[1] = static_cast<float>(norm);
-  if (!std::isfinite(factors[1])) {
-    factors[0] = 0.0f;
-    factors[2] = factors[3] = 1.0f;
-    return out;
-  }
   double scale = clip > 0.0 && norm > clip ? clip / norm : 1.0;
   float* state = running.mutable_data_ptr<float>();
   const double square =
       beta2 * static_cast<double>(state[0]) + (1.0 - beta2) * ((scale * scale) * (total / static_cast<double>(count)));
+  float* factors = out.mutable_data_ptr<float>();
+  if (!is_good || !std::isfinite(static_cast<float>(norm)) || !std::isfinite(static_cast<float>(square))) {
+    factors[0] = 0.0f;
+    factors[1] = std::numeric_limits<float>::infinity();
+    factors[2] = factors[3] = 1.0f;
+    return out;
+  }
   const double w1 = beta1 * static_cast<double>(state[1]) + (1.0 - beta1);
   const double w2 = beta2 * static_cast<double>(state[2]) + (1.0 - beta2);
   state[0] = static_cast<float>(square);
@@ -87,6 +104,7 @@ Tensor& gradient_scale_out(
     scale = scale / (std::sqrt(square / w2) + kSmallestRms);
   }
   factors[0] = static_cast<float>(scale);
+  factors[1] = static_cast<float>(norm);
   factors[2] = static_cast<float>(1.0 / w1);
   factors[3] = static_cast<float>(1.0 / w2);
   return out;

@@ -54,7 +54,7 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2], lr: f32[]):
   %4: f32[2] = aten.mean.dim(%3, [1, 2])
   %5: f32[4] = aten.mean.dim(%0, [0, 1])
   %6: f32[2, 4] = aten.add(@site0.lora_B, %5)
-  %7: f32[4] = prge.gradient_scale(@prge_optimizer, [%6], 0.5, 0.9, 0.999, False)
+  %7: f32[4] = prge.gradient_scale(@prge_optimizer, [%6, %4], 0.5, 0.9, 0.999, False)
   %8: f32[1] = prge.adamw_update(@site0.lora_B, @site0.lora_B_mean, @site0.lora_B_square, %6, lr, %7, 0.9, 0.999, 1e-08, 0.1)
   return %4, %7
 """,  # noqa: E501 - a golden line is as long as it is
@@ -65,7 +65,7 @@ def test_hit_momentum() -> None:
     expect(
         update_of(InsertOptimizer("momentum", beta1=0.8)),
         """\
-%7: f32[4] = prge.gradient_scale(@prge_optimizer, [%6], 0.0, 0.8, 0.999, True)
+%7: f32[4] = prge.gradient_scale(@prge_optimizer, [%6, %4], 0.0, 0.8, 0.999, True)
 %8: f32[1] = prge.momentum_update(@site0.lora_B, @site0.lora_B_mean, %6, lr, %7, 0.8, 0.0)
 return %4, %7
 site0.lora_B: [2, 4]
@@ -80,7 +80,7 @@ def test_hit_norm() -> None:
     expect(
         update_of(InsertOptimizer("norm", decay=0.25), num_sites=2),
         """\
-%11: f32[4] = prge.gradient_scale(@prge_optimizer, [%9, %10], 0.0, 0.9, 0.999, True)
+%11: f32[4] = prge.gradient_scale(@prge_optimizer, [%9, %10, %7], 0.0, 0.9, 0.999, True)
 %12: f32[1] = prge.sgd_update(@site0.lora_B, %9, lr, %11, 0.25)
 %13: f32[1] = prge.sgd_update(@site1.lora_B, %10, lr, %11, 0.25)
 return %7, %11

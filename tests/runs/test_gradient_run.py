@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,6 +173,65 @@ def test_an_adapter_is_no_snapshot(options: RunOptions, whole: Path) -> None:
     with pytest.raises(ProgramError, match="the snapshot has no prge_optimizer: it is of another optimiser"):
         load_snapshot(whole / "adapter.safetensors", program)
     assert program.state_sha256() == before
+
+
+def _called(path: Path, target: Path, **changes: Any) -> Path:
+    """Copy a program that says other things of itself."""
+    data, said = path.read_bytes(), GRADIENT_MANIFEST.to_json().encode()
+    # The model's name is nobody's business here, and what it leaves is room.
+    other = replace(GRADIENT_MANIFEST, model="", **changes).to_json().encode().ljust(len(said))
+    assert said in data and len(other) == len(said)
+    target.write_bytes(data.replace(said, other))
+    return target
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer": "norm"}, "^the program's optimizer differs from the run to resume: norm, not adamw"),
+        ({"method": "shortcut", "pipeline": "p"}, "^the program differs from the run to resume"),
+        ({"pipeline": "clip"}, "^the program differs from the run to resume"),
+    ],
+)
+def test_another_rule_of_steps_is_refused(
+    options: RunOptions, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    """Steps are taken again, so a run goes on with the optimiser, method and numbers it was begun with."""
+    folder = _kill(options, 6)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    other = _called(options.program, tmp_path / "other.pte", **changes)
+    with pytest.raises(UsageError, match=rf"{message}.*Hint: resume with the program and the flags") as error:
+        run(replace(options, program=other, resume=True))
+    assert "\n" not in str(error.value)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    # Of the same rules under another name.
+    run(replace(options, program=_called(options.program, tmp_path / "renamed.pte"), resume=True))
+
+
+def test_a_program_of_the_other_kind_is_refused(options: RunOptions, tiny_pte: Path) -> None:
+    _kill(options, 6)
+    with pytest.raises(UsageError, match="^the program's q differs from the run to resume: 2, not 1"):
+        run(replace(options, program=tiny_pte, resume=True))
+
+
+def test_a_snapshot_is_of_one_step_though_states_are_equal(
+    options: RunOptions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a rate of 0 all weights stay, and moments move on: hashes of weights do not tell steps apart."""
+    real, seen = RunLog.state, []
+
+    def dying(self: RunLog, *arguments: Any) -> None:
+        real(self, *arguments)
+        seen.append(arguments)
+        if len(seen) == 2:
+            raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RunLog, "state", dying)
+        run(replace(options, lr=0.0))
+    assert seen == [(4, seen[0][1]), (8, seen[0][1])]
+    run(replace(options, lr=0.0, resume=True))
+    assert "taking steps 5 to 8 again, from the last snapshot" in caplog.messages
 
 
 def test_losses_fall(whole: Path) -> None:

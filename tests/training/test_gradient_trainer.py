@@ -108,6 +108,25 @@ def test_divergence_stops_with_the_state_of_the_step_before(program: Program, ba
     assert all(np.array_equal(value, optimizer[name]) for name, value in program.read_optimizer().items())
 
 
+def test_a_loss_that_is_not_finite_stops_as_a_gradient_does(program: Program) -> None:
+    """Weights so far apart that a target's likelihood is 0, while the gradient is finite."""
+    m, rng = program.manifest, np.random.default_rng(0)
+    # Every slot is used: what a mask makes of an infinite loss is no number.
+    tokens_NT, targets_NK = (rng.integers(3, m.vocab_size, (m.num_rows, n)) for n in (m.seq_len, m.num_labels))
+    batch = Batch(tokens_NT, np.full_like(targets_NK, 10), targets_NK, np.arange(m.num_rows))
+    state, target = program.read_state(), targets_NK[0, 0]
+    state[SITE][0, target], state[SITE][0, (target + 1) % m.vocab_size] = -3e38, 3e38
+    program.write_state(state)
+    kept, optimizer = program.state_sha256(), program.read_optimizer()
+    losses, factors = program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, LR)
+    assert np.isinf(losses).any() and not np.isnan(losses).any()
+    assert factors.tolist() == [0.0, np.inf, 1.0, 1.0]
+    with pytest.raises(NumericsError, match="is not finite; training stopped, state kept"):
+        GradientTrainer(program).step(batch, LR)
+    assert program.state_sha256() == kept
+    assert all(np.array_equal(value, optimizer[name]) for name, value in program.read_optimizer().items())
+
+
 def test_skipping_goes_on(gradient_pte: Path, batches: list[Batch]) -> None:
     """A step whose gradient is not finite is as if it had not been."""
     states = []

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "fail.h"
@@ -34,8 +36,8 @@ Tensors tensors_of(const Program& program, bool with_optimizer) {
   return tensors;
 }
 
-std::string header_of(const Program& program, const Tensors& tensors, const std::string& optimizer_sha256) {
-  std::string header = "{\"__metadata__\":" + program.manifest().adapter_metadata(true, optimizer_sha256);
+std::string header_of(const Tensors& tensors, const std::string& metadata) {
+  std::string header = "{\"__metadata__\":" + metadata;
   int64_t end = 0;
   for (const StateTensor* each : tensors) {
     const int64_t start = end;
@@ -98,12 +100,15 @@ Result<const uint8_t*> find_values(
   return data + start;
 }
 
-Error save(const std::string& path, const Program& program, bool with_optimizer) {
-  Tensors tensors = tensors_of(program, with_optimizer);
+// `step` is that of a snapshot.
+Error save(const std::string& path, const Program& program, std::optional<uint64_t> step) {
+  Tensors tensors = tensors_of(program, step.has_value());
   std::sort(tensors.begin(), tensors.end(), [](auto* left, auto* right) { return left->name < right->name; });
-  // A journal has the hash of the masters alone.
-  const bool has_optimizer = with_optimizer && !program.optimizer().empty();
-  const std::string header = header_of(program, tensors, has_optimizer ? program.optimizer_sha256().hex() : "");
+  // A journal has the hash of the masters alone, which may be those of several steps.
+  const bool has_optimizer = step.has_value() && !program.optimizer().empty();
+  const std::string optimizer_sha256 = has_optimizer ? program.optimizer_sha256().hex() : "";
+  const std::string header =
+      header_of(tensors, program.manifest().adapter_metadata(true, optimizer_sha256, step.value_or(0)));
   const uint64_t header_bytes = header.size();
   AtomicFile file(path);
   PRGE_TRY(file.open());
@@ -145,7 +150,7 @@ void place(const Tensors& tensors, const std::vector<const uint8_t*>& values) {
   }
 }
 
-Error load(const std::string& path, const Program& program, bool with_optimizer) {
+Result<uint64_t> load(const std::string& path, const Program& program, bool with_optimizer) {
   auto file = MappedFile::open(path);
   if (!file.ok()) {
     return file.error();
@@ -170,28 +175,29 @@ Error load(const std::string& path, const Program& program, bool with_optimizer)
     values.push_back(*found);
   }
   place(tensors, values);
-  const std::string& expected = header["__metadata__"]["optimizer_sha256"].text;
+  const Json& metadata = header["__metadata__"];
+  const std::string& expected = metadata["optimizer_sha256"].text;
   if (with_optimizer && !program.optimizer().empty() && program.optimizer_sha256().hex() != expected) {
     return fail(Error::InvalidExternalData, "the optimiser's state is damaged (%s)", path.c_str());
   }
-  return Error::Ok;
+  return static_cast<uint64_t>(std::strtoull(metadata["step"].text.c_str(), nullptr, 10));
 }
 
 } // namespace
 
 Error save_adapter(const std::string& path, const Program& program) {
-  return save(path, program, false);
+  return save(path, program, std::nullopt);
 }
 
 Error load_adapter(const std::string& path, const Program& program) {
-  return load(path, program, false);
+  return load(path, program, false).error();
 }
 
-Error save_snapshot(const std::string& path, const Program& program) {
-  return save(path, program, true);
+Error save_snapshot(const std::string& path, const Program& program, uint64_t steps_done) {
+  return save(path, program, steps_done);
 }
 
-Error load_snapshot_file(const std::string& path, const Program& program) {
+Result<uint64_t> load_snapshot_file(const std::string& path, const Program& program) {
   return load(path, program, true);
 }
 

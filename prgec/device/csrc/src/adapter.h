@@ -1,6 +1,7 @@
 // The trained weights as a safetensors file, equal byte for byte to what prgec's Python driver writes.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "prge/error.h"
@@ -15,8 +16,9 @@ Error save_adapter(const std::string& path, const Program& program);
 Error load_adapter(const std::string& path, const Program& program);
 
 // Everything a program that computes gradients needs to go on: its adapter and the optimiser's state. Of other programs
-// it is the adapter. After an error in loading, the state may be any.
-Error save_snapshot(const std::string& path, const Program& program);
-Error load_snapshot_file(const std::string& path, const Program& program);
+// it is the adapter. After an error in loading, the state may be any; loading returns the steps that were done, 0 where
+// the file does not say.
+Error save_snapshot(const std::string& path, const Program& program, uint64_t steps_done);
+Result<uint64_t> load_snapshot_file(const std::string& path, const Program& program);
 
 } // namespace prge

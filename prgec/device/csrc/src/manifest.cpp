@@ -133,6 +133,7 @@ Result<Manifest> Manifest::parse(std::string_view text) {
     return fail(Error::InvalidProgram, "the program's A matrices were given, not drawn: train it with prgec run");
   }
   out.data_sha256 = json["data_sha256"].text;
+  out.pipeline = json["pipeline"].text;
   out.has_checksums = json["has_checksums"].kind == Json::Kind::True;
   out.alpha = json["alpha"].text;
   out.a_seed = json["a_seed"].text;
@@ -145,7 +146,7 @@ Result<Manifest> Manifest::parse(std::string_view text) {
   return out;
 }
 
-std::string Manifest::adapter_metadata(bool with_model, const std::string& optimizer_sha256) const {
+std::string Manifest::adapter_metadata(bool with_model, const std::string& optimizer_sha256, uint64_t step) const {
   std::string targets = "[";
   for (const Site& site : sites) {
     targets += targets.size() > 1 ? ", [" : "[";
@@ -172,12 +173,16 @@ std::string Manifest::adapter_metadata(bool with_model, const std::string& optim
     add("optimizer_sha256", optimizer_sha256);
   }
   add("rank", std::to_string(rank));
+  if (!optimizer_sha256.empty()) {
+    add("step", std::to_string(step));
+  }
   add("targets", targets);
   return out + "}";
 }
 
 Digest Manifest::identity() const {
-  const std::string bonds = adapter_metadata(false);
+  // A program that computes gradients has the rules of its steps in its pipeline.
+  const std::string bonds = adapter_metadata(false) + (has_gradients ? pipeline : "");
   return Sha256().update(bonds.data(), bonds.size()).finish();
 }
 

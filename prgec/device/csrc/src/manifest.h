@@ -38,9 +38,9 @@ struct Manifest {
   int64_t num_distinct_rows() const {
     return prefix == Prefix::None ? num_rows() : batch_size;
   }
-  // What ties an adapter to its base model, as JSON: the metadata of its file, with or without the model's name, and
-  // with the hash of the optimiser's state where there is one.
-  std::string adapter_metadata(bool with_model, const std::string& optimizer_sha256 = "") const;
+  // What ties an adapter to its base model, as JSON: the metadata of its file, with or without the model's name, and of
+  // a snapshot with the hash of the optimiser's state and the number of steps done.
+  std::string adapter_metadata(bool with_model, const std::string& optimizer_sha256 = "", uint64_t step = 0) const;
   // Hash of what an adapter belongs to.
   Digest identity() const;
 
@@ -55,7 +55,7 @@ struct Manifest {
   // The state is no buffer of the program: forward returns it behind the losses, and there is no apply.
   bool returns_state = false;
   Prefix prefix = Prefix::None;
-  std::string model, backend, base_sha256;
+  std::string model, backend, base_sha256, pipeline;
   std::string optimizer; // norm, momentum or adamw where there are gradients; else empty
   std::string data_sha256; // of the file of weights beside the program; empty without one
   std::string alpha, a_seed; // as Python prints them

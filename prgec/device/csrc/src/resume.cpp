@@ -13,19 +13,19 @@ namespace prge {
 namespace {
 
 // Finds what differs between two runs, in the words of prge_train's flags; null where nothing does.
-const char* difference(const JournalHeader& a, const JournalHeader& b) {
+const char* difference(const JournalHeader& a, const JournalHeader& b, bool has_gradients) {
   const std::pair<bool, const char*> fields[] = {
       {a.q != b.q, "the program's q"},
       {a.batch_size != b.batch_size, "the program's batch size"},
       {a.seed != b.seed, "--seed"},
       {a.steps != b.steps, "--steps"},
       {a.lr != b.lr, "--lr"},
-      {a.eps != b.eps, "--eps"},
       {a.schedule != b.schedule, "--lr-schedule or --warmup"},
-      {a.estimator != b.estimator, "--estimator"},
+      {a.estimator != b.estimator, has_gradients ? "the program's optimizer" : "--estimator"},
       {a.num_examples != b.num_examples, "the number of examples"},
       {a.rows_crc != b.rows_crc, "the data"},
       {!(a.program == b.program), "the program"},
+      {a.eps != b.eps, "--eps"},
       {!(a.start == b.start), "the adapter to start from"},
       {a.max_g != b.max_g, "--max-g"},
       {a.policies != b.policies, "--over-limit or --not-finite"}};
@@ -50,6 +50,16 @@ uint64_t length_until(JournalReader& reader, uint64_t step) {
   return length;
 }
 
+// Whether the run had this state after `step` steps.
+bool has_state(JournalReader& reader, uint64_t step, const Digest& state) {
+  bool is_found = false;
+  Record record;
+  for (reader.rewind(); reader.next(record);) {
+    is_found = is_found || (record.kind == RecordKind::State && record.step == step && record.state == state);
+  }
+  return is_found;
+}
+
 } // namespace
 
 Result<uint64_t> Trainer::resume(const Rows& rows, const std::string& folder) {
@@ -68,10 +78,12 @@ Result<uint64_t> Trainer::resume(const Rows& rows, const std::string& folder) {
   }
   auto reader = JournalReader::open(path);
   PRGE_TRY(reader.error());
-  if (const char* what = difference((*reader)->header(), t.header_of(rows)); what != nullptr) {
+  if (const char* what = difference((*reader)->header(), t.header_of(rows), t.manifest.has_gradients);
+      what != nullptr) {
     return fail(
         Error::InvalidArgument,
-        "%s differs from the run to resume (%s). Hint: resume with the flags it was started with", what, path.c_str());
+        "%s differs from the run to resume (%s). Hint: resume with the program and the flags it was started with", what,
+        path.c_str());
   }
   return t.take_up(path, **reader);
 }
@@ -133,10 +145,11 @@ uint64_t Trainer::Impl::back_to_snapshot(JournalReader& reader, uint64_t done) {
   const auto start = program->state();
   uint64_t step = 0;
   if (is_file(folder + kSnapshot)) {
-    if (load_snapshot_file(folder + kSnapshot, *program) != Error::Ok) {
+    const auto taken = load_snapshot_file(folder + kSnapshot, *program);
+    if (!taken.ok()) {
       warn(last_error());
-    } else {
-      step = step_of(program->masters_sha256(), reader).value_or(0);
+    } else if (has_state(reader, *taken, program->masters_sha256())) {
+      step = *taken;
     }
     if (step == 0) {
       program->set_state(start);

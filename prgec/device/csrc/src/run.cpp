@@ -80,7 +80,7 @@ Error Trainer::snapshot() {
   }
   PRGE_TRY(t.method->flush());
   PRGE_TRY(t.record_state());
-  return save_snapshot(t.folder + kSnapshot, *t.program);
+  return save_snapshot(t.folder + kSnapshot, *t.program, t.steps_done);
 }
 
 Error Trainer::finish() {

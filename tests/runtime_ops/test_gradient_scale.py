@@ -1,0 +1,85 @@
+"""Steps that must not be taken: `gradient_scale` says so, and every update that reads it leaves its state alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.runtime_ops.test_kernels import assert_same_bits
+from tests.runtime_ops.test_optimizers import BETA1, BETA2, RULES, SHAPES, Sites, gradients_of
+
+GOOD, NOTHING = torch.tensor([0.5, 2.0]), [0.0, float("inf"), 1.0, 1.0]
+
+
+class WithLosses(Sites):
+    """A step that is told its losses."""
+
+    def forward(self, lr: Tensor, *gradients: Tensor) -> tuple[Tensor, ...]:
+        *gradients, losses = gradients  # type: ignore[assignment]
+        normalise = self.rule != "adamw"
+        passed = [*gradients, losses]
+        factors = torch.ops.prge.gradient_scale(self.running, passed, self.clip, BETA1, BETA2, normalise)
+        for site, each in enumerate(gradients):
+            self._update(site, each, lr, factors)
+        return factors, *(value.clone() for value in self._state())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_loss_that_is_not_finite_changes_nothing(rule: str, value: float) -> None:
+    module = WithLosses(rule, clip=1.0, decay=0.1)
+    module(torch.tensor(0.1), *gradients_of(1), GOOD)
+    held = [buffer.clone() for buffer in module.buffers()]
+    factors = module(torch.tensor(0.1), *gradients_of(2), torch.tensor([1.0, value]))[0]
+    assert factors.tolist() == NOTHING
+    assert all(map(torch.equal, module.buffers(), held))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_finite_losses_change_nothing_about_a_step(rule: str) -> None:
+    told, untold = WithLosses(rule, clip=0.7, decay=0.1), Sites(rule, clip=0.7, decay=0.1)
+    for step in range(1, 4):
+        first = told(torch.tensor(0.1), *gradients_of(step), GOOD * 1e30)[0]
+        assert_same_bits(first, untold(torch.tensor(0.1), *gradients_of(step))[0])
+    assert all(map(torch.equal, told.buffers(), untold.buffers()))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_mean_square_without_a_place_is_as_if_it_had_not_been(rule: str) -> None:
+    """A finite length, whose square is not: kept, it would make every later scale 0."""
+    huge = [each * 1e24 for each in gradients_of(2)]
+    found = []
+    for gradients in ([], [huge]):
+        module = Sites(rule)
+        module(torch.tensor(0.1), *gradients_of(1))
+        for each in gradients:
+            assert torch.cat([one.flatten() for one in each]).double().norm() < 1e38
+            assert module(torch.tensor(0.1), *each)[0].tolist() == NOTHING
+        assert module(torch.tensor(0.1), *gradients_of(3))[0][0] > 0
+        found.append([buffer.clone() for buffer in module.buffers()])
+    assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_kernels_equal_eager(compiled: Any, rule: str) -> None:
+    """Steps with losses and gradients that are good, bad, and good again."""
+    module = WithLosses(rule, SHAPES[:3], decay=0.1)
+    steps = [
+        (1.0, GOOD),
+        (1.0, GOOD * float("nan")),
+        (1e24, GOOD),
+        (1.0, torch.tensor([float("inf"), 1.0])),
+        (1.0, GOOD),
+    ]
+    execute = compiled(module, (torch.tensor(0.0), *gradients_of(0, SHAPES[:3]), GOOD))
+    scales = []
+    for step, (scale, losses) in enumerate(steps):
+        args = torch.tensor(0.1), *(each * scale for each in gradients_of(step, SHAPES[:3])), losses
+        ours, theirs = execute(*args), module(*args)
+        for first, second in zip(ours, theirs, strict=True):
+            assert_same_bits(first, second)
+        scales.append(float(ours[0][0]))
+    assert [scale > 0 for scale in scales] == [True, False, False, False, True]
