@@ -32,6 +32,7 @@ LIGHT_COMMANDS = (
     "opt",
     "demo",
     "bench",
+    "cache",
     "doctor",
     "study",
 )
@@ -193,8 +194,10 @@ def test_flags_are_frozen() -> None:
     for name in LIGHT_COMMANDS:
         command = cli_main.cli.get_command(click.Context(cli_main.cli), name)
         assert command is not None
-        options = [flag for p in command.params if isinstance(p, click.Option) for flag in p.opts]
-        found[name] = " ".join(sorted(options))
+        parts = command.commands if isinstance(command, click.Group) else {"": command}
+        for part, each in parts.items():
+            options = [flag for p in each.params if isinstance(p, click.Option) for flag in p.opts]
+            found[f"{name} {part}".strip()] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
         "plan": "--all --backend --bench --chart --data --driver --json --label-tokens --memory --seq-len --steps "
         "--time --watts",
@@ -204,6 +207,8 @@ def test_flags_are_frozen() -> None:
         "--save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
         "inspect": "--config --json",
         "doctor": "--json",
+        "cache list": "--folder --json",
+        "cache clear": "--folder --json --older-than",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
         "run": "--adapter --base --config --data --device --diverged --early-stop --engine --eps --estimator "

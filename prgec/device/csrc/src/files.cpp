@@ -123,6 +123,10 @@ Error File::sync() {
   return ::fsync(descriptor_) == 0 ? Error::Ok : failed("sync the file", path_);
 }
 
+void File::touch() {
+  ::futimens(descriptor_, nullptr);
+}
+
 Error File::truncate(uint64_t size) {
   const off_t end = static_cast<off_t>(size);
   const bool is_done = ::ftruncate(descriptor_, end) == 0 && ::lseek(descriptor_, end, SEEK_SET) == end;

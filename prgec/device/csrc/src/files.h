@@ -44,6 +44,8 @@ class File {
   Error read(std::string& out) const;
   Error write(const void* data, size_t size);
   Error sync();
+  // Gives it the time of now.
+  void touch();
   // Cuts the file and goes on writing there.
   Error truncate(uint64_t size);
   bool is_open() const {

@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "checksum.h"
 #include "fail.h"
 #include "processor.h"
 #include "program_file.h"
+#include "utf8.h"
 
 namespace prge {
 
@@ -21,7 +23,8 @@ constexpr size_t kMaxPath = 255;
 // Beyond the size of the program: layouts pad rows, and each weight begins on a page.
 constexpr uint64_t kSpareBytes = uint64_t{64} << 20;
 
-// What a seal says of a file: its size, which is quickly known, and its checksum.
+// What a seal says of a file in its first line: its size, which is quickly known, and its checksum. The second names
+// the program, for people.
 std::string head_of(const MappedFile& file) {
   return "prge-packed 1 " + std::to_string(file.size()) + " ";
 }
@@ -30,6 +33,14 @@ std::string seal_of(const MappedFile& file) {
   char digits[16];
   snprintf(digits, sizeof(digits), "%08x\n", crc32(file.data(), file.size()));
   return head_of(file) + digits;
+}
+
+std::string absolute(const std::string& path) {
+  char* found = ::realpath(path.c_str(), nullptr);
+  std::string out = found == nullptr ? path : found;
+  std::free(found);
+  make_printable(out);
+  return out;
 }
 
 // Whoever writes to the folder decides what XNNPACK computes with.
@@ -69,11 +80,13 @@ Error PackedWeights::take(const std::string& folder, const std::string& program,
   const std::string key = fingerprint(**file).hex() + base + processor() + PRGE_EXECUTORCH_VERSION;
   const std::string name = folder + "/" + Sha256().update(key.data(), key.size()).finish().hex();
   path_ = name + ".xnn";
+  program_ = absolute(program);
   if (path_.size() > kMaxPath) {
     return fail(Error::InvalidArgument, "the folder's path is too long (%s)", folder.c_str());
   }
   PRGE_TRY(seal_.open_locked(name + ".seal"));
   PRGE_TRY(drop_if_damaged());
+  seal_.touch(); // says when it was last used
   // XNNPACK wants an exclusive lock to write. It knows one layout of a weight: of one that a program needs in two it
   // would append a copy at every start.
   return is_file(path_) ? whole_.open_shared(path_) : check_space(folder, (*file)->size());
@@ -84,7 +97,7 @@ Error PackedWeights::drop_if_damaged() {
   std::string found;
   PRGE_TRY(seal_.read(found));
   auto file = MappedFile::open(path_);
-  if (!file.ok() || seal_of(**file) != found) {
+  if (!file.ok() || found.rfind(seal_of(**file), 0) != 0) {
     if (!found.empty()) {
       warn("the packed weights are damaged, packing them again", path_.c_str());
     }
@@ -108,7 +121,7 @@ Error PackedWeights::try_seal() {
     return Error::Ok; // nothing was worth packing, or it was sealed before
   }
   // A method that was loaded later may have brought weights of its own.
-  const std::string line = seal_of(**file);
+  const std::string line = seal_of(**file) + program_ + "\n";
   PRGE_TRY(seal_.truncate(0));
   PRGE_TRY(seal_.write(line.data(), line.size()));
   return seal_.sync();

@@ -35,7 +35,7 @@ class PackedWeights {
   void warn(const char* what, const char* why) const;
 
   void (*warn_)(const char* line);
-  std::string path_;
+  std::string path_, program_;
   File seal_;
   File whole_; // the file of weights once it is sealed, which nobody may write to then
 };
