@@ -17,110 +17,55 @@ from prgec.engines.executorch.open import open_pte
 from prgec.errors import NumericsError, ProgramError, UsageError
 from prgec.formats.adapter import load_snapshot, read_adapter
 from prgec.formats.journal import read_journal
-from prgec.runs.log import RunLog
 from prgec.runs.options import RunOptions
 from prgec.runs.result import Listener
 from prgec.runs.run import run
 from prgec.training.limits import SKIP
 from prgec.training.step import StepResult
+from tests.runs.killing import assert_same_run, kill, kill_in_log, metrics_of, options_of
 from tests.tiny_gradient import GRADIENT_MANIFEST
 
 STEPS = 13
 SNAPSHOT = "snapshot.safetensors"
 
 
-class Killed(BaseException):
-    """Ends a run without giving it a chance to tidy up more than a signal would."""
-
-
-class _KillAfter(Listener):
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def on_step(self, result: StepResult) -> None:
-        if result.step == self._step:
-            raise Killed
-
-
-def _options(program: Path, data: Path, eval_data: Path, out: Path) -> RunOptions:
-    return RunOptions(
-        program=program, data=data, eval_data=eval_data, steps=STEPS, lr=0.05, eval_every=5, snapshot_every=4, out=out
-    )
-
-
 @pytest.fixture
 def options(gradient_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path: Path) -> RunOptions:
-    return _options(gradient_pte, train_jsonl, dev_jsonl, tmp_path / "out")
+    return options_of(gradient_pte, train_jsonl, dev_jsonl, tmp_path / "out", STEPS)
 
 
 @pytest.fixture(scope="module")
 def whole(gradient_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the same run, never interrupted."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    run(_options(gradient_pte, train_jsonl, dev_jsonl, out))
+    run(options_of(gradient_pte, train_jsonl, dev_jsonl, out, STEPS))
     return out
-
-
-def _kill(options: RunOptions, step: int) -> Path:
-    with pytest.raises(Killed):
-        run(options, _KillAfter(step))
-    assert options.out is not None
-    return options.out
-
-
-def _lines(folder: Path) -> list[dict[str, object]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
-
-
-def _assert_same_run(folder: Path, whole: Path) -> None:
-    for name in ("adapter.safetensors", "journal.bin"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes(), name
-    assert _lines(folder) == _lines(whole)
-    assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
-    first, second = (json.loads((path / "run.json").read_text()) for path in (folder, whole))
-    for key in ("steps", "loss", "accuracy", "accuracy_before", "state_sha256", "status"):
-        assert first[key] == second[key], key
 
 
 @pytest.mark.parametrize("step", [1, 4, 5, 9, STEPS])
 def test_equals_the_run_that_was_never_killed(options: RunOptions, whole: Path, step: int) -> None:
-    folder = _kill(options, step)
+    folder = kill(options, step)
     run(replace(options, resume=True))
-    _assert_same_run(folder, whole)
+    assert_same_run(folder, whole)
 
 
 @pytest.mark.parametrize(
     ("name", "call"), [("evaluation", 1), ("evaluation", 2), ("state", 1), ("state", 2), ("commit", 1)]
 )
-def test_killed_between_two_records(
-    options: RunOptions, whole: Path, monkeypatch: pytest.MonkeyPatch, name: str, call: int
-) -> None:
+def test_killed_between_two_records(options: RunOptions, whole: Path, name: str, call: int) -> None:
     """Die right behind an evaluation or the hash of a state, before its snapshot, or before files get their names."""
-    real, seen = getattr(RunLog, name), []
-
-    def dying(self: RunLog, *arguments: object, **named: object) -> None:
-        seen.append(name)
-        if name == "commit":
-            raise Killed
-        real(self, *arguments, **named)
-        if len(seen) == call:
-            raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(RunLog, name, dying)
-        run(options)
+    kill_in_log(options, name, call)
     run(replace(options, resume=True))
     assert options.out is not None
-    _assert_same_run(options.out, whole)
+    assert_same_run(options.out, whole)
 
 
 def test_killed_again_and_again(options: RunOptions, whole: Path) -> None:
-    folder = _kill(options, 3)
+    folder = kill(options, 3)
     for step in (6, 7, 11):
-        _kill(replace(options, resume=True), step)
+        kill(replace(options, resume=True), step)
     run(replace(options, resume=True))
-    _assert_same_run(folder, whole)
+    assert_same_run(folder, whole)
 
 
 def test_interrupted_run_goes_on(options: RunOptions, whole: Path) -> None:
@@ -139,7 +84,7 @@ def test_interrupted_run_goes_on(options: RunOptions, whole: Path) -> None:
 
 
 def test_says_which_steps_it_takes_again(options: RunOptions, caplog: pytest.LogCaptureFixture) -> None:
-    _kill(options, 7)
+    kill(options, 7)
     run(replace(options, resume=True))
     assert "taking steps 5 to 7 again, from the last snapshot" in caplog.messages
 
@@ -150,14 +95,14 @@ def _damaged(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [Path.unlink, _damaged])
 def test_a_bad_snapshot_costs_time_only(options: RunOptions, whole: Path, damage: Callable[[Path], None]) -> None:
-    folder = _kill(options, 7)
+    folder = kill(options, 7)
     damage(folder / SNAPSHOT)
     run(replace(options, resume=True))
-    _assert_same_run(folder, whole)
+    assert_same_run(folder, whole)
 
 
 def test_snapshots_keep_the_optimiser(options: RunOptions) -> None:
-    path = _kill(options, 7) / SNAPSHOT
+    path = kill(options, 7) / SNAPSHOT
     tensors, _ = read_adapter(path)
     assert set(tensors) == {"head.lora_B", *optimizer_names(GRADIENT_MANIFEST)}
     program = open_pte(options.program)
@@ -197,7 +142,7 @@ def test_another_rule_of_steps_is_refused(
     options: RunOptions, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     """Steps are taken again, so a run goes on with the optimiser, method and numbers it was begun with."""
-    folder = _kill(options, 6)
+    folder = kill(options, 6)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     other = _called(options.program, tmp_path / "other.pte", **changes)
     with pytest.raises(UsageError, match=rf"{message}.*Hint: resume with the program and the flags") as error:
@@ -209,33 +154,25 @@ def test_another_rule_of_steps_is_refused(
 
 
 def test_a_program_of_the_other_kind_is_refused(options: RunOptions, tiny_pte: Path) -> None:
-    _kill(options, 6)
+    kill(options, 6)
     with pytest.raises(UsageError, match="^the program's q differs from the run to resume: 2, not 1"):
         run(replace(options, program=tiny_pte, resume=True))
 
 
 def test_a_snapshot_is_of_one_step_though_states_are_equal(
-    options: RunOptions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    options: RunOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With a rate of 0 all weights stay, and moments move on: hashes of weights do not tell steps apart."""
-    real, seen = RunLog.state, []
-
-    def dying(self: RunLog, *arguments: Any) -> None:
-        real(self, *arguments)
-        seen.append(arguments)
-        if len(seen) == 2:
-            raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(RunLog, "state", dying)
-        run(replace(options, lr=0.0))
-    assert seen == [(4, seen[0][1]), (8, seen[0][1])]
+    kill_in_log(replace(options, lr=0.0), "state", 2)
+    assert options.out is not None
+    states = read_journal(options.out / "journal.partial.bin").states
+    assert set(states) == {4, 8} and states[4] == states[8]
     run(replace(options, lr=0.0, resume=True))
     assert "taking steps 5 to 8 again, from the last snapshot" in caplog.messages
 
 
 def test_losses_fall(whole: Path) -> None:
-    losses = [line["loss"] for line in _lines(whole) if "grad_norm" in line]
+    losses = [line["loss"] for line in metrics_of(whole) if "grad_norm" in line]
     assert len(losses) == STEPS and sum(losses[-3:]) < 0.95 * sum(losses[:3])  # type: ignore[arg-type]
 
 
@@ -251,7 +188,7 @@ def test_skipping_goes_on(options: RunOptions) -> None:
     result = run(replace(options, lr=1e38, eval_every=0, eval_data=None, not_finite=SKIP))
     assert result.steps == STEPS
     assert options.out is not None
-    skipped = [line["step"] for line in _lines(options.out) if line.get("limited") == "skipped"]
+    skipped = [line["step"] for line in metrics_of(options.out) if line.get("limited") == "skipped"]
     assert skipped == list(range(2, STEPS + 1))
 
 

@@ -17,45 +17,26 @@ import pytest
 from prgec.cli.main import main
 from prgec.errors import DataError, PrgecError, UsageError
 from prgec.formats.journal import read_journal
-from prgec.runs.log import RunLog
 from prgec.runs.options import RunOptions
 from prgec.runs.result import Listener
 from prgec.runs.run import run
 from prgec.training.step import StepResult
+from tests.runs.killing import assert_same_run, kill, kill_in_log, options_of
 
 STEPS = 23
 
 
-class Killed(BaseException):
-    """Ends a run without giving it a chance to tidy up more than a signal would."""
-
-
-class _KillAfter(Listener):
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def on_step(self, result: StepResult) -> None:
-        if result.step == self._step:
-            raise Killed
-
-
 @pytest.fixture
 def options(tiny_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path: Path) -> RunOptions:
-    return _options(tiny_pte, train_jsonl, dev_jsonl, tmp_path / "out")
+    return options_of(tiny_pte, train_jsonl, dev_jsonl, tmp_path / "out", STEPS)
 
 
 @pytest.fixture(scope="module")
 def whole(tiny_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the same run, never interrupted."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    run(_options(tiny_pte, train_jsonl, dev_jsonl, out))
+    run(options_of(tiny_pte, train_jsonl, dev_jsonl, out, STEPS))
     return out
-
-
-def _options(program: Path, data: Path, eval_data: Path, out: Path) -> RunOptions:
-    return RunOptions(
-        program=program, data=data, eval_data=eval_data, steps=STEPS, lr=0.05, eval_every=5, snapshot_every=4, out=out
-    )
 
 
 def _folder(options: RunOptions) -> Path:
@@ -63,74 +44,39 @@ def _folder(options: RunOptions) -> Path:
     return options.out
 
 
-def _kill(options: RunOptions, step: int) -> Path:
-    with pytest.raises(Killed):
-        run(options, _KillAfter(step))
-    return _folder(options)
-
-
-def _lines(folder: Path) -> list[dict[str, object]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
-
-
-def _assert_same_run(folder: Path, whole: Path) -> None:
-    for name in ("adapter.safetensors", "journal.bin"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes()
-    assert _lines(folder) == _lines(whole)
-    assert {path.name for path in folder.iterdir()} == {path.name for path in whole.iterdir()}
-    first, second = (json.loads((path / "run.json").read_text()) for path in (folder, whole))
-    for key in ("steps", "loss", "accuracy", "accuracy_before", "state_sha256", "status"):
-        assert first[key] == second[key], key
-
-
 @pytest.mark.parametrize("step", [1, 3, 4, 5, 20, STEPS])
 def test_equals_the_run_that_was_never_killed(options: RunOptions, whole: Path, step: int) -> None:
-    _kill(options, step)
+    kill(options, step)
     run(replace(options, resume=True))
-    _assert_same_run(_folder(options), whole)
+    assert_same_run(_folder(options), whole)
 
 
 @pytest.mark.parametrize("name", ["evaluation", "state", "commit"])
 @pytest.mark.parametrize("call", [0, 1, 2, -1])
-def test_killed_between_two_records(
-    options: RunOptions, whole: Path, monkeypatch: pytest.MonkeyPatch, name: str, call: int
-) -> None:
+def test_killed_between_two_records(options: RunOptions, whole: Path, name: str, call: int) -> None:
     """Die right behind the n-th evaluation, or the n-th hash of a state, or before the files get their names."""
-    real, calls = getattr(RunLog, name), {"evaluation": 6, "state": 6, "commit": 1}[name]
-    seen = []
-
-    def dying(self: RunLog, *arguments: object, **named: object) -> None:
-        seen.append(name)
-        if name == "commit":
-            raise Killed
-        real(self, *arguments, **named)
-        if len(seen) == (call % calls) + 1:
-            raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(RunLog, name, dying)
-        run(options)
+    calls = {"evaluation": 6, "state": 6, "commit": 1}[name]
+    kill_in_log(options, name, call % calls + 1)
     run(replace(options, resume=True))
-    _assert_same_run(_folder(options), whole)
+    assert_same_run(_folder(options), whole)
 
 
 def test_killed_again_and_again(options: RunOptions, whole: Path) -> None:
-    _kill(options, 2)
+    kill(options, 2)
     for step in (3, 9, 10, 17):
-        _kill(replace(options, resume=True), step)
+        kill(replace(options, resume=True), step)
     run(replace(options, resume=True))
-    _assert_same_run(_folder(options), whole)
+    assert_same_run(_folder(options), whole)
 
 
 def test_torn_journal_goes_on_at_the_last_whole_record(
     options: RunOptions, whole: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = _kill(options, 11) / "journal.partial.bin"
+    journal = kill(options, 11) / "journal.partial.bin"
     journal.write_bytes(journal.read_bytes()[:-1])
     run(replace(options, resume=True))
     assert caplog.messages == ["the last 71 bytes of the journal are damaged: going on after step 10"]
-    _assert_same_run(_folder(options), whole)
+    assert_same_run(_folder(options), whole)
 
 
 def _truncate(path: Path) -> None:
@@ -145,18 +91,18 @@ def _of_another_run(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [Path.unlink, _truncate, _of_another_run])
 def test_a_bad_snapshot_costs_time_only(options: RunOptions, whole: Path, damage: Callable[[Path], None]) -> None:
-    damage(_kill(options, 11) / "snapshot.safetensors")
+    damage(kill(options, 11) / "snapshot.safetensors")
     run(replace(options, resume=True))
-    _assert_same_run(_folder(options), whole)
+    assert_same_run(_folder(options), whole)
 
 
 def test_a_snapshot_ahead_of_the_journal_is_not_used(options: RunOptions, whole: Path) -> None:
-    folder = _kill(options, 11)
+    folder = kill(options, 11)
     journal = folder / "journal.partial.bin"
     ends = _ends(journal)
     journal.write_bytes(journal.read_bytes()[: ends[7]])
     run(replace(options, resume=True))
-    _assert_same_run(folder, whole)
+    assert_same_run(folder, whole)
 
 
 def _ends(journal: Path) -> dict[int, int]:
@@ -187,17 +133,17 @@ def test_interrupted_run_goes_on(options: RunOptions, whole: Path) -> None:
 def test_starts_where_nothing_was_begun(options: RunOptions, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
     run(replace(options, resume=True))
     assert "nothing to resume" in caplog.text
-    _assert_same_run(_folder(options), whole)
+    assert_same_run(_folder(options), whole)
 
 
 def test_from_an_adapter(options: RunOptions, whole: Path, tmp_path: Path) -> None:
     options = replace(options, adapter=whole / "adapter.safetensors")
     run(replace(options, out=tmp_path / "reference"))
-    _kill(options, 3)
+    kill(options, 3)
     with pytest.raises(UsageError, match="the adapter to start from differs"):
         run(replace(options, adapter=None, resume=True))
     run(replace(options, resume=True))
-    _assert_same_run(_folder(options), tmp_path / "reference")
+    assert_same_run(_folder(options), tmp_path / "reference")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +158,7 @@ def test_from_an_adapter(options: RunOptions, whole: Path, tmp_path: Path) -> No
     ],
 )
 def test_other_flags_are_refused(options: RunOptions, change: dict[str, object], message: str) -> None:
-    folder = _kill(options, 3)
+    folder = kill(options, 3)
     before = (folder / "journal.partial.bin").read_bytes()
     with pytest.raises(UsageError, match=message):
         run(replace(options, resume=True, **change))
@@ -220,17 +166,17 @@ def test_other_flags_are_refused(options: RunOptions, change: dict[str, object],
 
 
 def test_other_data_are_refused(options: RunOptions, dev_jsonl: Path) -> None:
-    _kill(options, 3)
+    kill(options, 3)
     with pytest.raises(UsageError, match="the number of examples differs.*37, not 64"):
         run(replace(options, resume=True, data=dev_jsonl))
 
 
 def test_an_unfinished_run_is_not_overwritten(options: RunOptions, whole: Path) -> None:
-    _kill(options, 6)
+    kill(options, 6)
     with pytest.raises(UsageError, match="holds an unfinished run of 6 steps.*--resume"):
         run(options)
     run(replace(options, force=True))
-    _assert_same_run(_folder(options), whole)
+    assert_same_run(_folder(options), whole)
 
 
 def test_a_complete_run_has_nothing_to_resume(options: RunOptions) -> None:
@@ -267,7 +213,7 @@ def test_replay_rebuilds_the_adapter(options: RunOptions, whole: Path, tmp_path:
 
 
 def test_replay_rebuilds_any_step(options: RunOptions, whole: Path, tmp_path: Path, capsys) -> None:
-    _kill(options, 9)
+    kill(options, 9)
     arguments = ["--program", str(options.program), "--step", "8", "-o", str(tmp_path / "a"), "--json"]
     assert main(["replay", str(whole / "journal.bin"), *arguments]) == 0
     assert json.loads(capsys.readouterr().out)["verified"]
