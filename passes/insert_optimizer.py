@@ -3,7 +3,7 @@
 Before:
     return %loss, %g0, %g1, ...                                        f32[r, O], one for each site
 After:
-    %s: f32[4] = prge.gradient_scale(@prge_optimizer, [%g0, %g1, ..., %loss], clip, beta1, beta2, normalise)
+    %s: f32[4] = prge.step_scale(@prge_optimizer, [%g0, %g1, ...], %loss, lr, clip, beta1, beta2, normalise, polyak)
     %0: f32[1] = prge.adamw_update(@site.lora_B, @site.lora_B_mean, @site.lora_B_square, %g0, lr, %s, ...)
     ...
     return %loss, %s
@@ -49,6 +49,7 @@ class InsertOptimizer(Pass):
         beta2: Decay of the running mean of their squares.
         eps: What AdamW adds to the root.
         decay: Decoupled weight decay.
+        polyak: Largest share of the loss that a step of `norm` or `momentum` may aim to take away; 0 for any.
     """
 
     name: ClassVar[str] = "insert-optimizer"
@@ -61,6 +62,7 @@ class InsertOptimizer(Pass):
     beta2: float = 0.999
     eps: float = 1e-8
     decay: float = 0.0
+    polyak: float = 0.2
 
     def requires(self, program: GraphProgram) -> Sequence[str]:
         """The rule is known and there is a gradient for each site."""
@@ -69,8 +71,10 @@ class InsertOptimizer(Pass):
             reasons.append(f"rule is {self.rule!r}; expected one of {', '.join(OPTIMIZERS)}")
         if not (0.0 <= self.beta1 < 1.0 and 0.0 <= self.beta2 < 1.0):
             reasons.append(f"beta1 is {self.beta1} and beta2 {self.beta2}; expected 0 or more and less than 1")
-        if min(self.clip, self.eps, self.decay) < 0.0:
-            reasons.append(f"clip is {self.clip}, eps {self.eps} and decay {self.decay}; expected 0 or more")
+        if min(self.clip, self.eps, self.decay, self.polyak) < 0.0:
+            reasons.append(
+                f"clip is {self.clip}, eps {self.eps}, decay {self.decay} and polyak {self.polyak}; expected 0 or more"
+            )
         if program.placeholder("lr") is not None:
             reasons.append("the graph updates itself already")
         elif len(outputs_of(program)) != 1 + len(b_names(program)):
@@ -87,7 +91,16 @@ class InsertOptimizer(Pass):
             running = rewriter.state(OPTIMIZER_STATE, torch.zeros(4))
             normalise = self.rule != "adamw"
             factors = rewriter.call(
-                prge.gradient_scale.default, running, [*gradients, loss], self.clip, self.beta1, self.beta2, normalise
+                prge.step_scale.default,
+                running,
+                gradients,
+                loss,
+                lr,
+                self.clip,
+                self.beta1,
+                self.beta2,
+                normalise,
+                self.polyak if normalise else 0.0,
             )
             for name, gradient in zip(b_names(program), gradients, strict=True):
                 self._update(rewriter, name, gradient, lr, factors)

@@ -16,12 +16,12 @@ from prgec.runtime_ops import optimizers, reference
 from prgec.runtime_ops.schemas import (
     ADAMW_UPDATE,
     DUAL_UPDATE,
-    GRADIENT_SCALE,
     MOMENTUM_UPDATE,
     NAMESPACE,
     RANDN,
     SCHEMAS,
     SGD_UPDATE,
+    STEP_SCALE,
 )
 
 
@@ -84,7 +84,7 @@ _KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     f"{RANDN.qualified_name}.out": (_randn_out, _randn_out_fake),
     DUAL_UPDATE.qualified_name: (reference.dual_update, _dual_update_fake),
     f"{DUAL_UPDATE.qualified_name}.out": (_dual_update_out, _dual_update_out_fake),
-    **_optimizer(GRADIENT_SCALE.name, optimizers.gradient_scale, 4),
+    **_optimizer(STEP_SCALE.name, optimizers.step_scale, 4),
     **_optimizer(SGD_UPDATE.name, optimizers.sgd_update, 1),
     **_optimizer(MOMENTUM_UPDATE.name, optimizers.momentum_update, 1),
     **_optimizer(ADAMW_UPDATE.name, optimizers.adamw_update, 1),

@@ -1,6 +1,6 @@
 """Eager meaning of the optimiser operators: the oracle the compiled kernels equal bit for bit.
 
-A step is one `gradient_scale` over the gradients of all sites, then one update a site. What a site's update needs of
+A step is one `step_scale` over the gradients of all sites, then one update a site. What a site's update needs of
 all gradients together, their length and how often was averaged, is four numbers: `factors` f32[4].
 
 Letters: r rank, O outputs of a site; every tensor of a site is f32[r, O].
@@ -20,8 +20,16 @@ LANES = 8
 SMALLEST_RMS = 1e-20
 
 
-def gradient_scale(
-    running: Tensor, gradients: Sequence[Tensor], clip: float, beta1: float, beta2: float, normalise: bool
+def step_scale(
+    running: Tensor,
+    gradients: Sequence[Tensor],
+    losses: Tensor,
+    lr: Tensor,
+    clip: float,
+    beta1: float,
+    beta2: float,
+    normalise: bool,
+    polyak: float,
 ) -> Tensor:
     """Return what to multiply all gradients by, f32[4]: (scale, norm, 1 / w1, 1 / w2).
 
@@ -30,23 +38,29 @@ def gradient_scale(
     weights that running means with decays beta1 and beta2 have gathered: dividing by them corrects the start (Kingma
     and Ba, "Adam: A Method for Stochastic Optimization", section 3) without powers, which libraries round differently.
 
+    A step along the gradient aims to lower the loss by `lr scale norm^2`. Where that is more than `polyak` times the
+    mean loss, `scale` is lowered until it is just that (Loizou et al., "Stochastic Polyak Step-size for SGD", equation
+    SPS_max with c = 1 / polyak and f* = 0): one rate then serves models of any size, and steps shorten by themselves
+    as the loss falls.
+
     Where a loss is not finite, or the norm or the new running mean of squares has no place in f32, scale is 0, norm is
     infinite and nothing changes: every update that reads it leaves its state alone.
 
     Args:
         running: f32[4], updated in place: running mean of squares, w1, w2, and 0.
-        gradients: f32[r, O] of every site; behind them, of one dimension, the losses they are of.
+        gradients: f32[r, O] of every site.
+        losses: f32[B], whose mean the gradients are of.
+        lr: f32[].
         clip: Longest gradient, 0 for any.
         beta1: Decay of the running mean of gradients.
         beta2: Decay of the running mean of squares.
         normalise: Whether to divide by the running root mean square.
+        polyak: Largest share of the mean loss a step may aim at; 0 for any.
 
     Raises:
         ValueError: If an argument has the wrong dtype or rank.
     """
-    check_gradient_scale(running, gradients)
-    losses = [each for each in gradients if each.dim() == 1]
-    gradients = [each for each in gradients if each.dim() > 1]
+    check_step_scale(running, gradients, losses, lr)
     # f64 throughout: one rounding to f32 at the end, of each number that leaves.
     total = float(sum((_sum_of_squares(each) for each in gradients), torch.zeros((), dtype=torch.float64)))
     norm = math.sqrt(total)
@@ -54,27 +68,30 @@ def gradient_scale(
     square, w1, w2 = running[:3].tolist()
     count = sum(each.numel() for each in gradients)
     square = beta2 * square + (1.0 - beta2) * ((scale * scale) * (total / count))
-    if not all(bool(each.isfinite().all()) for each in (*losses, torch.tensor([norm, square]))):
+    if not all(bool(each.isfinite().all()) for each in (losses, torch.tensor([norm, square]))):
         return torch.tensor([0.0, math.inf, 1.0, 1.0], device=running.device)
     w1 = beta1 * w1 + (1.0 - beta1)
     w2 = beta2 * w2 + (1.0 - beta2)
     running.copy_(torch.tensor([square, w1, w2, 0.0]))
     if normalise:
         scale = scale / (math.sqrt(square / w2) + SMALLEST_RMS)
+    aim, most = float(lr) * scale * total, polyak * _mean(losses)
+    if 0.0 < most < aim:
+        scale = scale * (most / aim)
     return torch.tensor([scale, norm, 1.0 / w1, 1.0 / w2], device=running.device)
 
 
 def sgd_update(master: Tensor, gradient: Tensor, lr: Tensor, factors: Tensor, decay: float) -> Tensor:
     """Apply `master = (1 - lr decay) master - lr (scale gradient)` in f32; return the largest |change|, f32[1].
 
-    With `gradient_scale(normalise=true)` this is SGD whose steps have one length: lr is how far a weight moves in
+    With `step_scale(normalise=true)` this is SGD whose steps have one length: lr is how far a weight moves in
     root mean square.
 
     Args:
         master: f32[r, O], updated in place.
         gradient: f32[r, O].
         lr: f32[].
-        factors: f32[4] from `gradient_scale`; a scale of 0 changes nothing.
+        factors: f32[4] from `step_scale`; a scale of 0 changes nothing.
         decay: Decoupled weight decay.
 
     Raises:
@@ -96,7 +113,7 @@ def momentum_update(
         mean: f32[r, O], updated in place.
         gradient: f32[r, O].
         lr: f32[].
-        factors: f32[4] from `gradient_scale`; a scale of 0 changes nothing.
+        factors: f32[4] from `step_scale`; a scale of 0 changes nothing.
         beta1: Decay of the mean.
         decay: Decoupled weight decay.
 
@@ -134,7 +151,7 @@ def adamw_update(
         square: f32[r, O], updated in place.
         gradient: f32[r, O].
         lr: f32[].
-        factors: f32[4] from `gradient_scale`; a scale of 0 changes nothing.
+        factors: f32[4] from `step_scale`; a scale of 0 changes nothing.
         beta1: Decay of the mean.
         beta2: Decay of the mean of squares.
         eps: Added to the root.
@@ -158,17 +175,24 @@ def adamw_update(
     return _move(master, direction, lr, decay)
 
 
-def check_gradient_scale(running: Tensor, gradients: Sequence[Tensor]) -> None:
-    """Refuse arguments `gradient_scale` has no meaning for.
+def check_step_scale(running: Tensor, gradients: Sequence[Tensor], losses: Tensor, lr: Tensor) -> None:
+    """Refuse arguments `step_scale` has no meaning for.
 
     Raises:
         ValueError: Naming the first argument at fault.
     """
-    _check("gradient_scale", "running", running, (4,))
-    if not any(each.dim() > 1 for each in gradients):
-        raise ValueError("prge::gradient_scale: gradients is empty; expected one a site")
+    _check("step_scale", "running", running, (4,))
+    if not gradients:
+        raise ValueError("prge::step_scale: gradients is empty; expected one a site")
     for each in gradients:
-        _check("gradient_scale", "gradients", each, None)
+        _check("step_scale", "gradients", each, None)
+    _check("step_scale", "losses", losses, (losses.numel(),))
+    _check("step_scale", "lr", lr, ())
+
+
+def _mean(losses: Tensor) -> float:
+    """The mean in f64, first loss first."""
+    return float(losses.detach().to(torch.float64).cumsum(0)[-1]) / losses.numel()
 
 
 def _sum_of_squares(gradient: Tensor) -> Tensor:

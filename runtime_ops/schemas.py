@@ -48,9 +48,10 @@ DUAL_UPDATE = OpSchema(
     arguments="Tensor(a!) master, Tensor g, Tensor lr, Tensor eps, Tensor seed, Tensor step, int site",
     out_alias="b",
 )
-GRADIENT_SCALE = OpSchema(
-    name="gradient_scale",
-    arguments="Tensor(a!) running, Tensor[] gradients, float clip, float beta1, float beta2, bool normalise",
+STEP_SCALE = OpSchema(
+    name="step_scale",
+    arguments="Tensor(a!) running, Tensor[] gradients, Tensor losses, Tensor lr, float clip, float beta1, float beta2, "
+    "bool normalise, float polyak",
     out_alias="z",
 )
 SGD_UPDATE = OpSchema(
@@ -70,4 +71,4 @@ ADAMW_UPDATE = OpSchema(
     "float beta1, float beta2, float eps, float decay",
     out_alias="z",
 )
-SCHEMAS = (RANDN, DUAL_UPDATE, GRADIENT_SCALE, SGD_UPDATE, MOMENTUM_UPDATE, ADAMW_UPDATE)
+SCHEMAS = (RANDN, DUAL_UPDATE, STEP_SCALE, SGD_UPDATE, MOMENTUM_UPDATE, ADAMW_UPDATE)

@@ -60,7 +60,7 @@ class Trained(Evaluated):
         one_hot = (targets.unsqueeze(-1) == torch.arange(VOCAB)).to(torch.float32)
         excess = (torch.softmax(logits, -1) - one_hot) * weights.unsqueeze(-1)
         gradient = low_rank.reshape(-1, RANK).T @ excess.reshape(-1, VOCAB)
-        factors = torch.ops.prge.gradient_scale(self.prge_optimizer, [gradient, losses], 0.0, BETA1, BETA2, False)
+        factors = torch.ops.prge.step_scale(self.prge_optimizer, [gradient], losses, lr, 0.0, BETA1, BETA2, False, 0.0)
         state = self.head.lora_B, self.head.lora_B_mean, self.head.lora_B_square
         torch.ops.prge.adamw_update(*state, gradient, lr, factors, BETA1, BETA2, EPS, DECAY)
         return losses, factors

@@ -56,6 +56,13 @@ class CompileOptions:
     )
     clip_norm: float = option("step", 0.0, "Longest gradient of exact and shortcut; 0 for any.")
     weight_decay: float = option("step", 0.0, "Decoupled weight decay of exact and shortcut.")
+    polyak: float = option(
+        "step",
+        0.2,
+        "Shorten steps of norm and momentum that aim to lower the loss by more than X times itself, so that one rate "
+        "serves models of any size; 0: never.",
+        metavar="X",
+    )
     q: int = option("step", 4, "Queries (random directions) a step of prge.")
     batch_size: int = option("step", 4, "Examples a step.")
     state: str = option("step", "seeded", "One master copy of B, or the paper's 2q copies.", choices=STATE_MODES)
@@ -182,7 +189,8 @@ class CompileOptions:
 
     def _check_method(self) -> None:
         """Refuse options of one method with another."""
-        for flag, number in (("--clip-norm", self.clip_norm), ("--weight-decay", self.weight_decay)):
+        numbers = {"--clip-norm": self.clip_norm, "--weight-decay": self.weight_decay, "--polyak": self.polyak}
+        for flag, number in numbers.items():
             if not (math.isfinite(number) and number >= 0):
                 raise UsageError(f"{flag} is {number}; expected a finite number, 0 or more")
         if self.method == "prge":
@@ -190,6 +198,7 @@ class CompileOptions:
                 "--optimizer": self.optimizer != "norm",
                 "--clip-norm": self.clip_norm > 0,
                 "--weight-decay": self.weight_decay > 0,
+                "--polyak": self.polyak != CompileOptions.polyak,
             }
             for flag in (flag for flag, is_given in given.items() if is_given):
                 raise UsageError(f"{flag} needs gradients", hint="add --method exact or --method shortcut")

@@ -1,4 +1,4 @@
-// prge::gradient_scale.out and the updates that read its factors. Schemas and meaning: prgec/runtime_ops/schemas.py and
+// prge::step_scale.out and the updates that read its factors. Schemas and meaning: prgec/runtime_ops/schemas.py and
 // optimizers.py. Every f32 operation is rounded on its own, in the order written there.
 #include <executorch/extension/kernel_util/make_boxed_from_unboxed_functor.h>
 #include <executorch/runtime/kernel/kernel_includes.h>
@@ -42,18 +42,13 @@ double sum_of_squares(const float* values, int64_t size) {
   return total;
 }
 
-// Behind the gradients, which have two dimensions, come losses, which have one.
-bool is_gradient(const Tensor& tensor) {
-  return tensor.dim() > 1;
-}
-
 bool are_gradients(TensorList gradients) {
   for (const Tensor& each : gradients) {
     if (each.scalar_type() != ScalarType::Float || !executorch::runtime::tensor_is_default_dim_order(each)) {
       return false;
     }
   }
-  return !gradients.empty() && is_gradient(gradients[0]);
+  return !gradients.empty();
 }
 
 bool is_finite(const Tensor& tensor) {
@@ -61,26 +56,38 @@ bool is_finite(const Tensor& tensor) {
   return std::all_of(values, values + tensor.numel(), [](float value) { return std::isfinite(value); });
 }
 
+// The first one first.
+double mean(const Tensor& losses) {
+  double total = 0.0;
+  for (int64_t row = 0; row < losses.numel(); ++row) {
+    total = total + static_cast<double>(losses.const_data_ptr<float>()[row]);
+  }
+  return total / static_cast<double>(losses.numel());
+}
+
 bool is_vector(const Tensor& tensor, int64_t size) {
   return is_contiguous(tensor, ScalarType::Float, 1) && tensor.numel() == size;
 }
 
-Tensor& gradient_scale_out(
-    KernelRuntimeContext& ctx, const Tensor& running, TensorList gradients, double clip, double beta1, double beta2,
-    bool normalise, Tensor& out) {
+bool are_losses(const Tensor& losses) {
+  return is_contiguous(losses, ScalarType::Float, 1) && losses.numel() > 0;
+}
+
+Tensor& step_scale_out(
+    KernelRuntimeContext& ctx, const Tensor& running, TensorList gradients, const Tensor& losses, const Tensor& lr,
+    double clip, double beta1, double beta2, bool normalise, double polyak, Tensor& out) {
+  // The macro prints its condition, and the log cuts long lines: both have to fit.
+  const bool is_good = is_vector(running, 4) && is_vector(out, 4) && are_gradients(gradients) && are_losses(losses) &&
+      is_contiguous(lr, ScalarType::Float, 0);
   ET_KERNEL_CHECK_MSG(
-      ctx, is_vector(running, 4) && is_vector(out, 4) && are_gradients(gradients), InvalidArgument, out,
-      "prge::gradient_scale: running and out must be float32[4], gradients float32 and at least one");
+      ctx, is_good, InvalidArgument, out,
+      "prge::step_scale: running and out must be float32[4], gradients float32 and at least one, losses float32[B], "
+      "lr float32[]");
   double total = 0.0;
   int64_t count = 0;
-  bool is_good = true;
   for (const Tensor& each : gradients) {
-    if (is_gradient(each)) {
-      total = total + sum_of_squares(each.const_data_ptr<float>(), each.numel());
-      count += each.numel();
-    } else {
-      is_good = is_good && is_finite(each);
-    }
+    total = total + sum_of_squares(each.const_data_ptr<float>(), each.numel());
+    count += each.numel();
   }
   const double norm = std::sqrt(total);
   double scale = clip > 0.0 && norm > clip ? clip / norm : 1.0;
@@ -88,7 +95,7 @@ Tensor& gradient_scale_out(
   const double square =
       beta2 * static_cast<double>(state[0]) + (1.0 - beta2) * ((scale * scale) * (total / static_cast<double>(count)));
   float* factors = out.mutable_data_ptr<float>();
-  if (!is_good || !std::isfinite(static_cast<float>(norm)) || !std::isfinite(static_cast<float>(square))) {
+  if (!is_finite(losses) || !std::isfinite(static_cast<float>(norm)) || !std::isfinite(static_cast<float>(square))) {
     factors[0] = 0.0f;
     factors[1] = std::numeric_limits<float>::infinity();
     factors[2] = factors[3] = 1.0f;
@@ -102,6 +109,11 @@ Tensor& gradient_scale_out(
   state[3] = 0.0f;
   if (normalise) {
     scale = scale / (std::sqrt(square / w2) + kSmallestRms);
+  }
+  const double aim = static_cast<double>(float_of(lr)) * scale * total;
+  const double most = polyak * mean(losses);
+  if (most > 0.0 && aim > most) {
+    scale = scale * (most / aim);
   }
   factors[0] = static_cast<float>(scale);
   factors[1] = static_cast<float>(norm);
@@ -233,7 +245,7 @@ Tensor& adamw_update_out(
 } // namespace
 } // namespace prgec
 
-EXECUTORCH_LIBRARY(prge, "gradient_scale.out", prgec::gradient_scale_out);
+EXECUTORCH_LIBRARY(prge, "step_scale.out", prgec::step_scale_out);
 EXECUTORCH_LIBRARY(prge, "sgd_update.out", prgec::sgd_update_out);
 EXECUTORCH_LIBRARY(prge, "momentum_update.out", prgec::momentum_update_out);
 EXECUTORCH_LIBRARY(prge, "adamw_update.out", prgec::adamw_update_out);

@@ -203,7 +203,7 @@ def test_flags_are_frozen() -> None:
         "--time --watts",
         "compile": "--a-seed --alpha --backend --batch-size --clip-norm --config --data --dtype --dump-passes "
         "--emit-driver --generate --group-size --ignore-memory --json --label-tokens --layers --lora-a --memory "
-        "--method --optimizer --output --passes --prefix --q --quantize --quantize-embedding --rank --rng "
+        "--method --optimizer --output --passes --polyak --prefix --q --quantize --quantize-embedding --rank --rng "
         "--save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
         "inspect": "--config --json",
         "doctor": "--json",

@@ -54,7 +54,7 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2], lr: f32[]):
   %4: f32[2] = aten.mean.dim(%3, [1, 2])
   %5: f32[4] = aten.mean.dim(%0, [0, 1])
   %6: f32[2, 4] = aten.add(@site0.lora_B, %5)
-  %7: f32[4] = prge.gradient_scale(@prge_optimizer, [%6, %4], 0.5, 0.9, 0.999, False)
+  %7: f32[4] = prge.step_scale(@prge_optimizer, [%6], %4, lr, 0.5, 0.9, 0.999, False, 0.0)
   %8: f32[1] = prge.adamw_update(@site0.lora_B, @site0.lora_B_mean, @site0.lora_B_square, %6, lr, %7, 0.9, 0.999, 1e-08, 0.1)
   return %4, %7
 """,  # noqa: E501 - a golden line is as long as it is
@@ -65,7 +65,7 @@ def test_hit_momentum() -> None:
     expect(
         update_of(InsertOptimizer("momentum", beta1=0.8)),
         """\
-%7: f32[4] = prge.gradient_scale(@prge_optimizer, [%6, %4], 0.0, 0.8, 0.999, True)
+%7: f32[4] = prge.step_scale(@prge_optimizer, [%6], %4, lr, 0.0, 0.8, 0.999, True, 0.2)
 %8: f32[1] = prge.momentum_update(@site0.lora_B, @site0.lora_B_mean, %6, lr, %7, 0.8, 0.0)
 return %4, %7
 site0.lora_B: [2, 4]
@@ -78,9 +78,9 @@ site0.lora_B_mean: [2, 4]
 def test_hit_norm() -> None:
     """One number of state for all sites, and a scale that makes steps of one length."""
     expect(
-        update_of(InsertOptimizer("norm", decay=0.25), num_sites=2),
+        update_of(InsertOptimizer("norm", decay=0.25, polyak=0.5), num_sites=2),
         """\
-%11: f32[4] = prge.gradient_scale(@prge_optimizer, [%9, %10, %7], 0.0, 0.9, 0.999, True)
+%11: f32[4] = prge.step_scale(@prge_optimizer, [%9, %10], %7, lr, 0.0, 0.9, 0.999, True, 0.5)
 %12: f32[1] = prge.sgd_update(@site0.lora_B, %9, lr, %11, 0.25)
 %13: f32[1] = prge.sgd_update(@site1.lora_B, %10, lr, %11, 0.25)
 return %7, %11
@@ -125,9 +125,10 @@ def test_miss_keeps_what_is_no_gradient() -> None:
         (InsertOptimizer("sgd"), "rule is 'sgd'; expected one of norm, momentum, adamw"),
         (InsertOptimizer(beta1=1.0), "beta1 is 1.0 and beta2 0.999; expected 0 or more and less than 1"),
         (InsertOptimizer(beta2=-0.1), "beta1 is 0.9 and beta2 -0.1; expected 0 or more and less than 1"),
-        (InsertOptimizer(clip=-1.0), "clip is -1.0, eps 1e-08 and decay 0.0; expected 0 or more"),
-        (InsertOptimizer(eps=-1.0), "clip is 0.0, eps -1.0 and decay 0.0; expected 0 or more"),
-        (InsertOptimizer(decay=-1.0), "clip is 0.0, eps 1e-08 and decay -1.0; expected 0 or more"),
+        (InsertOptimizer(clip=-1.0), "clip is -1.0, eps 1e-08, decay 0.0 and polyak 0.2; expected 0 or more"),
+        (InsertOptimizer(eps=-1.0), "clip is 0.0, eps -1.0, decay 0.0 and polyak 0.2; expected 0 or more"),
+        (InsertOptimizer(polyak=-1.0), "clip is 0.0, eps 1e-08, decay 0.0 and polyak -1.0; expected 0 or more"),
+        (InsertOptimizer(decay=-1.0), "clip is 0.0, eps 1e-08, decay -1.0 and polyak 0.2; expected 0 or more"),
     ],
 )
 def test_failure_options(each: InsertOptimizer, reason: str) -> None:
@@ -152,11 +153,11 @@ def refusal(program: GraphProgram, each: InsertOptimizer = EACH) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("clip", [0.0, 0.5])
+@pytest.mark.parametrize(("clip", "polyak"), [(0.0, 0.0), (0.5, 0.0), (0.0, 0.2)])
 @pytest.mark.parametrize("rule", ["norm", "momentum", "adamw"])
-def test_parity_with_the_textbook(rule: str, clip: float) -> None:
+def test_parity_with_the_textbook(rule: str, clip: float, polyak: float) -> None:
     """Three steps at three rates, two sites that share one length of the gradient."""
-    each = InsertOptimizer(rule, clip=clip, decay=0.1)
+    each = InsertOptimizer(rule, clip=clip, decay=0.1, polyak=polyak)
     assert each.tier == CHANGES
     program = example(num_sites=2)
     rows = row_inputs(program)
@@ -164,8 +165,8 @@ def test_parity_with_the_textbook(rule: str, clip: float) -> None:
     run_pass(program, each)
     textbook = Textbook(each, torch.zeros(2, 2, 4, dtype=torch.float64))
     for lr in RATES:
-        _, factors = run(program, (*rows, torch.tensor(lr)))
-        norm = textbook.step(textbook.weights + pull, lr)
+        losses, factors = run(program, (*rows, torch.tensor(lr)))
+        norm = textbook.step(textbook.weights + pull, lr, float(losses.mean()))
         assert float(factors[1]) == pytest.approx(norm, rel=1e-5)
     found = torch.stack([state_of(program)[f"site{i}.lora_B"] for i in range(2)]).double()
     assert float((found - textbook.weights).abs().max() / textbook.weights.abs().max()) < 1e-5
@@ -178,7 +179,7 @@ class Textbook:
         self.each, self.weights = each, weights
         self.mean, self.square, self.rms, self.steps = torch.zeros_like(weights), torch.zeros_like(weights), 0.0, 0
 
-    def step(self, gradient: Tensor, lr: float) -> float:
+    def step(self, gradient: Tensor, lr: float, loss: float) -> float:
         each, self.steps = self.each, self.steps + 1
         norm = float(gradient.norm())
         g = gradient * min(1.0, each.clip / norm) if each.clip else gradient
@@ -186,6 +187,8 @@ class Textbook:
         self.rms = each.beta2 * self.rms + (1 - each.beta2) * float(g.square().mean())
         if each.rule != "adamw":
             g = g / (self.rms / start2) ** 0.5
+            if (aim := lr * float((g * gradient).sum())) > each.polyak * loss > 0.0:
+                g = g * (each.polyak * loss / aim)
         self.mean = each.beta1 * self.mean + (1 - each.beta1) * g
         self.square = each.beta2 * self.square + (1 - each.beta2) * g.square()
         directions = {

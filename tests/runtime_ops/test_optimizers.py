@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from tests.runtime_ops.test_library import error_of
 prge = torch.ops.prge
 RULES = ("norm", "momentum", "adamw")
 BETA1, BETA2, EPS = 0.9, 0.99, 1e-8
+LOSSES = torch.tensor([0.5, 2.0])
 # One element, both sides of the eight lanes, and both sides of what one thread takes.
 SHAPES = ((1, 1), (1, 7), (2, 4), (3, 3), (5, 3277))
 
@@ -25,19 +26,27 @@ SHAPES = ((1, 1), (1, 7), (2, 4), (3, 3), (5, 3277))
 class Sites(torch.nn.Module):
     """A step of several sites; returns its factors, the largest changes, and the state afterwards."""
 
-    def __init__(self, rule: str, shapes: Any = SHAPES, *, clip: float = 0.0, decay: float = 0.0) -> None:
+    def __init__(
+        self, rule: str, shapes: Any = SHAPES, *, clip: float = 0.0, decay: float = 0.0, polyak: float = 0.0
+    ) -> None:
         super().__init__()
-        self.rule, self.clip, self.decay, self.count = rule, clip, decay, len(shapes)
+        self.rule, self.clip, self.decay, self.polyak, self.count = rule, clip, decay, polyak, len(shapes)
         self.register_buffer("running", torch.zeros(4))
+        self.register_buffer("losses", LOSSES)
         for site, shape in enumerate(shapes):
             for name in ("master", "mean", "square"):
                 self.register_buffer(f"{name}{site}", torch.zeros(shape))
 
     def forward(self, lr: Tensor, *gradients: Tensor) -> tuple[Tensor, ...]:
-        normalise = self.rule != "adamw"
-        factors = prge.gradient_scale(self.running, list(gradients), self.clip, BETA1, BETA2, normalise)
+        factors = self._factors(lr, self.losses, gradients)
         largest = [self._update(site, each, lr, factors) for site, each in enumerate(gradients)]
         return factors, *largest, *(value.clone() for value in self._state())
+
+    def _factors(self, lr: Tensor, losses: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+        normalise = self.rule != "adamw"
+        return prge.step_scale(
+            self.running, list(gradients), losses, lr, self.clip, BETA1, BETA2, normalise, self.polyak
+        )
 
     def _update(self, site: int, gradient: Tensor, lr: Tensor, factors: Tensor) -> Tensor:
         master, mean, square = (getattr(self, f"{name}{site}") for name in ("master", "mean", "square"))
@@ -203,7 +212,10 @@ def test_opcheck() -> None:
     factors, lr = torch.tensor([0.5, 2.0, 1.1, 1.2]), torch.tensor(0.1)
     master, mean, square, gradient = (torch.rand(3, 5) for _ in range(4))
     check = torch.library.opcheck
-    check(prge.gradient_scale.default, (torch.zeros(4), [gradient, mean], 1.0, BETA1, BETA2, True))
+    check(
+        prge.step_scale.default,
+        (torch.zeros(4), [gradient, mean], LOSSES, torch.tensor(0.1), 1.0, BETA1, BETA2, True, 1.0),
+    )
     check(prge.sgd_update.default, (master, gradient, lr, factors, 0.1))
     check(prge.momentum_update.default, (master, mean, gradient, lr, factors, BETA1, 0.1))
     check(prge.adamw_update.default, (master, mean, square, gradient, lr, factors, BETA1, BETA2, EPS, 0.1))
@@ -239,7 +251,9 @@ def test_out_overloads_write_in_place() -> None:
         assert op.out(**args, out=out) is out
         assert torch.equal(out, op(**again)) and torch.equal(args["master"], again["master"])
     out = torch.empty(4)
-    prge.gradient_scale.out(torch.zeros(4), [torch.ones(2, 2)], 0.0, BETA1, BETA2, False, out=out)
+    prge.step_scale.out(
+        torch.zeros(4), [torch.ones(2, 2)], LOSSES, torch.tensor(0.1), 0.0, BETA1, BETA2, False, 0.0, out=out
+    )
     torch.testing.assert_close(out, torch.tensor([1.0, 2.0, 10.0, 100.0]))
 
 
@@ -266,25 +280,30 @@ def test_updates_refuse(rule: str, name: str, value: Tensor, message: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("running", "gradients", "message"),
+    ("name", "value", "message"),
     [
-        (torch.zeros(3), [torch.ones(2, 2)], "running is float32[3]; expected float32[4]"),
-        (torch.zeros(4).double(), [torch.ones(2, 2)], "running is float64[4]; expected float32[4]"),
-        (torch.zeros(4), [], "gradients is empty; expected one a site"),
-        (torch.zeros(4), [torch.ones(2, 2), torch.ones(2).int()], "gradients is int32[2]; expected float32"),
+        ("running", torch.zeros(3), "running is float32[3]; expected float32[4]"),
+        ("running", torch.zeros(4).double(), "running is float64[4]; expected float32[4]"),
+        ("gradients", [], "gradients is empty; expected one a site"),
+        ("gradients", [torch.ones(2, 2), torch.ones(2).int()], "gradients is int32[2]; expected float32"),
+        ("losses", torch.ones(2, 1), "losses is float32[2, 1]; expected float32[2]"),
+        ("losses", torch.ones(2).int(), "losses is int32[2]; expected float32[2]"),
+        ("lr", torch.ones(1), "lr is float32[1]; expected float32[]"),
     ],
 )
-def test_scale_refuses(running: Tensor, gradients: list[Tensor], message: str) -> None:
-    error = error_of(lambda: prge.gradient_scale(running, gradients, 0.0, BETA1, BETA2, True))
-    assert error == f"prge::gradient_scale: {message}"
+def test_scale_refuses(name: str, value: Any, message: str) -> None:
+    good = {"running": torch.zeros(4), "gradients": [torch.ones(2, 2)], "losses": LOSSES, "lr": torch.tensor(0.1)}
+    args = {**good, name: value}
+    error = error_of(lambda: prge.step_scale(*args.values(), 0.0, BETA1, BETA2, True, 1.0))
+    assert error == f"prge::step_scale: {message}"
 
 
 @pytest.mark.parametrize(
     ("position", "value", "message"),
     [
-        (1, torch.ones(2, 4).double(), "prge::gradient_scale: running and out must be float32[4], gradients float32"),
+        (1, torch.ones(2, 4).double(), "prge::step_scale: running and out must be float32[4], gradients float32"),
         (1, torch.ones(4, 2), "prge: an update takes float32[r, out] of one shape, lr float32[]"),
-        (0, torch.ones(1), "prge: an update takes float32[r, out] of one shape, lr float32[]"),
+        (0, torch.ones(1), "prge::step_scale: running and out must be float32[4], gradients float32"),
     ],
 )
 @pytest.mark.parametrize("rule", RULES)

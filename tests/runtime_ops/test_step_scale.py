@@ -1,4 +1,4 @@
-"""Steps that must not be taken: `gradient_scale` says so, and every update that reads it leaves its state alone."""
+"""Steps that must not be taken, or not at full length: `step_scale` says so, and every update reads it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.runtime_ops.test_kernels import assert_same_bits
-from tests.runtime_ops.test_optimizers import BETA1, BETA2, RULES, SHAPES, Sites, gradients_of
+from tests.runtime_ops.test_optimizers import LOSSES, RULES, SHAPES, Sites, gradients_of
 
 GOOD, NOTHING = torch.tensor([0.5, 2.0]), [0.0, float("inf"), 1.0, 1.0]
 
@@ -17,11 +17,9 @@ GOOD, NOTHING = torch.tensor([0.5, 2.0]), [0.0, float("inf"), 1.0, 1.0]
 class WithLosses(Sites):
     """A step that is told its losses."""
 
-    def forward(self, lr: Tensor, *gradients: Tensor) -> tuple[Tensor, ...]:
-        *gradients, losses = gradients  # type: ignore[assignment]
-        normalise = self.rule != "adamw"
-        passed = [*gradients, losses]
-        factors = torch.ops.prge.gradient_scale(self.running, passed, self.clip, BETA1, BETA2, normalise)
+    def forward(self, lr: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        *gradients, losses = inputs
+        factors = self._factors(lr, losses, gradients)
         for site, each in enumerate(gradients):
             self._update(site, each, lr, factors)
         return factors, *(value.clone() for value in self._state())
@@ -83,3 +81,39 @@ def test_kernels_equal_eager(compiled: Any, rule: str) -> None:
             assert_same_bits(first, second)
         scales.append(float(ours[0][0]))
     assert [scale > 0 for scale in scales] == [True, False, False, False, True]
+
+
+@pytest.mark.parametrize("rule", ["norm", "momentum"])
+@pytest.mark.parametrize("polyak", [0.5, 2.0])
+def test_a_step_aims_at_no_more_than_its_share_of_the_loss(rule: str, polyak: float) -> None:
+    """Along the gradient, to first order; what is shorter anyway stays as it is."""
+    shapes = SHAPES[:3]
+    bounded, free = (Sites(rule, shapes, clip=0.7, polyak=share) for share in (polyak, 0.0))
+    bounds = []
+    for step, lr in enumerate((1e-4, 1.0, 10.0, 1e-4), 1):
+        gradients = gradients_of(step, shapes)
+        found, scale = (float(each(torch.tensor(lr), *gradients)[0][0]) for each in (bounded, free))
+        square = sum(float(each.double().square().sum()) for each in gradients)
+        most = polyak * float(LOSSES.double().mean()) / (lr * square)
+        assert found == pytest.approx(min(scale, most), rel=1e-6)
+        bounds.append(most < scale)
+    assert bounds == [False, True, True, False]
+
+
+def test_a_loss_of_nothing_bounds_nothing() -> None:
+    """Mean losses of zero come from rows without targets, whose gradient is zero too; negative ones from no model."""
+    scales = []
+    for losses in (torch.zeros(2), -GOOD, torch.full((2,), 1e30)):
+        module = WithLosses("norm", polyak=1.0)
+        scales.append(float(module(torch.tensor(0.1), *gradients_of(1), losses)[0][0]))
+    assert len(set(scales)) == 1 and scales[0] > 0
+
+
+@pytest.mark.parametrize("rule", ["norm", "momentum"])
+def test_kernels_bound_steps_as_eager_mode_does(compiled: Any, rule: str) -> None:
+    module = WithLosses(rule, SHAPES[:3], polyak=0.3)
+    execute = compiled(module, (torch.tensor(0.0), *gradients_of(0, SHAPES[:3]), GOOD))
+    for step, lr in enumerate((1e-4, 0.1, 1e3, 0.0), 1):
+        args = torch.tensor(lr), *gradients_of(step, SHAPES[:3]), GOOD / step
+        for first, second in zip(execute(*args), module(*args), strict=True):
+            assert_same_bits(first, second)
