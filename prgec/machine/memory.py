@@ -83,6 +83,6 @@ class Growth:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     pairs = (line.split(":", 1) for line in lines if line.endswith(" kB"))
     return {name: int(value.split()[0]) * _UNIT for name, value in pairs}

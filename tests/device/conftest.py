@@ -32,7 +32,8 @@ PROGRAMS = {
     "device": {"backend": "portable"},
     "prefix": {"backend": "portable", "layers": ("last:1",), "prefix": "method"},
     "shared": {"backend": "xnnpack", "layers": ("last:1",), "prefix": "shared", "quantize": "8da8w"},
-    "exact": {"backend": "portable", "method": "exact"},
+    # Of steps as long as they come: nothing that is bounded by the loss can be made to diverge.
+    "exact": {"backend": "portable", "method": "exact", "polyak": 0.0},
     "exact-prefix": {"backend": "portable", "method": "exact", "layers": ("last:1",), "prefix": "method"},
     "shortcut": {"backend": "xnnpack", "method": "shortcut", "optimizer": "adamw"},
 }
