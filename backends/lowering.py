@@ -17,7 +17,14 @@ from executorch.exir.passes import MemoryPlanningPass
 
 from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport, report
-from prgec.contract.names import EVALUATE_METHOD, FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD
+from prgec.contract.names import (
+    EMIT_METHOD,
+    EVALUATE_METHOD,
+    FORWARD_METHOD,
+    NEXT_TOKENS_METHOD,
+    PREFIX_METHOD,
+    SIDE_METHOD,
+)
 from prgec.errors import BackendError, PrgecError
 
 if TYPE_CHECKING:
@@ -49,7 +56,8 @@ class Lowered:
         )
 
 
-PARTITIONED = (FORWARD_METHOD, EVALUATE_METHOD, PREFIX_METHOD, NEXT_TOKENS_METHOD)
+# The first of these that a program has is the one it reports of.
+PARTITIONED = (FORWARD_METHOD, EMIT_METHOD, SIDE_METHOD, EVALUATE_METHOD, PREFIX_METHOD, NEXT_TOKENS_METHOD)
 # Our own ops and int64 arithmetic on sizes are not part of the core ATen opset the IR check knows.
 _EDGE_CONFIG = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
 
@@ -75,4 +83,4 @@ def lower(backend: Backend, programs: Mapping[str, ExportedProgram]) -> Lowered:
         except Exception as error:  # ExecuTorch has no common base class for lowering failures
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
             raise BackendError(f"{backend.name}: lowering failed: {reason}") from error
-        return Lowered(edge, report(edge.exported_program(FORWARD_METHOD), backend.why_on_cpu))
+        return Lowered(edge, report(edge.exported_program(heavy[0]), backend.why_on_cpu))

@@ -11,7 +11,7 @@ class PortableBackend(Backend):
     """Slow, small and everywhere: the oracle the others are compared with."""
 
     name: ClassVar[str] = "portable"
-    methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut"})
+    methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut", "side"})
     dynamic_seq_len: ClassVar[bool] = True
     schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
     embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})

@@ -25,7 +25,7 @@ class XnnpackBackend(Backend):
     """Lowers to XNNPACK with a dynamic T."""
 
     name: ClassVar[str] = "xnnpack"
-    methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut"})
+    methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut", "side"})
     dynamic_seq_len: ClassVar[bool] = True
     schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
     embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})

@@ -16,6 +16,7 @@ PASSES: dict[str, str] = {
     "fold-constants": "prgec.passes.fold_constants:FoldConstants",
     "addmm-to-linear": "prgec.passes.addmm_to_linear:AddmmToLinear",
     "select-label-tokens": "prgec.passes.select_label_tokens:SelectLabelTokens",
+    "emit-activations": "prgec.passes.emit_activations:EmitActivations",
     "inject-lora-fa": "prgec.passes.inject_lora_fa:InjectLoraFa",
     "share-prefix": "prgec.passes.share_prefix:SharePrefix",
     "dualize": "prgec.passes.dualize:Dualize",

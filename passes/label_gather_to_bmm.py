@@ -46,8 +46,9 @@ class LabelGatherToBmm(Pass):
         """Rewrite every gather of rows by `label_pos`."""
         rewriter = Rewriter(program, self.name)
         tables = SeqTables(program, rewriter)
+        one_hots: dict[Node, Node] = {}
         found = map(match, program.calls(aten.gather.default))
-        return rewrite_matches(program, found, partial(_rewrite, rewriter, tables))
+        return rewrite_matches(program, found, partial(_rewrite, rewriter, tables, one_hots))
 
 
 @dataclass(frozen=True)
@@ -66,11 +67,16 @@ def match(node: Node) -> LabelGather | None:
     return LabelGather(node, label_pos)
 
 
-def _rewrite(rewriter: Rewriter, tables: SeqTables, gather: LabelGather) -> None:
+def _rewrite(rewriter: Rewriter, tables: SeqTables, one_hots: dict[Node, Node], gather: LabelGather) -> None:
+    if gather.label_pos not in one_hots:
+        one_hots[gather.label_pos] = _one_hot(rewriter, tables, gather.label_pos)
+    with rewriter.before(gather.node):
+        rows = rewriter.call(aten.bmm.default, one_hots[gather.label_pos], gather.node.args[0])
+    rewriter.replace(gather.node, rows)
+
+
+def _one_hot(rewriter: Rewriter, tables: SeqTables, label_pos: Node) -> Node:
     positions = tables.cut(torch.arange(rewriter.program.max_seq_len()), [0])
     with rewriter.before(positions.next):
-        chosen = rewriter.call(aten.eq.Tensor, rewriter.call(aten.unsqueeze.default, gather.label_pos, -1), positions)
-        one_hot = rewriter.call(aten.to.dtype, chosen, torch.float32)
-    with rewriter.before(gather.node):
-        rows = rewriter.call(aten.bmm.default, one_hot, gather.node.args[0])
-    rewriter.replace(gather.node, rows)
+        chosen = rewriter.call(aten.eq.Tensor, rewriter.call(aten.unsqueeze.default, label_pos, -1), positions)
+        return rewriter.call(aten.to.dtype, chosen, torch.float32)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.shared", "tests.tiny_program", "tests.tiny_gradient"]
+pytest_plugins = ["tests.shared", "tests.tiny_program", "tests.tiny_gradient", "tests.side_program"]
 
 TESTS = Path(__file__).resolve().parent
 # Their files share a driver that takes minutes to build, or graphs kept in memory.

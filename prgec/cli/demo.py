@@ -14,7 +14,7 @@ from prgec.cli.options import FILE
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.run import STOPPING, summary_lines
-from prgec.contract.names import METHODS
+from prgec.contract.names import TRAINING_METHODS
 from prgec.runs.demo import STEPS, DemoOptions, DemoResult, run_demo
 from prgec.training.estimators import ESTIMATORS
 from prgec.training.evaluate import Evaluation
@@ -27,7 +27,7 @@ _STEPS = ", ".join(f"{steps} for {name}" for name, steps in STEPS.items())
 @click.command()
 @click.option(
     "--method",
-    type=click.Choice(["both", *METHODS]),
+    type=click.Choice(["both", *TRAINING_METHODS]),
     default="both",
     show_default=True,
     help="How the program trains; both is prge, by measured losses, and then shortcut, by its own gradient.",

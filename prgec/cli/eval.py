@@ -24,9 +24,24 @@ FILE = click.Path(path_type=Path)
     "--adapter", type=FILE, help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it."
 )
 @NO_VERIFY
+@click.option("--side", type=FILE, help="The network beside a program of --method side (prgec side build).")
+@click.option("--key", type=FILE, help="The device's key, for networks beside a secret head.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def eval_command(program: Path, data: Path, task: str, adapter: Path | None, no_verify: bool, as_json: bool) -> int:
+def eval_command(
+    program: Path,
+    data: Path,
+    task: str,
+    adapter: Path | None,
+    no_verify: bool,
+    side: Path | None,
+    key: Path | None,
+    as_json: bool,
+) -> int:
     """Measure loss and accuracy of PROGRAM on a data file."""
+    from prgec.cli.side_answers import emits, evaluate_side
+
+    if side is not None or emits(program):
+        return evaluate_side(program, data, task, adapter, side, key, as_json)
     from prgec.data.dataset import load_dataset
     from prgec.data.eval_set import encode_eval_set
     from prgec.runs.open import open_with_adapter

@@ -55,6 +55,8 @@ _SHOWN_PROMPT = 60
     "--adapter", type=FILE, help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it."
 )
 @NO_VERIFY
+@click.option("--side", type=FILE, help="The network beside a program of --method side (prgec side build).")
+@click.option("--key", type=FILE, help="The device's key, for networks beside a secret head.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def predict(
     program: Path,
@@ -65,10 +67,19 @@ def predict(
     max_tokens: int | None,
     adapter: Path | None,
     no_verify: bool,
+    side: Path | None,
+    key: Path | None,
     as_json: bool,
 ) -> int:
     """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
     found, items = _items(data, texts, task, is_free=bool(candidates) or max_tokens is not None)
+    from prgec.cli.side_answers import emits, predict_side
+
+    if side is not None or emits(program):
+        if max_tokens is not None:
+            raise UsageError("--generate and --side exclude each other: a side network chooses between answers")
+        known = candidates or found.candidates
+        return predict_side(program, items, known, found.name, adapter, side, key, as_json)
     from prgec.runs.open import open_with_adapter
 
     loaded = open_with_adapter(program, adapter, verify=not no_verify)

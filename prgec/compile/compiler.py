@@ -32,6 +32,7 @@ from prgec.contract.names import (
     APPLY_METHOD,
     CONTRACT_VERSION,
     DELEGATION_METHOD,
+    EMIT_METHOD,
     EVALUATE_METHOD,
     FORWARD_METHOD,
     GRADIENT_CONTRACT_VERSION,
@@ -40,6 +41,8 @@ from prgec.contract.names import (
     NEXT_TOKENS_METHOD,
     NO_FINGERPRINT,
     PREFIX_METHOD,
+    SIDE,
+    SIDE_CONTRACT_VERSION,
     TOKENIZER_METHOD,
     VERSION_METHOD,
 )
@@ -50,6 +53,7 @@ from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import export_loss
 from prgec.passes import pass_table
 from prgec.passes.extract_apply import extract_apply
+from prgec.passes.extract_emit import emitted_sizes, extract_emit
 from prgec.passes.extract_evaluate import extract_evaluate
 from prgec.passes.extract_next_tokens import extract_next_tokens
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
@@ -170,7 +174,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
         given = give_a(program, sites_of(program), adapter) if adapter else {}
         manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
         methods = _methods(program, options, manifest.state_access == "buffers")
-        manifest = _with_prefix(manifest, methods)
+        manifest = _with_sizes(manifest, methods)
         manifest = replace(
             manifest,
             soc=backend.soc,
@@ -200,6 +204,9 @@ def _export(options: CompileOptions, source: Source, dynamic: bool) -> GraphProg
 
 def _methods(program: GraphProgram, options: CompileOptions, reads_buffers: bool) -> dict[str, GraphProgram]:
     """Split the finished graph into the methods of the contract; there is one where methods cannot share buffers."""
+    if options.method == SIDE:
+        # Nothing is trained.
+        return {EMIT_METHOD: extract_emit(program)}
     if not reads_buffers:
         if options.prefix == "method" or options.generate:
             raise UsageError(
@@ -221,7 +228,10 @@ def _methods(program: GraphProgram, options: CompileOptions, reads_buffers: bool
     return methods
 
 
-def _with_prefix(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifest:
+def _with_sizes(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifest:
+    if manifest.emits:
+        num_blocks, width = emitted_sizes(methods[EMIT_METHOD])
+        return replace(manifest, num_blocks=num_blocks, hidden_size=width)
     forward = methods[FORWARD_METHOD]
     if PREFIX_METHOD in methods:
         hidden = forward.placeholder(HIDDEN_INPUT)
@@ -235,13 +245,19 @@ def _lower(
 ) -> tuple[Any, DelegationReport]:
     lowered = lower(backend, {name: program.to_exported() for name, program in programs.items()})
     constants = {
-        VERSION_METHOD: GRADIENT_CONTRACT_VERSION if manifest.has_gradients else CONTRACT_VERSION,
+        VERSION_METHOD: _version_of(manifest),
         MANIFEST_METHOD: manifest.to_json(),
         DELEGATION_METHOD: lowered.delegation.to_json(),
         TOKENIZER_METHOD: torch.frombuffer(bytearray(tokenizer), dtype=torch.uint8),
         **a_constants(given_a),
     }
     return lowered.finish(constants, external_constants=backend.has_data_file), lowered.delegation
+
+
+def _version_of(manifest: Manifest) -> int:
+    if manifest.emits:
+        return SIDE_CONTRACT_VERSION
+    return GRADIENT_CONTRACT_VERSION if manifest.has_gradients else CONTRACT_VERSION
 
 
 class _Clock:

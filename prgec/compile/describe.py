@@ -10,6 +10,7 @@ from prgec import __version__
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
 from prgec.compile.source import Source
 from prgec.contract.manifest import Manifest, Site
+from prgec.contract.names import SIDE
 from prgec.contract.tokenizer import Tokenizer
 from prgec.errors import UsageError
 from prgec.passes.differentiate import Differentiate
@@ -35,9 +36,8 @@ def manifest_of(
     Raises:
         UsageError: If the passes make no program that trains.
     """
-    if not sites:
+    if not sites and options.method != SIDE:
         raise UsageError("the pipeline trains nothing", hint="keep inject-lora-fa in --passes")
-    branch = _only(passes, InjectLoraFa)
     embedding = _first(passes, QuantizeEmbedding)
     return Manifest(
         model=source.checkpoint.name,
@@ -47,9 +47,6 @@ def manifest_of(
         dynamic_seq_len=dynamic,
         num_labels=options.num_labels,
         vocab_size=source.vocab_size,
-        rank=branch.rank,
-        alpha=branch.alpha,
-        a_seed=branch.seed,
         quantize=scheme_of(passes),
         quantize_embedding=embedding.bits if embedding else 0,
         state_access="outputs" if _first(passes, ReturnState) else "buffers",
@@ -60,18 +57,34 @@ def manifest_of(
         versions=_versions(),
         pad_token_id=_pad_id(source),
         has_checksums=True,
-        **_method_of(options, passes),
+        **(_of_side(options) if options.method == SIDE else _method_of(options, passes)),
     )
+
+
+def _of_side(options: CompileOptions) -> dict[str, Any]:
+    """A program that trains nothing: as of one query and a branch of rank 1, in no layer."""
+    return {
+        "q": 1,
+        "batch_size": options.num_rows,
+        "state": "seeded",
+        "method": SIDE,
+        "rank": 1,
+        "alpha": 1.0,
+        "a_seed": 0,
+    }
 
 
 def _method_of(options: CompileOptions, passes: Sequence[Pass]) -> dict[str, Any]:
     """What differs between programs that measure losses and those that compute gradients."""
+    branch = _only(passes, InjectLoraFa)
+    adapter = {"rank": branch.rank, "alpha": branch.alpha, "a_seed": branch.seed}
     differentiate = _first(passes, Differentiate)
     if differentiate is None:
-        q = _only(passes, Dualize).q
-        return {"q": q, "batch_size": options.num_rows // (2 * q), "state": _only(passes, InsertSelfUpdate).state}
+        q, state = _only(passes, Dualize).q, _only(passes, InsertSelfUpdate).state
+        return {"q": q, "batch_size": options.num_rows // (2 * q), "state": state, **adapter}
     optimizer = _only(passes, InsertOptimizer)
     return {
+        **adapter,
         "q": 1,
         "batch_size": options.num_rows,
         "state": "seeded",

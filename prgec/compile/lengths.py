@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from prgec.compile.options import CompileOptions
+from prgec.contract.names import SIDE
 from prgec.data.dataset import Dataset, load_dataset
 from prgec.data.encode import Encoded, Encoder, encode_item, encode_pair
+from prgec.data.first_tokens import up_to_first
 from prgec.data.task import Example
 from prgec.errors import DataError
 
@@ -37,6 +39,8 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
     if not options.data:
         return options
     encoded = [each for path in options.data for each in _encoded(load_dataset(path, options.task), tokenizer)]
+    if options.method == SIDE:
+        encoded = [up_to_first(each) for each in encoded]
     rows = [each for each in encoded if not each.is_text]
     num_targets = [len(each.row.targets) for each in rows]
     most = max(num_targets, default=0)

@@ -11,7 +11,7 @@ from typing import Any
 from prgec.backends import BACKENDS, all_settings, check_settings
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
-from prgec.contract.names import METHODS, OPTIMIZERS, STATE_MODES
+from prgec.contract.names import METHODS, OPTIMIZERS, SIDE, STATE_MODES
 from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 from prgec.errors import UsageError
@@ -24,6 +24,25 @@ PREFIX_CHOICES = ("auto", "none", "shared", "method")
 EMBEDDING_BITS = (0, 8, 4)
 RNG_CHOICES = ("auto", "kernel", "decomposed")
 DEFAULT_OUTPUT = Path("model.pte")
+# What a program that trains nothing cannot be told.
+_ONLY_TRAINING = frozenset(
+    {
+        "optimizer",
+        "clip_norm",
+        "weight_decay",
+        "q",
+        "state",
+        "rng",
+        "generate",
+        "targets",
+        "layers",
+        "prefix",
+        "rank",
+        "alpha",
+        "a_seed",
+        "lora_a",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -43,8 +62,8 @@ class CompileOptions:
     method: str = option(
         "step",
         "prge",
-        "How the program trains: by measured losses (prge), by its own gradient (exact), or by the gradient of its "
-        "last block, handed down the residual stream (shortcut).",
+        "How the program trains: by measured losses (prge), by its own gradient (exact), by the gradient of its last "
+        "block, handed down the residual stream (shortcut), or not at all, with a side network beside it (side).",
         choices=METHODS,
     )
     optimizer: str = option(
@@ -157,6 +176,9 @@ class CompileOptions:
         for name in ("seq_len", "num_labels"):
             if values.get(name) is None:
                 values[name] = 0 if values.get("data") else getattr(cls, name)
+                # Candidates are told apart by the token they begin with.
+                if name == "num_labels" and values.get("method") == SIDE:
+                    values[name] = 1
         return cls(**values, settings=settings)
 
     @property
@@ -189,6 +211,9 @@ class CompileOptions:
 
     def _check_method(self) -> None:
         """Refuse options of one method with another."""
+        if self.method == SIDE:
+            self._check_side()
+            return
         numbers = {"--clip-norm": self.clip_norm, "--weight-decay": self.weight_decay, "--polyak": self.polyak}
         for flag, number in numbers.items():
             if not (math.isfinite(number) and number >= 0):
@@ -210,6 +235,19 @@ class CompileOptions:
                 "--prefix shared is for --method prge: other methods have one row an example",
                 hint="--prefix method keeps results of the first blocks",
             )
+
+    def _check_side(self) -> None:
+        """Refuse what only programs that train have."""
+        if self.num_labels != 1:
+            raise UsageError(
+                f"--label-tokens is {self.num_labels}; --method side needs the first token of an answer: leave it out"
+            )
+        for item in table_of(CompileOptions):
+            if item.name in _ONLY_TRAINING and getattr(self, item.name) != item.default:
+                raise UsageError(
+                    f"{item.flags[0]} is for programs that train; one of --method side stays as it is",
+                    hint="prgec side fit has options for the network beside it",
+                )
 
 
 def compile_table() -> tuple[Item, ...]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from prgec.backends.base import Backend
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
+from prgec.contract.names import SIDE
 from prgec.errors import UsageError
 from prgec.passes import pass_table
 from prgec.passes.branch_to_bmm import BranchToBmm
 from prgec.passes.decompose_noise import DecomposeNoise
 from prgec.passes.differentiate import Differentiate
 from prgec.passes.dualize import Dualize
+from prgec.passes.emit_activations import EmitActivations
 from prgec.passes.fuse_update import FuseUpdate
 from prgec.passes.hoist_updates import HoistUpdates
 from prgec.passes.infra import Pass
@@ -24,6 +26,7 @@ from prgec.passes.share_prefix import SharePrefix
 # What only programs of one kind of method have.
 _BY_LOSSES: set[type[Pass]] = {Dualize, InsertSelfUpdate, HoistUpdates, FuseUpdate, DecomposeNoise}
 _BY_GRADIENTS: set[type[Pass]] = {BranchToBmm, Differentiate, InsertOptimizer}
+_BY_TRAINING: set[type[Pass]] = {InjectLoraFa, SharePrefix, *_BY_LOSSES, *_BY_GRADIENTS}
 
 
 def default_pipeline(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
@@ -93,6 +96,9 @@ def _unused(options: CompileOptions, backend: Backend) -> set[type[Pass]]:
         NarrowWeights: _dtype(options, backend) != "f32",
     }
     unused = {kind for kind, is_on in is_used.items() if not is_on}
+    if options.method == SIDE:
+        return unused | _BY_TRAINING
+    unused.add(EmitActivations)
     if options.method == "prge":
         return unused | _BY_GRADIENTS
     # One row an example: there is nothing to share, only something to keep.
@@ -101,7 +107,7 @@ def _unused(options: CompileOptions, backend: Backend) -> set[type[Pass]]:
 
 def _needed(options: CompileOptions) -> frozenset[str]:
     """Legality passes that a method needs on every backend."""
-    return frozenset() if options.method == "prge" else Differentiate.needs
+    return frozenset() if options.method in ("prge", SIDE) else Differentiate.needs
 
 
 def _dtype(options: CompileOptions, backend: Backend) -> str:

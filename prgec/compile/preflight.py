@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from prgec.compile.options import CompileOptions
+from prgec.contract.names import SIDE
 from prgec.errors import BackendError, CheckpointError, PrgecError, UsageError
 from prgec.frontend.checkpoint import Checkpoint
 from prgec.machine.memory import available_memory_bytes, resident_memory_bytes
@@ -84,7 +85,7 @@ def check_device_memory(checkpoint: Checkpoint, options: CompileOptions) -> Memo
 def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
     """Return what a plan calls a compilation; None where a plan has no word for it."""
     is_usual = options.targets == ("all-linear",) and options.lora_a is None and options.passes is None
-    if not is_usual or options.backend != CALIBRATED or len(options.layers) != 1:
+    if not is_usual or options.method == SIDE or options.backend != CALIBRATED or len(options.layers) != 1:
         return None
     is_prge = options.method == "prge"
     prefix = "shared" if is_prge and options.prefix == "auto" and options.layers != ("all",) else options.prefix
@@ -118,7 +119,11 @@ def _shape_of(checkpoint: Checkpoint) -> ModelShape | None:
 
 
 def _why_not(shape: ModelShape | None) -> str:
-    return "the architecture is not modelled" if shape is None else "a plan knows --targets all-linear and last:K only"
+    return (
+        "the architecture is not modelled"
+        if shape is None
+        else "a plan knows --targets all-linear and last:K only, and methods that train"
+    )
 
 
 def _refuse(error: PrgecError, options: CompileOptions) -> None:

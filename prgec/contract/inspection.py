@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from prgec.contract.manifest import Manifest
-from prgec.contract.names import CONTRACT_VERSIONS, DELEGATION_METHOD, FORWARD_METHOD, MANIFEST_METHOD, VERSION_METHOD
+from prgec.contract.names import (
+    CONTRACT_VERSIONS,
+    DELEGATION_METHOD,
+    EMIT_METHOD,
+    FORWARD_METHOD,
+    MANIFEST_METHOD,
+    VERSION_METHOD,
+)
 from prgec.contract.pte import PteFile, read_pte
 from prgec.errors import ProgramError
 
@@ -63,7 +70,8 @@ def inspect_program(path: Path) -> Inspection:
     pte = read_pte(path)
     version = pte.constants.get(VERSION_METHOD)
     manifest = pte.constants.get(MANIFEST_METHOD)
-    if not isinstance(version, int) or not isinstance(manifest, str) or FORWARD_METHOD not in pte.methods:
+    main = next((name for name in (FORWARD_METHOD, EMIT_METHOD) if name in pte.methods), None)
+    if not isinstance(version, int) or not isinstance(manifest, str) or main is None:
         raise ProgramError("the program has no prgec manifest", where=path, hint=_NOT_OURS)
     if version not in CONTRACT_VERSIONS:
         raise ProgramError(
@@ -73,7 +81,7 @@ def inspect_program(path: Path) -> Inspection:
         )
     report = _delegation(pte.constants.get(DELEGATION_METHOD), path)
     delegates = tuple(report["delegates"])
-    found = len(pte.methods[FORWARD_METHOD].delegates)
+    found = len(pte.methods[main].delegates)
     if len(delegates) != found:
         what = f"the program reports {len(delegates)} delegates and has {found}"
         raise ProgramError(what, where=path, hint="compile it again")

@@ -10,7 +10,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from prgec.contract.names import METHODS, OPTIMIZERS, PREFIX_MODES, STATE_ACCESS, STATE_MODES, STATE_SUFFIX
+from prgec.contract.names import METHODS, OPTIMIZERS, PREFIX_MODES, SIDE, STATE_ACCESS, STATE_MODES, STATE_SUFFIX
 from prgec.errors import ProgramError
 
 # Bounds no program comes near; a manifest beyond them is damaged or made to exhaust memory.
@@ -61,7 +61,7 @@ class Manifest:
         quantize_embedding: Bits of the embedding table, 0 for f32.
         prefix: How the blocks before the first trained one run: `none` (with all N rows), `shared` (with B rows,
             repeated for every replica) or `method` (the same, as a method of its own whose results can be kept).
-        hidden_size: D of the prefix's result; 0 without a prefix method.
+        hidden_size: D of the prefix's result, or of what `emit` returns; 0 without either.
         state_access: How a host reads the state: as `buffers` that it may also write, or as further `outputs` of
             `forward`, one master a site, of a program that keeps its state to itself and has no `apply`.
         data_sha256: Fingerprint of the file of weights beside the program (`prgec.contract.ptd`); empty for none.
@@ -79,8 +79,10 @@ class Manifest:
         config: Text of the TOML file with which `prgec compile -c` makes the program again; empty in programs made
             before there was this field.
         method: How it trains: `prge` by measured losses (contract 1), `exact` or `shortcut` by gradients it computes
-            itself (contract 2). With gradients q is 1, and a call takes B rows.
-        optimizer: What it does with gradients; empty for `prge`.
+            itself (contract 2); `side` not at all, a network beside it does (contract 3). But for `prge`, q is 1 and a
+            call takes B rows.
+        optimizer: What it does with gradients; empty where it computes none.
+        num_blocks: L, blocks whose outputs `emit` returns; 0 but for `side`.
         planned_bytes: Memory that training takes in the C++ driver and no file backs, as planned when it was
             compiled; 0 where nobody planned it.
         has_checksums: Whether a table of checksums stands behind the program (`prgec.contract.checksums`); not so in
@@ -120,15 +122,23 @@ class Manifest:
     optimizer: str = ""
     planned_bytes: int = 0
     has_checksums: bool = False
+    num_blocks: int = 0
 
     @property
     def has_gradients(self) -> bool:
         """Whether it computes gradients and updates itself in the same call."""
-        return self.method != "prge"
+        return self.method not in ("prge", SIDE)
+
+    @property
+    def emits(self) -> bool:
+        """Whether it trains nothing and emits what a side network learns from."""
+        return self.method == SIDE
 
     @property
     def step_text(self) -> str:
-        """How a step is made, for people: `q=4 B=4`, or `exact by norm B=16`."""
+        """How a step is made, for people: `q=4 B=4`, `exact by norm B=16`, or `side B=4`."""
+        if self.emits:
+            return f"{self.method} B={self.batch_size}"
         how = f"{self.method} by {self.optimizer}" if self.has_gradients else f"q={self.q}"
         return f"{how} B={self.batch_size}"
 
@@ -139,8 +149,8 @@ class Manifest:
 
     @property
     def num_rows(self) -> int:
-        """The rows of one forward call: N = 2qB, or B where gradients are computed."""
-        return self.batch_size if self.has_gradients else 2 * self.q * self.batch_size
+        """The rows of one forward call: N = 2qB where losses are measured, else B."""
+        return 2 * self.q * self.batch_size if self.method == "prge" else self.batch_size
 
     def to_json(self) -> str:
         """Serialise with sorted keys, so that equal manifests are equal bytes."""
@@ -208,8 +218,10 @@ class Manifest:
             "vocab_size": _MAX_WIDTH,
             "rank": _MAX_SIZE,
         }
-        if self.prefix == "method":
+        if self.prefix == "method" or self.emits:
             sizes["hidden_size"] = _MAX_SIZE
+        if self.emits:
+            sizes["num_blocks"] = _MAX_QUERIES
         for name, limit in sizes.items():
             if not 1 <= getattr(self, name) <= limit:
                 raise ProgramError(

@@ -6,10 +6,12 @@ This is the public format. Nothing here imports torch or executorch, so that eve
 
 from __future__ import annotations
 
-# Version of programs that train by measured losses, and of those that compute their own gradients.
+# Version of programs that train by measured losses, of those that compute their own gradients, and of those that a
+# side network learns beside.
 CONTRACT_VERSION = 1
 GRADIENT_CONTRACT_VERSION = 2
-CONTRACT_VERSIONS = (CONTRACT_VERSION, GRADIENT_CONTRACT_VERSION)
+SIDE_CONTRACT_VERSION = 3
+CONTRACT_VERSIONS = (CONTRACT_VERSION, GRADIENT_CONTRACT_VERSION, SIDE_CONTRACT_VERSION)
 
 FORWARD_METHOD = "forward"
 APPLY_METHOD = "apply"
@@ -17,6 +19,11 @@ PREFIX_METHOD = "prefix"
 NEXT_TOKENS_METHOD = "next_tokens"
 # Programs that compute their own gradients have it; others evaluate with `forward`.
 EVALUATE_METHOD = "evaluate"
+# The one method of programs that a side network learns beside.
+EMIT_METHOD = "emit"
+# The one method of a side network, and what such a program says of itself instead of a manifest.
+SIDE_METHOD = "side"
+SIDE_NETWORK_METHOD = "prgec_side_network"
 VERSION_METHOD = "prgec_contract_version"
 MANIFEST_METHOD = "prgec_manifest"
 TOKENIZER_METHOD = "prgec_tokenizer"
@@ -36,6 +43,7 @@ PREFIX_INPUTS = ("tokens",)
 # `forward` of a program that computes its own gradients: the update is part of the call that measures it.
 GRADIENT_INPUTS = (*ROW_INPUTS, "lr")
 EVALUATE_INPUTS = ROW_INPUTS
+EMIT_INPUTS = ("tokens", "label_pos")
 APPLY_INPUTS = ("g", "lr", "seed", "step")
 
 IGNORE_TARGET = -100
@@ -49,8 +57,11 @@ OPTIMIZER_STATE = "prge_optimizer"
 STATE_SUFFIX_MEAN = "_mean"
 STATE_SUFFIX_SQUARE = "_square"
 
-# How a program trains: by measured losses (prge), or by gradients it computes itself.
-METHODS = ("prge", "exact", "shortcut")
+# How a program trains: by measured losses (prge), by gradients it computes itself, or not at all: a network beside it
+# does, elsewhere (side).
+SIDE = "side"
+TRAINING_METHODS = ("prge", "exact", "shortcut")
+METHODS = (*TRAINING_METHODS, SIDE)
 OPTIMIZERS = ("norm", "momentum", "adamw")
 STATE_MODES = ("seeded", "dual")
 PREFIX_MODES = ("none", "shared", "method")

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from prgec.contract.names import METHODS
+from prgec.contract.names import TRAINING_METHODS
 from tests.checks.fault_cases import Bench, Tally, run_cases
 from tests.checks.fault_drivers import CppDriver, PythonDriver
 from tests.tiny_inputs import make_inputs
@@ -65,7 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, help="kills, half of them for each driver [200]")
     parser.add_argument("--others", type=int, default=10, help="times to do each of the other things [10]")
-    parser.add_argument("--method", choices=METHODS, default="prge", help="how the program trains [prge]")
+    parser.add_argument("--method", choices=TRAINING_METHODS, default="prge", help="how the program trains [prge]")
     parser.add_argument("--driver", type=Path, help="a built prge_train [build one]")
     parser.add_argument("--seed", type=int, default=0, help="of the random times [0]")
     options = parser.parse_args()

@@ -35,6 +35,7 @@ LIGHT_COMMANDS = (
     "cache",
     "doctor",
     "study",
+    "side",
 )
 
 
@@ -49,7 +50,10 @@ def _python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in LIGHT_COMMANDS)])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], *([name, "--help"] for name in LIGHT_COMMANDS), ["side", "audit", "--help"]],
+)
 def test_help_does_not_import_torch(arguments: list[str]) -> None:
     script = (
         "import sys; from prgec.cli.main import main; code = main(sys.argv[1:]);"
@@ -222,11 +226,36 @@ def test_flags_are_frozen() -> None:
         "replay": "--adapter --json --no-verify --output --program --step -o",
         "export": "--base --format --json --output --program -o",
         "report": "--json --output -o",
-        "eval": "--adapter --data --json --no-verify --task",
-        "predict": "--adapter --candidate --data --generate --json --no-verify --task --text",
+        "eval": "--adapter --data --json --key --no-verify --side --task",
+        "predict": "--adapter --candidate --data --generate --json --key --no-verify --side --task --text",
+        "side": "",
         "demo": "--backend --estimator --json --lr --method --out --seed --steps",
         "bench": "--against-plan --backend --batch-size --json --layers --out --q --quantize --quantize-embedding "
         "--repeats --seq-len --variants",
+    }
+
+
+def test_flags_of_side_are_frozen() -> None:
+    group = cli_main.cli.get_command(click.Context(cli_main.cli), "side")
+    assert isinstance(group, click.Group)
+    context = click.Context(group)
+    found = {}
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None and command.help
+        options = [flag for p in command.params if isinstance(p, click.Option) for flag in p.opts]
+        found[name] = " ".join(sorted(options))
+    assert found == {
+        "emit": "--data --dtype --json --key --label-dp --output --shard-rows --task --y-pre -o",
+        "fit": "--batch-size --early-stop --epochs --held-out --json --lr --no-norm --output --rank --resume --seed "
+        "--weight-decay -o",
+        "build": "--backend --batch-size --json --output -o",
+        "audit": "--data --json --key --known --program --task",
+        "serve": "--host --port --store --tls-cert --tls-key",
+        "token": "--quota-mb --store",
+        "push": "--ca --early-stop --epochs --json --lr --no-train --rank --seed --server --token-file",
+        "pull": "--ca --output --server --token-file --wait -o",
+        "forget": "--ca --server --token-file",
     }
 
 

@@ -29,7 +29,7 @@ from tests.passes.parity import assert_parity
 
 KINDS = ("hit", "miss")
 # What they insert is there once; they say so.
-RUN_ONCE = {"inject-lora-fa", "differentiate", "insert-optimizer", "insert-self-update"}
+RUN_ONCE = {"emit-activations", "inject-lora-fa", "differentiate", "insert-optimizer", "insert-self-update"}
 SECTIONS = ("Before", "After", "Requires:", "Ensures:", "Numerics:", "Why:")
 
 
@@ -145,6 +145,7 @@ def test_the_whole_table_is_a_pipeline_text() -> None:
 def test_only_the_training_step_and_quantisation_change_the_function() -> None:
     changing = [name for name, cls in pass_table().items() if cls.tier == CHANGES]
     assert changing == [
+        "emit-activations",
         "insert-self-update",
         "differentiate",
         "insert-optimizer",

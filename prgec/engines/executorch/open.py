@@ -15,6 +15,7 @@ from prgec.engines.executorch.program import Program
 from prgec.engines.executorch.pte_file import check_pte_file
 from prgec.engines.executorch.runtime import (
     check_signature,
+    check_trains,
     given_a,
     load_method_of,
     load_raw,
@@ -43,6 +44,7 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
     raw, manifest, tokenizer = open_constants(path)
     if verify and manifest.has_checksums and checksums is None:
         raise ProgramError("the program has lost its checksums", where=path, hint="copy or compile it again")
+    check_trains(manifest, path)
     if manifest.data_sha256:
         data = find_data(path, manifest.data_sha256)
         if checksums is not None:

@@ -146,6 +146,20 @@ def load_method_of(raw: Any, name: str, path: Path, backend: str) -> Any:
     ) from failure
 
 
+def check_trains(manifest: Manifest, path: Path) -> None:
+    """Check that a program has losses to train and to choose by.
+
+    Raises:
+        ProgramError: If it emits activations instead.
+    """
+    if manifest.emits:
+        raise ProgramError(
+            "the program has no losses: it emits what a side network learns from",
+            where=path,
+            hint="prgec side emit runs it; eval and predict take the network with --side",
+        )
+
+
 def check_signature(method: Any, names: Sequence[str], path: Path) -> None:
     """Check the number of inputs of a method.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from prgec.compile.compiler import Graphs, build_graphs
 from prgec.compile.options import CompileOptions
 from prgec.contract.manifest import Manifest
-from prgec.engines.executorch.runtime import read_constants
+from prgec.engines.executorch.runtime import check_trains, read_constants
 from prgec.engines.torch.program import TorchProgram
 from prgec.errors import ProgramError, UsageError
 
@@ -26,6 +26,7 @@ def rebuild(path: Path, base: str | None = None, *, device: str = "cpu", compile
         CheckpointError: If the checkpoint cannot be found or read.
     """
     expected, _ = read_constants(path)
+    check_trains(expected, path)
     if expected.state_access != "buffers" or expected.a_sha256:
         what = "keeps its state to itself" if expected.state_access != "buffers" else "has A matrices of its own"
         raise UsageError(

@@ -1,0 +1,107 @@
+"""Return what every block says at the label positions, and the logits there, behind the loss.
+
+Before:
+    %1: f32[N, T, D] = the output of block 0; %2, ... those of the blocks above it
+    %z: f32[N, K, V] = the logits at the label positions
+    %loss: f32[N] = their mean negative log-likelihood by row
+    return %loss
+After:
+    %i: i64[N, K, D] = aten.expand(aten.unsqueeze(label_pos, -1), [-1, -1, D])
+    %a1: f32[N, K, D] = aten.gather(%1, 1, %i); %a2, ... of the blocks above it
+    %acts: f32[N, L, K, D] = aten.view(aten.cat([%a1, %a2, ...], 1), [N, L, K, D])
+    return %loss, %acts, %z
+
+A block's output is the last [N, T, D] value whose module path ends in the block's number.
+
+Requires: canonicalize. Ensures: nothing.
+Numerics: CHANGES (more outputs; the loss keeps its bits).
+Why: a side network learns beside the model from what its blocks say at the label tokens alone (Yang et al., "PAE
+MobiLLM: Privacy-Aware and Efficient LLM Fine-Tuning on the Mobile Device via Additive Side-Tuning"), so a device that
+runs nothing but a forward can have a model trained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+
+from prgec.passes.differentiate import outputs_of
+from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier
+from prgec.passes.program import TOKENS, GraphProgram
+from prgec.passes.rewrite import Rewriter
+from prgec.passes.shapes import dtype_of, is_same_shape, is_tensor, shape_of
+
+aten = torch.ops.aten
+
+LABEL_POSITIONS = "label_pos"
+
+
+@dataclass(frozen=True)
+class EmitActivations(Pass):
+    """Append the blocks' outputs and the logits, both at the label positions, to what the graph returns."""
+
+    name: ClassVar[str] = "emit-activations"
+    tier: ClassVar[Tier] = CHANGES
+    after: ClassVar[frozenset[str]] = frozenset({"canonicalize", "select-label-tokens"})
+
+    def requires(self, program: GraphProgram) -> list[str]:
+        """There is one log-softmax, of the logits, and nothing but the loss is returned."""
+        reasons = []
+        if len(list(program.calls(aten.log_softmax.int))) != 1:
+            reasons.append("the graph does not end in one log_softmax of its logits")
+        if len(outputs_of(program)) != 1:
+            reasons.append("the graph returns activations or gradients already")
+        return reasons
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Append both."""
+        found = match(program)
+        if isinstance(found, Refusal):
+            return PassResult(program, False, refusals=(found,))
+        rewriter = Rewriter(program, self.name)
+        (log_softmax,) = program.calls(aten.log_softmax.int)
+        with rewriter.before(program.graph.output_node()):
+            acts = _stacked(program, rewriter, found)
+        rewriter.return_values([*outputs_of(program), acts, log_softmax.args[0]])
+        return PassResult(program, True, len(found))
+
+
+def match(program: GraphProgram) -> list[Node] | Refusal:
+    """Return the outputs of the blocks, first block first."""
+    tokens = program.placeholder(TOKENS)
+    assert tokens is not None
+    last: dict[tuple[str, int], Node] = {}
+    for node in program.graph.nodes:
+        container, _, number = _module_path(node).rpartition(".")
+        if number.isdigit() and is_tensor(node) and dtype_of(node) == torch.float32 and len(shape_of(node)) == 3:
+            if is_same_shape(shape_of(node)[:-1], shape_of(tokens)):
+                last[container, int(number)] = node
+    if not last:
+        return Refusal("blocks", "no module path ends in the number of a block")
+    # Blocks may hold numbered modules of their own, further down.
+    blocks = min((container for container, _ in last), key=lambda path: path.count("."))
+    numbers = sorted(number for container, number in last if container == blocks)
+    found = [last[blocks, number] for number in numbers]
+    if numbers != list(range(len(numbers))) or len({shape_of(node)[-1] for node in found}) > 1:
+        return Refusal(blocks, f"its blocks {numbers} are not 0 to {len(numbers) - 1}, or differ in width")
+    return found
+
+
+def _stacked(program: GraphProgram, rewriter: Rewriter, blocks: list[Node]) -> Node:
+    label_pos = program.placeholder(LABEL_POSITIONS)
+    assert label_pos is not None
+    num_rows, num_labels = shape_of(label_pos)
+    width = shape_of(blocks[0])[-1]
+    index = rewriter.call(aten.expand.default, rewriter.call(aten.unsqueeze.default, label_pos, -1), [-1, -1, width])
+    parts = [rewriter.call(aten.gather.default, block, 1, index) for block in blocks]
+    joined = rewriter.call(aten.cat.default, parts, 1) if len(parts) > 1 else parts[0]
+    return rewriter.call(aten.view.default, joined, [num_rows, len(parts), num_labels, width])
+
+
+def _module_path(node: Node) -> str:
+    """Path of the innermost module a call was traced in; empty for what no module made."""
+    stack = node.meta.get("nn_module_stack") if node.op == "call_function" else None
+    return str(list(stack.values())[-1][0]) if stack else ""

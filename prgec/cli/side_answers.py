@@ -1,0 +1,110 @@
+"""What `prgec eval` and `prgec predict` do with a backbone and the network beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.progress import RunDisplay
+from prgec.cli.render import print_json, print_lines
+from prgec.data.task import Item
+from prgec.errors import UsageError
+
+_SHOWN_PROMPT = 60
+
+
+def emits(program: Path) -> bool:
+    """Whether a program is of --method side; told without loading a method.
+
+    Raises:
+        ProgramError: If it is no program.
+    """
+    from prgec.engines.executorch.runtime import read_constants
+
+    manifest, _ = read_constants(program)
+    return manifest.emits
+
+
+def evaluate_side(
+    program: Path, data: Path, task: str, adapter: Path | None, side: Path | None, key: Path | None, as_json: bool
+) -> int:
+    """Measure a backbone on labelled rows, with its network or without."""
+    from prgec.data.dataset import load_dataset
+    from prgec.data.first_tokens import encode_dataset
+    from prgec.side.answers import evaluate, open_assisted
+
+    _refuse_adapter(adapter)
+    dataset = load_dataset(data, task)
+    assisted = open_assisted(program, side, key)
+    encoded = encode_dataset(dataset, assisted.program.tokenizer, assisted.program.manifest)
+    with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
+        display.on_data(dataset)
+        result = evaluate(assisted, encoded, display.on_eval_batch, should_stop)
+    if result is None:
+        raise KeyboardInterrupt
+    if as_json:
+        print_json(
+            {
+                "loss": result.loss,
+                "accuracy": result.accuracy,
+                "seconds": round(result.seconds, 3),
+                "num_examples": result.num_examples,
+                "task": dataset.task.name,
+                "side_sha256": assisted.side.description.sha256 if assisted.side else None,
+            }
+        )
+    else:
+        print_lines(
+            f"accuracy  {result.accuracy:.1%}",
+            f"loss      {result.loss:.4f} (mean squared error)",
+            f"examples  {result.num_examples} ({dataset.task.name}), {result.seconds:.1f} s",
+        )
+    return 0
+
+
+def predict_side(
+    program: Path,
+    items: Sequence[Item],
+    candidates: Sequence[str],
+    task: str,
+    adapter: Path | None,
+    side: Path | None,
+    key: Path | None,
+    as_json: bool,
+) -> int:
+    """Choose an answer for each row by the scores of both."""
+    from prgec.data.first_tokens import encode_first_tokens
+    from prgec.side.answers import open_assisted
+
+    _refuse_adapter(adapter)
+    assisted = open_assisted(program, side, key)
+    backbone = assisted.program
+    encoded = encode_first_tokens(items, candidates, backbone.tokenizer, backbone.manifest)
+    with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
+        found = assisted.scores(encoded, display.on_eval_batch, should_stop)
+    if found is None:
+        raise KeyboardInterrupt
+    rows = []
+    for prompt, scores in zip(encoded.prompts, found[1].tolist(), strict=True):
+        by_choice = dict(zip(encoded.choices, scores, strict=True))
+        rows.append({"prompt": prompt, "completion": max(by_choice, key=by_choice.__getitem__), "scores": by_choice})
+    if as_json:
+        print_json({"task": task, "candidates": list(encoded.choices), "predictions": rows})
+    else:
+        print_lines(*map(_line, rows))
+    return 0
+
+
+def _line(row: dict[str, object]) -> str:
+    prompt = " ".join(str(row["prompt"]).split())
+    shown = prompt if len(prompt) <= _SHOWN_PROMPT else "..." + prompt[-_SHOWN_PROMPT:]
+    by_choice = row["scores"]
+    assert isinstance(by_choice, dict)
+    scores = "  ".join(f"{text.strip()} {score:.3f}" for text, score in by_choice.items())
+    return f"{str(row['completion']).strip()}\t{shown}\t({scores})"
+
+
+def _refuse_adapter(adapter: Path | None) -> None:
+    if adapter is not None:
+        raise UsageError("--adapter is for programs that train; one of --method side takes --side")

@@ -1,0 +1,126 @@
+"""Rows that end where an answer begins, and the token each candidate begins with: what a choice is made by there.
+
+Letters: E examples, C candidates, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from prgec.contract.arrays import IntArray
+from prgec.contract.manifest import Manifest
+from prgec.data.dataset import Dataset
+from prgec.data.encode import Encoded, Encoder, Row, encode_pair, fit
+from prgec.data.task import Example, Item
+from prgec.errors import DataError
+
+
+@dataclass(frozen=True)
+class FirstTokens:
+    """Prompts as rows, and what they are answered with.
+
+    Attributes:
+        rows: One for each example; its only label position is its last token.
+        prompts: Texts of the examples.
+        choices: Texts of the C candidates, in the order of the tokens they begin with.
+        first_tokens: i64[C], those tokens, rising: their order depends on nothing but what they are.
+        answers: Index of the right candidate of each example; -1 where it is not known.
+    """
+
+    rows: tuple[Row, ...]
+    prompts: tuple[str, ...]
+    choices: tuple[str, ...]
+    first_tokens: IntArray
+    answers: tuple[int, ...]
+
+
+def encode_dataset(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) -> FirstTokens:
+    """Encode a data set whose answers are the same for every row.
+
+    Raises:
+        DataError: If the answers are free text or a row's own, or a row cannot be encoded for this program.
+    """
+    candidates = dataset.candidates()
+    if not candidates:
+        raise DataError(
+            f"task {dataset.task.name} has no answers that are the same for every row",
+            where=dataset.path,
+            hint="a side network chooses between 2 or more fixed answers",
+        )
+    return encode_first_tokens(dataset.examples, candidates, tokenizer, manifest)
+
+
+def encode_first_tokens(
+    items: Sequence[Item], candidates: Sequence[str], tokenizer: Encoder, manifest: Manifest
+) -> FirstTokens:
+    """Encode prompts up to where their answers begin.
+
+    Raises:
+        DataError: If there are fewer than two candidates, two begin with the same token, or a prompt ends in another
+            place for each.
+    """
+    if len(set(candidates)) < 2:
+        raise DataError("a side network chooses between 2 or more answers", hint="name them with --candidate TEXT")
+    examples = [item for item in items if isinstance(item, Example)]
+    if len(examples) < len(items):
+        raise DataError("conversations and plain text have no answers to choose from")
+    if not examples:
+        raise DataError("there are no rows")
+    # What the token behind a prompt is may depend on how the prompt ends; a set that differs by row has no columns.
+    columns = first_tokens_of(examples[0], candidates, tokenizer)
+    rows = [_encoded(example, columns, tokenizer) for example in examples]
+    fitted = fit(rows, manifest)
+    order = sorted(columns, key=lambda text: columns[text])
+    answers = tuple(-1 if each.completion is None else _index(order, each) for each in examples)
+    tokens = np.array([columns[text] for text in order], dtype=np.int64)
+    return FirstTokens(tuple(fitted), tuple(each.prompt for each in examples), tuple(order), tokens, answers)
+
+
+def first_tokens_of(example: Example, candidates: Sequence[str], tokenizer: Encoder) -> dict[str, int]:
+    """Return the token each candidate begins with behind an example's prompt.
+
+    Raises:
+        DataError: If two begin with the same token.
+    """
+    found: dict[str, int] = {}
+    for text in dict.fromkeys(candidates):
+        token = encode_pair(example, text, tokenizer).row.targets[0]
+        same = next((other for other, known in found.items() if known == token), None)
+        if same is not None:
+            raise DataError(
+                f"the answers {same!r} and {text!r} begin with the same token; a side network cannot tell them apart",
+                where=example.where,
+                hint="spell them so that their first tokens differ",
+            )
+        found[text] = token
+    return found
+
+
+def up_to_first(encoded: Encoded) -> Encoded:
+    """Return a row without what comes behind its first label position."""
+    row = encoded.row
+    end = row.label_pos[0]
+    return replace(encoded, row=Row(row.tokens[: end + 1], row.label_pos[:1], row.targets[:1], row.truncated))
+
+
+def _encoded(example: Example, columns: dict[str, int], tokenizer: Encoder) -> Encoded:
+    rows = {text: up_to_first(encode_pair(example, text, tokenizer)) for text in columns}
+    first, *others = rows.values()
+    if any(each.row.tokens != first.row.tokens for each in others) or any(
+        rows[text].row.targets[0] != token for text, token in columns.items()
+    ):
+        raise DataError(
+            "the border between prompt and answer lies elsewhere for each answer, or moves from row to row",
+            where=example.where,
+            hint="begin every answer with a space, or end the prompt with a line break",
+        )
+    return first
+
+
+def _index(order: Sequence[str], example: Example) -> int:
+    if example.completion in order:
+        return order.index(str(example.completion))
+    raise DataError(f"the answer {example.completion!r} is none of the candidates", where=example.where)

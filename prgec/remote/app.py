@@ -1,0 +1,186 @@
+"""The server over HTTP: what it answers, and what it refuses before it reads it.
+
+    POST   /v1/jobs                      {"id": 32 hexadecimal digits}: make a job, or find it
+    GET    /v1/jobs/{job}                what it is at
+    PUT    /v1/jobs/{job}/shards/{n}     a shard, with Content-Length and Content-Digest
+    POST   /v1/jobs/{job}/train          options of prgec side fit: learn from it
+    GET    /v1/jobs/{job}/side           the network
+    DELETE /v1/jobs/{job}                forget all of it
+
+Every request names its device by a bearer token; a device finds its own jobs only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from prgec.formats.shards import MAX_SHARD_BYTES
+from prgec.remote.jobs import NETWORK_NAME
+from prgec.remote.tokens import Device, find_device, read_devices
+from prgec.remote.wire import DONE, RemoteError, digest_header, digest_of
+from prgec.remote.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+_MAX_JSON_BYTES = 4096
+# A device that sends nothing for so long has gone.
+_PATIENCE_S = 30.0
+# Shards in memory at a time; the others wait in their sockets.
+_SHARDS_AT_ONCE = 2
+
+
+class SideServer:
+    """What the routes share.
+
+    Args:
+        store: Folder of everything the server keeps.
+        worker: Learns what is queued.
+    """
+
+    def __init__(self, store: Path, worker: Worker) -> None:
+        self._store = store
+        self._worker = worker
+        self._jobs = worker.jobs
+        self._shards = asyncio.Semaphore(_SHARDS_AT_ONCE)
+
+    def app(self) -> Starlette:
+        """Return the application."""
+        job = "/v1/jobs/{job}"
+        return Starlette(
+            routes=[
+                Route("/v1/jobs", self._guarded(self._create), methods=["POST"]),
+                Route(job, self._guarded(self._show), methods=["GET"]),
+                Route(job, self._guarded(self._delete), methods=["DELETE"]),
+                Route(job + "/shards/{number:int}", self._guarded(self._put), methods=["PUT"]),
+                Route(job + "/train", self._guarded(self._train), methods=["POST"]),
+                Route(job + "/side", self._guarded(self._network), methods=["GET"]),
+            ]
+        )
+
+    def _guarded(self, handle: Callable[[Device, Request], Awaitable[Response]]) -> Any:
+        async def guarded(request: Request) -> Response:
+            device = None
+            try:
+                device = await run_in_threadpool(self._device, request)
+                return await handle(device, request)
+            except RemoteError as error:
+                name = device.name if device else "unknown device"
+                logger.warning("%s: %s %s: %d %s", name, request.method, request.url.path, error.status, error.what)
+                # What is left of a body that was refused is not read.
+                return JSONResponse({"error": error.what}, error.status, {"Connection": "close"})
+            except (ClientDisconnect, TimeoutError):
+                return Response(status_code=408, headers={"Connection": "close"})
+
+        return guarded
+
+    def _device(self, request: Request) -> Device:
+        device = find_device(read_devices(self._store), request.headers.get("authorization", ""))
+        if device is None:
+            raise RemoteError(401, "the token is none of this server's")
+        return device
+
+    async def _create(self, device: Device, request: Request) -> Response:
+        said = await _read_json(request)
+        name = said.get("id")
+        if set(said) != {"id"} or not isinstance(name, str):
+            raise RemoteError(422, "a job is made with its id alone")
+        job = await run_in_threadpool(self._jobs.create, device, name)
+        return JSONResponse({"id": name, "state": job.state})
+
+    async def _show(self, device: Device, request: Request) -> Response:
+        return JSONResponse(await run_in_threadpool(self._status, device, request.path_params["job"]))
+
+    def _status(self, device: Device, name: str) -> dict[str, Any]:
+        job = self._jobs.read(device, name)
+        measured = self._jobs.folder(device, name) / f"{NETWORK_NAME}.jsonl"
+        lines = measured.read_text(encoding="utf-8").splitlines() if measured.exists() else []
+        return {
+            "id": name,
+            "state": job.state,
+            "options": job.options,
+            "error": job.error,
+            "shards": {str(number): digest for number, digest in self._jobs.shards(device, name).items()},
+            "epochs": [json.loads(line) for line in lines],
+        }
+
+    async def _put(self, device: Device, request: Request) -> Response:
+        name, number = request.path_params["job"], request.path_params["number"]
+        size = _length(request, MAX_SHARD_BYTES)
+        digest = digest_of(request.headers.get("content-digest", ""))
+        known = await run_in_threadpool(self._jobs.shards, device, name)
+        if known.get(number) != digest.hex():
+            await run_in_threadpool(self._jobs.check_room, device, name, number, size)
+        async with self._shards:
+            data = await _read_body(request, size)
+            is_new = await run_in_threadpool(self._jobs.put_shard, device, name, number, data, digest)
+        return JSONResponse({"shard": number, "new": is_new}, 201 if is_new else 200)
+
+    async def _train(self, device: Device, request: Request) -> Response:
+        options = await _read_json(request)
+        job = await run_in_threadpool(self._jobs.queue, device, request.path_params["job"], options)
+        self._worker.wake()
+        return JSONResponse({"state": job.state}, 202)
+
+    async def _network(self, device: Device, request: Request) -> Response:
+        data = await run_in_threadpool(self._packed_network, device, request.path_params["job"])
+        headers = {"Content-Digest": digest_header(data)}
+        return Response(data, media_type="application/octet-stream", headers=headers)
+
+    def _packed_network(self, device: Device, name: str) -> bytes:
+        job = self._jobs.read(device, name)
+        if job.state != DONE:
+            raise RemoteError(409, f"the job is {job.state}; there is a network when it is done")
+        return (self._jobs.folder(device, name) / NETWORK_NAME).read_bytes()
+
+    async def _delete(self, device: Device, request: Request) -> Response:
+        await run_in_threadpool(self._worker.forget, device, request.path_params["job"])
+        return Response(status_code=204)
+
+
+def _length(request: Request, most: int) -> int:
+    """Return the size a body says it has, before any of it is read.
+
+    Raises:
+        RemoteError: If it does not say, or has more than `most` bytes.
+    """
+    text = request.headers.get("content-length", "")
+    if not (text.isascii() and text.isdigit()) or "transfer-encoding" in request.headers:
+        raise RemoteError(411, "a Content-Length is needed")
+    if len(text) > 12 or int(text) > most:
+        raise RemoteError(413, f"the body is larger than {most} bytes")
+    return int(text)
+
+
+async def _read_body(request: Request, size: int) -> bytes:
+    parts = bytearray()
+    stream = request.stream().__aiter__()
+    while True:
+        try:
+            parts += await asyncio.wait_for(anext(stream), _PATIENCE_S)
+        except StopAsyncIteration:
+            break
+        if len(parts) > size:
+            raise RemoteError(400, "the body is longer than it says")
+    return bytes(parts)
+
+
+async def _read_json(request: Request) -> dict[str, Any]:
+    data = await _read_body(request, _length(request, _MAX_JSON_BYTES))
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RemoteError(400, "the body is not JSON") from error
+    if not isinstance(said, dict):
+        raise RemoteError(400, "the body is not a JSON object")
+    return said

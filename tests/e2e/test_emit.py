@@ -1,0 +1,116 @@
+"""`prgec compile --method side`: one delegate that emits what forward hooks see in the untouched model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from prgec.compile.compiler import build_graphs, compile_model
+from prgec.contract.inspection import inspect_program
+from prgec.contract.names import EMIT_METHOD, SIDE_CONTRACT_VERSION
+from prgec.engines.executorch.emitting_program import open_emitting
+from prgec.engines.executorch.open import open_pte
+from prgec.errors import PassError, ProgramError, UsageError
+from tests.architectures import ARCHITECTURES, LENGTHS, Architecture, random_rows
+from tests.hooks import hooked
+from tests.models import TinyLlama
+from tests.side_program import OPTIONS
+
+FAST = ("GPT-2", "OPT")
+
+
+def _ids(each: Architecture) -> str:
+    return each.name
+
+
+def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("each", ARCHITECTURES, ids=_ids)
+def test_rewritten_graph_emits_what_hooks_see(each: Architecture, tmp_path: Path) -> None:
+    model = each.build()
+    graphs = build_graphs(replace(OPTIONS, model=str(each.write(tmp_path / "checkpoint"))))
+    assert (graphs.manifest.num_blocks, graphs.manifest.hidden_size) == (model.config.num_hidden_layers, 32)
+    for length in LENGTHS:
+        tokens, label_pos, _ = random_rows(2, length)
+        acts, logits = graphs.methods[EMIT_METHOD].module(tokens, label_pos[:, :1])
+        expected_acts, expected_logits = hooked(model, tokens, label_pos[:, :1])
+        assert _difference(acts, expected_acts) < 1e-5
+        assert _difference(logits, expected_logits) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "each",
+    [pytest.param(each, marks=() if each.name in FAST else pytest.mark.slow) for each in ARCHITECTURES],
+    ids=_ids,
+)
+def test_lowered_program_is_one_delegate_and_emits_what_hooks_see(each: Architecture, tmp_path: Path) -> None:
+    model = each.build()
+    options = replace(OPTIONS, model=str(each.write(tmp_path / "checkpoint")), output=tmp_path / "m.pte")
+    done = compile_model(options)
+    assert len(done.delegation.delegates) == 1
+    program = open_emitting(done.path)
+    for length in LENGTHS:
+        tokens, label_pos, _ = random_rows(2, length)
+        acts, logits = program.emit(tokens.numpy(), label_pos[:, :1].numpy())
+        expected_acts, expected_logits = hooked(model, tokens, label_pos[:, :1])
+        assert _difference(torch.from_numpy(acts), expected_acts) < 1e-5
+        assert _difference(torch.from_numpy(logits), expected_logits) < 1e-5
+
+
+def test_many_blocks_are_joined_in_the_delegate(side_pte: Path) -> None:
+    inspection = inspect_program(side_pte)
+    (delegate,) = inspection.delegates
+    assert delegate["op_counts"]["aten.cat"] > 0
+    assert (inspection.contract_version, set(inspection.pte.methods)) == (SIDE_CONTRACT_VERSION, {EMIT_METHOD})
+    program, model = open_emitting(side_pte), TinyLlama(num_layers=7).build()
+    tokens, label_pos, _ = random_rows(2, 9)
+    acts, _ = program.emit(tokens.numpy(), label_pos[:, :1].numpy())
+    assert acts.shape == (2, 7, 1, 32)
+    assert _difference(torch.from_numpy(acts), hooked(model, tokens, label_pos[:, :1])[0]) < 1e-5
+
+
+def test_the_oracle_is_not_hidden_states() -> None:
+    """What transformers returns last has been through the final norm."""
+    model = TinyLlama(num_layers=2).build()
+    tokens, label_pos, _ = random_rows(2, 9)
+    with torch.no_grad():
+        last = model(input_ids=tokens, output_hidden_states=True).hidden_states[-1]
+    rows = torch.stack([row[at[:1]] for row, at in zip(last, label_pos, strict=True)])
+    assert _difference(rows, hooked(model, tokens, label_pos[:, :1])[0][:, -1]) > 1e-2
+
+
+def test_a_program_that_emits_does_not_train(side_pte: Path) -> None:
+    with pytest.raises(ProgramError, match="has no losses: it emits what a side network learns from"):
+        open_pte(side_pte)
+
+
+def test_a_program_that_trains_does_not_emit(tiny_pte: Path) -> None:
+    with pytest.raises(ProgramError, match="trains by --method prge and emits no activations"):
+        open_emitting(tiny_pte)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank": 8}, "--rank is for programs that train"),
+        ({"layers": ("last:1",)}, "--layers is for programs that train"),
+        ({"generate": True}, "--generate is for programs that train"),
+        ({"num_labels": 2}, "--label-tokens is 2; --method side needs the first token of an answer"),
+        ({"backend": "qnn"}, "--backend qnn cannot train with --method side"),
+    ],
+)
+def test_options_of_other_methods_are_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    options = replace(OPTIONS, output=tmp_path / "m.pte", **changes)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"^{message}"):
+        build_graphs(options)
+
+
+def test_a_pipeline_that_emits_nothing_is_told(side_checkpoint: Path, tmp_path: Path) -> None:
+    options = replace(OPTIONS, model=str(side_checkpoint), output=tmp_path / "m.pte", passes="canonicalize")
+    with pytest.raises(PassError, match="^emit-activations: found no blocks"):
+        build_graphs(options)
