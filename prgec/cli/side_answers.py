@@ -85,9 +85,9 @@ def predict_side(
         found = assisted.scores(encoded, display.on_eval_batch, should_stop)
     if found is None:
         raise KeyboardInterrupt
-    rows = []
+    rows: list[dict[str, object]] = []
     for prompt, scores in zip(encoded.prompts, found[1].tolist(), strict=True):
-        by_choice = dict(zip(encoded.choices, scores, strict=True))
+        by_choice: dict[str, float] = dict(zip(encoded.choices, scores, strict=True))
         rows.append({"prompt": prompt, "completion": max(by_choice, key=by_choice.__getitem__), "scores": by_choice})
     if as_json:
         print_json({"task": task, "candidates": list(encoded.choices), "predictions": rows})

@@ -24,6 +24,7 @@ from prgec.contract.names import (
 from prgec.errors import UsageError
 from prgec.formats.side_network import SideNetwork
 from prgec.side.description import SideDescription
+from prgec.side.inference import InferenceNetwork
 from prgec.side.network import AdditiveNetwork
 
 BACKENDS = ("xnnpack", "portable")
@@ -67,9 +68,7 @@ def build(network: SideNetwork, output: Path, backend: str = BACKENDS[0], batch_
     target.check()
     shape = network.shape
     acts = torch.zeros(batch_size, shape.num_blocks, shape.num_labels, shape.width)
-    module = AdditiveNetwork.of(network).eval()
-    for parameter in module.parameters():
-        parameter.requires_grad_(False)
+    module = InferenceNetwork(AdditiveNetwork.of(network)).eval()
     with torch.no_grad():
         exported = torch.export.export(module, (acts,), strict=False)
     lowered = lower(target, {SIDE_METHOD: exported})

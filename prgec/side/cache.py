@@ -51,7 +51,7 @@ class Cache:
         for array in (self.ids, self.acts, self.scales, self.dy):
             if array is not None:
                 digest.update(f"{array.dtype} {array.shape}".encode())
-                digest.update(np.ascontiguousarray(array))
+                digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
 

@@ -35,6 +35,10 @@ class AdditiveNetwork(nn.Module):
     """
 
     mean_of: Tensor
+    alpha: nn.Parameter
+    down: nn.Parameter
+    up: nn.Parameter
+    head: nn.Parameter
 
     def __init__(self, shape: ShardShape, rank: int, norm: str) -> None:
         super().__init__()
@@ -76,7 +80,7 @@ class AdditiveNetwork(nn.Module):
         """Return what to add to the scores of the candidates: f32[B, K, C] of f32[B, L, K, D]."""
         blocks = [acts[:, number] for number in range(self.shape.num_blocks)]
         if self.norm == "rms":
-            blocks = [self._rms(block) for block in blocks]
+            blocks = [rms(block, self.mean_of) for block in blocks]
         mix = torch.sigmoid(self.alpha)
         hidden = blocks[0]
         for number, block in enumerate(blocks):
@@ -84,8 +88,10 @@ class AdditiveNetwork(nn.Module):
             mixed = (1 - mu) * block + mu * hidden
             inner = nn.functional.gelu(mixed @ self.down[number])
             hidden = mixed + inner @ self.up[number]
-        return nn.functional.linear(self._rms(hidden), self.head)
+        return nn.functional.linear(rms(hidden, self.mean_of), self.head)
 
-    def _rms(self, values: Tensor) -> Tensor:
-        mean_square = nn.functional.linear(values * values, self.mean_of)
-        return values * torch.rsqrt(mean_square + _EPSILON)
+
+def rms(values: Tensor, mean_of: Tensor) -> Tensor:
+    """Divide rows by their root mean square; `mean_of` is a weight that means over them."""
+    mean_square = nn.functional.linear(values * values, mean_of)
+    return values * torch.rsqrt(mean_square + _EPSILON)
