@@ -11,7 +11,8 @@ After:
     %acts: f32[N, L, K, D] = aten.view(aten.cat([%a1, %a2, ...], 1), [N, L, K, D])
     return %loss, %acts, %z
 
-A block's output is the last [N, T, D] value whose module path ends in the block's number.
+More than four are joined in steps. A block's output is the last [N, T, D] value whose module path ends in the block's
+number.
 
 Requires: canonicalize. Ensures: nothing.
 Numerics: CHANGES (more outputs; the loss keeps its bits).
@@ -37,6 +38,8 @@ from prgec.passes.shapes import dtype_of, is_same_shape, is_tensor, shape_of
 aten = torch.ops.aten
 
 LABEL_POSITIONS = "label_pos"
+# XNNPACK joins no more at once.
+MOST_JOINED = 4
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,14 @@ def _stacked(program: GraphProgram, rewriter: Rewriter, blocks: list[Node]) -> N
     width = shape_of(blocks[0])[-1]
     index = rewriter.call(aten.expand.default, rewriter.call(aten.unsqueeze.default, label_pos, -1), [-1, -1, width])
     parts = [rewriter.call(aten.gather.default, block, 1, index) for block in blocks]
-    joined = rewriter.call(aten.cat.default, parts, 1) if len(parts) > 1 else parts[0]
-    return rewriter.call(aten.view.default, joined, [num_rows, len(parts), num_labels, width])
+    return rewriter.call(aten.view.default, _joined(rewriter, parts), [num_rows, len(parts), num_labels, width])
+
+
+def _joined(rewriter: Rewriter, parts: list[Node]) -> Node:
+    while len(parts) > 1:
+        groups = [parts[at : at + MOST_JOINED] for at in range(0, len(parts), MOST_JOINED)]
+        parts = [rewriter.call(aten.cat.default, each, 1) if len(each) > 1 else each[0] for each in groups]
+    return parts[0]
 
 
 def _module_path(node: Node) -> str:

@@ -126,6 +126,22 @@ def test_one_block_is_not_joined_with_anything() -> None:
     assert not list(program.calls(aten.cat.default))
 
 
+def test_many_blocks_are_joined_in_steps_and_in_order() -> None:
+    """XNNPACK joins four at once; 18 blocks take three rounds."""
+    program = _model(tuple(f"h.{number}" for number in range(18)), (4,) * 18)
+    assert run_pass(program, EACH).hits == 18
+    assert max(len(node.args[0]) for node in program.calls(aten.cat.default)) <= 4
+    tokens, label_pos, targets = row_inputs(program, seq_len=5)
+    _, acts, _ = run(program, (tokens, label_pos, targets))
+    named = dict(program.module.named_buffers())
+    hidden = named["embed.weight"][tokens]
+    for number in range(18):
+        inner = hidden @ named[f"h.{number}.mlp.weight"].T
+        hidden = inner + inner.clamp(min=0)
+        expected = torch.stack([row[at] for row, at in zip(hidden, label_pos, strict=True)])
+        torch.testing.assert_close(acts[:, number], expected)
+
+
 def test_numbered_modules_inside_a_block_are_not_blocks() -> None:
     program = _model(("h.0.experts.0", "h.0", "h.1"), (4, 4, 4))
     assert run_pass(program, EACH).hits == 2

@@ -62,6 +62,7 @@ def test_a_server_gives_what_a_file_gives_bit_for_bit(store: Path, acts: Path, t
             pull(server, acts, tmp_path / "side")
 
 
+@pytest.mark.slow
 def test_a_server_killed_while_it_learns_goes_on(store: Path, acts: Path, tmp_path: Path) -> None:
     """Three power cuts; what is on the disk is always whole, and the end is the same, bit for bit."""
     token = add_device(store, "phone")
@@ -77,6 +78,7 @@ def test_a_server_killed_while_it_learns_goes_on(store: Path, acts: Path, tmp_pa
     assert (tmp_path / "side").read_bytes() == _expected(acts, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_device_killed_while_it_sends_goes_on(store: Path, acts: Path, tmp_path: Path) -> None:
     token = add_device(store, "phone")
     with RunningServer(store) as running:
@@ -173,6 +175,7 @@ def push_state(running: RunningServer, token: str, acts: Path) -> str:
     return str(running.request("GET", f"/v1/jobs/{job_of(acts, make=False)}", token)[1]["state"])
 
 
+@pytest.mark.slow
 def test_what_cannot_be_learnt_is_said(store: Path, acts: Path, tmp_path: Path) -> None:
     """A rate that sends the loss to infinity."""
     token = add_device(store, "phone")
