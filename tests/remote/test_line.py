@@ -43,6 +43,7 @@ def _expected(acts: Path, tmp_path: Path) -> bytes:
     return (tmp_path / "expected").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_server_gives_what_a_file_gives_bit_for_bit(store: Path, acts: Path, tmp_path: Path) -> None:
     token = add_device(store, "phone")
     with RunningServer(store) as running:
