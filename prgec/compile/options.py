@@ -30,6 +30,7 @@ _ONLY_TRAINING = frozenset(
         "optimizer",
         "clip_norm",
         "weight_decay",
+        "polyak",
         "q",
         "state",
         "rng",

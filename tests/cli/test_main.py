@@ -228,7 +228,6 @@ def test_flags_are_frozen() -> None:
         "report": "--json --output -o",
         "eval": "--adapter --data --json --key --no-verify --side --task",
         "predict": "--adapter --candidate --data --generate --json --key --no-verify --side --task --text",
-        "side": "",
         "demo": "--backend --estimator --json --lr --method --out --seed --steps",
         "bench": "--against-plan --backend --batch-size --json --layers --out --q --quantize --quantize-embedding "
         "--repeats --seq-len --variants",

@@ -100,6 +100,7 @@ def test_a_program_that_trains_does_not_emit(tiny_pte: Path) -> None:
     ("changes", "message"),
     [
         ({"rank": 8}, "--rank is for programs that train"),
+        ({"polyak": 0.5}, "--polyak is for programs that train"),
         ({"layers": ("last:1",)}, "--layers is for programs that train"),
         ({"generate": True}, "--generate is for programs that train"),
         ({"num_labels": 2}, "--label-tokens is 2; --method side needs the first token of an answer"),
