@@ -19,7 +19,7 @@ from prgec.contract.names import (
 from prgec.contract.pte import PteFile, read_pte
 from prgec.errors import ProgramError
 
-_VERSIONS = " and ".join(map(str, CONTRACT_VERSIONS))
+_VERSIONS = ", ".join(map(str, CONTRACT_VERSIONS))
 _NOT_OURS = "this .pte was not made by prgec compile"
 
 

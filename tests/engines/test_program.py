@@ -186,7 +186,7 @@ def test_damaged_constants(patched_pte: Callable[[bytes, bytes], Path], old: byt
     ("constants", "message"),
     [
         ({"prgec_contract_version": None}, r"has no prgec_contract_version .*not made by prgec compile"),
-        ({"prgec_contract_version": 3, "prgec_manifest": 3}, "speaks contract version 3; this prgec speaks 1 and 2"),
+        ({"prgec_contract_version": 4, "prgec_manifest": 3}, "speaks contract version 4; this prgec speaks 1, 2, 3"),
         ({"prgec_tokenizer": "text"}, "not a tensor of bytes"),
     ],
 )

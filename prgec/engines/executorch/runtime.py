@@ -29,7 +29,7 @@ from prgec.engines.executorch.quiet_method import QuietMethod
 from prgec.errors import ProgramError
 from prgec.machine.native_log import captured_stderr
 
-_VERSIONS = " and ".join(map(str, CONTRACT_VERSIONS))
+_VERSIONS = ", ".join(map(str, CONTRACT_VERSIONS))
 NOT_OURS = "this .pte was not made by prgec compile"
 
 
