@@ -18,8 +18,7 @@ from tests.shared import Shared
 OPTIONS = CompileOptions(
     model="tiny", output=Path("tiny.pte"), method="side", batch_size=2, seq_len=SEQ_LEN, num_labels=1
 )
-# More blocks than a delegate joins at once.
-SIDE_MODEL = TinyLlama(num_layers=7)
+SIDE_MODEL = TinyLlama(num_layers=2)
 
 
 @pytest.fixture(scope="session")

@@ -38,10 +38,11 @@ def eval_command(
     as_json: bool,
 ) -> int:
     """Measure loss and accuracy of PROGRAM on a data file."""
-    from prgec.cli.side_answers import emits, evaluate_side
+    from prgec.cli.side_answers import Beside, evaluate_side
 
-    if side is not None or emits(program):
-        return evaluate_side(program, data, task, adapter, side, key, as_json)
+    beside = Beside(program, side, key, adapter, verify=not no_verify)
+    if beside.is_meant():
+        return evaluate_side(beside, data, task, as_json)
     from prgec.data.dataset import load_dataset
     from prgec.data.eval_set import encode_eval_set
     from prgec.runs.open import open_with_adapter

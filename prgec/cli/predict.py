@@ -73,13 +73,13 @@ def predict(
 ) -> int:
     """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
     found, items = _items(data, texts, task, is_free=bool(candidates) or max_tokens is not None)
-    from prgec.cli.side_answers import emits, predict_side
+    from prgec.cli.side_answers import Beside, predict_side
 
-    if side is not None or emits(program):
+    beside = Beside(program, side, key, adapter, verify=not no_verify)
+    if beside.is_meant():
         if max_tokens is not None:
             raise UsageError("--generate and --side exclude each other: a side network chooses between answers")
-        known = candidates or found.candidates
-        return predict_side(program, items, known, found.name, adapter, side, key, as_json)
+        return predict_side(beside, items, candidates or found.candidates, found.name, as_json)
     from prgec.runs.open import open_with_adapter
 
     loaded = open_with_adapter(program, adapter, verify=not no_verify)

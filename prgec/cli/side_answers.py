@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
@@ -11,32 +13,61 @@ from prgec.cli.render import print_json, print_lines
 from prgec.data.task import Item
 from prgec.errors import UsageError
 
+if TYPE_CHECKING:
+    from prgec.side.answers import Assisted
+
 _SHOWN_PROMPT = 60
 
 
-def emits(program: Path) -> bool:
-    """Whether a program is of --method side; told without loading a method.
+@dataclass(frozen=True)
+class Beside:
+    """What a command line names of a program, and of what was learnt beside it.
 
-    Raises:
-        ProgramError: If it is no program.
+    Attributes:
+        program: The .pte.
+        side: Of the network; None without one.
+        key: File of the device's key; None for its usual place.
+        adapter: What --adapter named.
+        verify: Whether to compare programs with their checksums.
     """
-    from prgec.engines.executorch.runtime import read_constants
 
-    manifest, _ = read_constants(program)
-    return manifest.emits
+    program: Path
+    side: Path | None
+    key: Path | None
+    adapter: Path | None
+    verify: bool
+
+    def is_meant(self) -> bool:
+        """Whether there is a network, or the program is of --method side; told without loading a method.
+
+        Raises:
+            ProgramError: If it is no program.
+        """
+        from prgec.engines.executorch.runtime import read_constants
+
+        return self.side is not None or read_constants(self.program, verify=self.verify)[0].emits
+
+    def open(self) -> Assisted:
+        """Open both.
+
+        Raises:
+            PrgecError: If one of them cannot be used.
+        """
+        from prgec.side.answers import open_assisted
+
+        if self.adapter is not None:
+            raise UsageError("--adapter is for programs that train; one of --method side takes --side")
+        return open_assisted(self.program, self.side, self.key, verify=self.verify)
 
 
-def evaluate_side(
-    program: Path, data: Path, task: str, adapter: Path | None, side: Path | None, key: Path | None, as_json: bool
-) -> int:
+def evaluate_side(beside: Beside, data: Path, task: str, as_json: bool) -> int:
     """Measure a backbone on labelled rows, with its network or without."""
     from prgec.data.dataset import load_dataset
     from prgec.data.first_tokens import encode_dataset
-    from prgec.side.answers import evaluate, open_assisted
+    from prgec.side.answers import evaluate
 
-    _refuse_adapter(adapter)
     dataset = load_dataset(data, task)
-    assisted = open_assisted(program, side, key)
+    assisted = beside.open()
     encoded = encode_dataset(dataset, assisted.program.tokenizer, assisted.program.manifest)
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
         display.on_data(dataset)
@@ -63,22 +94,11 @@ def evaluate_side(
     return 0
 
 
-def predict_side(
-    program: Path,
-    items: Sequence[Item],
-    candidates: Sequence[str],
-    task: str,
-    adapter: Path | None,
-    side: Path | None,
-    key: Path | None,
-    as_json: bool,
-) -> int:
+def predict_side(beside: Beside, items: Sequence[Item], candidates: Sequence[str], task: str, as_json: bool) -> int:
     """Choose an answer for each row by the scores of both."""
     from prgec.data.first_tokens import encode_first_tokens
-    from prgec.side.answers import open_assisted
 
-    _refuse_adapter(adapter)
-    assisted = open_assisted(program, side, key)
+    assisted = beside.open()
     backbone = assisted.program
     encoded = encode_first_tokens(items, candidates, backbone.tokenizer, backbone.manifest)
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
@@ -103,8 +123,3 @@ def _line(row: dict[str, object]) -> str:
     assert isinstance(by_choice, dict)
     scores = "  ".join(f"{text.strip()} {score:.3f}" for text, score in by_choice.items())
     return f"{str(row['completion']).strip()}\t{shown}\t({scores})"
-
-
-def _refuse_adapter(adapter: Path | None) -> None:
-    if adapter is not None:
-        raise UsageError("--adapter is for programs that train; one of --method side takes --side")

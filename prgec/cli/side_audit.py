@@ -12,6 +12,7 @@ from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.side_emit import KEY_HELP
 from prgec.cli.task_option import TASK
+from prgec.cli.verify_option import NO_VERIFY
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 from prgec.errors import DataError
 
@@ -25,8 +26,11 @@ FILE = click.Path(path_type=Path)
 @click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
 @click.option("--known", type=int, default=20, show_default=True, metavar="K", help="Labels an attacker has already.")
 @click.option("--key", type=FILE, help=KEY_HELP)
+@NO_VERIFY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def audit(shards: Path, program: Path, data: Path, task: str, known: int, key: Path | None, as_json: bool) -> int:
+def audit(
+    shards: Path, program: Path, data: Path, task: str, known: int, key: Path | None, no_verify: bool, as_json: bool
+) -> int:
     """Try to recover the labels of SHARDS, a folder that prgec side emit wrote, and say how many it gets."""
     from prgec.data.dataset import load_dataset
     from prgec.data.first_tokens import encode_dataset
@@ -36,7 +40,7 @@ def audit(shards: Path, program: Path, data: Path, task: str, known: int, key: P
     from prgec.side.row_ids import default_key_path, load_key, row_ids
 
     dataset, cache = load_dataset(data, task), read_cache(shards)
-    assisted = open_assisted(program, None, None)
+    assisted = open_assisted(program, None, None, verify=not no_verify)
     encoded = encode_dataset(dataset, assisted.program.tokenizer, assisted.program.manifest)
     place = {row.tobytes(): number for number, row in enumerate(cache.ids)}
     ids = row_ids(encoded.rows, load_key(key or default_key_path()))

@@ -10,6 +10,7 @@ from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
+from prgec.cli.verify_option import NO_VERIFY
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 
 FILE = click.Path(path_type=Path)
@@ -34,6 +35,7 @@ KEY_HELP = "The device's key, made where there is none [default: prgec/device.ke
 )
 @click.option("--shard-rows", type=int, default=256, show_default=True, metavar="N", help="Most rows of a shard.")
 @click.option("--key", type=FILE, help=KEY_HELP)
+@NO_VERIFY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def emit(
     program: Path,
@@ -45,6 +47,7 @@ def emit(
     dtype: str,
     shard_rows: int,
     key: Path | None,
+    no_verify: bool,
     as_json: bool,
 ) -> int:
     """Run PROGRAM (of prgec compile --method side) once over labelled rows and write shards for prgec side fit."""
@@ -58,7 +61,7 @@ def emit(
     options = EmitOptions(y_pre, label_dp, dtype, shard_rows)
     options.check()
     dataset = load_dataset(data, task)
-    loaded = open_emitting(program)
+    loaded = open_emitting(program, verify=not no_verify)
     encoded = encode_dataset(dataset, loaded.tokenizer, loaded.manifest)
     with stop_on_interrupt("stopping behind this shard") as should_stop, RunDisplay(steps=0) as display:
         display.on_data(dataset)

@@ -85,19 +85,20 @@ class Assisted:
             )
 
 
-def open_assisted(program: Path, side: Path | None, key: Path | None) -> Assisted:
+def open_assisted(program: Path, side: Path | None, key: Path | None, *, verify: bool = True) -> Assisted:
     """Open a backbone and its network.
 
     Args:
         program: The .pte of the backbone.
         side: The .pte of the network; None for the backbone alone.
         key: File of the device's key; read only where the network needs it.
+        verify: Whether to compare both with their checksums.
 
     Raises:
         PrgecError: If one of them cannot be used.
     """
-    network = open_side(side) if side is not None else None
-    backbone = open_emitting(program)
+    network = open_side(side, verify=verify) if side is not None else None
+    backbone = open_emitting(program, verify=verify)
     is_secret = network is not None and network.description.shape.y_pre == SECRET
     return Assisted(backbone, network, load_key(key or default_key_path()) if is_secret else b"")
 

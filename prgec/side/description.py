@@ -24,6 +24,7 @@ class SideDescription:
         batch_size: Rows a call.
         backend: What it was lowered for.
         sha256: Hash of the network's file.
+        has_checksums: Whether a table of checksums stands behind the program.
     """
 
     shape: ShardShape
@@ -32,6 +33,7 @@ class SideDescription:
     batch_size: int
     backend: str
     sha256: str
+    has_checksums: bool = True
 
     def to_json(self) -> str:
         """Serialise with sorted keys."""
@@ -54,6 +56,8 @@ class SideDescription:
         counts = (found.rank, found.batch_size)
         texts = (found.norm, found.backend, found.sha256)
         if any(type(count) is not int or not 1 <= count <= 1 << 16 for count in counts):
+            raise bad
+        if type(found.has_checksums) is not bool:
             raise bad
         if any(not isinstance(each, str) for each in texts) or found.norm not in NORMS or found.batch_size > _MAX_ROWS:
             raise bad

@@ -12,7 +12,6 @@ import numpy as np
 
 from prgec.contract.arrays import FloatArray
 from prgec.contract.names import SIDE_CONTRACT_VERSION, SIDE_METHOD, SIDE_NETWORK_METHOD, VERSION_METHOD
-from prgec.engines.executorch.pte_file import check_pte_file
 from prgec.engines.executorch.runtime import (
     check_signature,
     constant,
@@ -21,6 +20,7 @@ from prgec.engines.executorch.runtime import (
     load_raw,
     load_runtime,
 )
+from prgec.engines.executorch.verified import check_table, compare
 from prgec.errors import ProgramError
 from prgec.side.description import SideDescription
 
@@ -58,14 +58,18 @@ class SideProgram:
         return np.concatenate(found)
 
 
-def open_side(path: Path) -> SideProgram:
+def open_side(path: Path, *, verify: bool = True) -> SideProgram:
     """Map the program of a side network and load its method.
+
+    Args:
+        path: The .pte.
+        verify: Whether to compare its bytes with its checksums, before the runtime sees any of them.
 
     Raises:
         ProgramError: If the file is missing, damaged, or of another kind or version.
         BackendError: If what its backend needs cannot be loaded.
     """
-    check_pte_file(path)
+    checksums = compare(path, verify=verify)
     raw = load_raw(path)
     version = constant(raw, VERSION_METHOD, path)
     if version != SIDE_CONTRACT_VERSION:
@@ -75,6 +79,7 @@ def open_side(path: Path) -> SideProgram:
             hint="--side takes what prgec side build writes",
         )
     description = SideDescription.from_json(constant(raw, SIDE_NETWORK_METHOD, path), path)
+    check_table(checksums, description.has_checksums, path, verify=verify)
     load_runtime(description.backend)
     method = load_method_of(raw, SIDE_METHOD, path, description.backend)
     check_signature(method, ("acts",), path)

@@ -245,11 +245,11 @@ def test_flags_of_side_are_frozen() -> None:
         options = [flag for p in command.params if isinstance(p, click.Option) for flag in p.opts]
         found[name] = " ".join(sorted(options))
     assert found == {
-        "emit": "--data --dtype --json --key --label-dp --output --shard-rows --task --y-pre -o",
+        "emit": "--data --dtype --json --key --label-dp --no-verify --output --shard-rows --task --y-pre -o",
         "fit": "--batch-size --early-stop --epochs --held-out --json --lr --no-norm --output --rank --resume --seed "
         "--weight-decay -o",
         "build": "--backend --batch-size --json --output -o",
-        "audit": "--data --json --key --known --program --task",
+        "audit": "--data --json --key --known --no-verify --program --task",
         "serve": "--host --port --store --tls-cert --tls-key",
         "token": "--quota-mb --store",
         "push": "--ca --early-stop --epochs --json --lr --no-train --rank --seed --server --token-file",

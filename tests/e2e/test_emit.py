@@ -64,16 +64,23 @@ def test_lowered_program_is_one_delegate_and_emits_what_hooks_see(each: Architec
         assert _difference(torch.from_numpy(logits), expected_logits) < 1e-5
 
 
-def test_many_blocks_are_joined_in_the_delegate(side_pte: Path) -> None:
+def test_the_contract(side_pte: Path) -> None:
     inspection = inspect_program(side_pte)
-    (delegate,) = inspection.delegates
-    assert delegate["op_counts"]["aten.cat"] > 0
+    assert len(inspection.delegates) == 1
     assert (inspection.contract_version, set(inspection.pte.methods)) == (SIDE_CONTRACT_VERSION, {EMIT_METHOD})
-    program, model = open_emitting(side_pte), TinyLlama(num_layers=7).build()
+
+
+@pytest.mark.slow
+def test_many_blocks_are_joined_in_the_delegate(tmp_path: Path) -> None:
+    """More than a delegate joins at once."""
+    tiny = TinyLlama(num_layers=7)
+    compiled = compile_model(replace(OPTIONS, model=str(tiny.write(tmp_path / "m")), output=tmp_path / "m.pte"))
+    (delegate,) = inspect_program(compiled.path).delegates
+    assert delegate["op_counts"]["aten.cat"] > 0
     tokens, label_pos, _ = random_rows(2, 9)
-    acts, _ = program.emit(tokens.numpy(), label_pos[:, :1].numpy())
+    acts, _ = open_emitting(compiled.path).emit(tokens.numpy(), label_pos[:, :1].numpy())
     assert acts.shape == (2, 7, 1, 32)
-    assert _difference(torch.from_numpy(acts), hooked(model, tokens, label_pos[:, :1])[0]) < 1e-5
+    assert _difference(torch.from_numpy(acts), hooked(tiny.build(), tokens, label_pos[:, :1])[0]) < 1e-5
 
 
 def test_the_oracle_is_not_hidden_states() -> None:

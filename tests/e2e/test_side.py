@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +12,15 @@ import pytest
 import torch
 
 from prgec.cli.main import main
+from prgec.contract.checksums import read_checksums
+from prgec.contract.layout import WEIGHTS
 from prgec.data.first_tokens import FirstTokens
 from prgec.engines.executorch.emitting_program import EmittingProgram
 from prgec.engines.executorch.open import open_pte
 from prgec.errors import DataError, ProgramError
 from prgec.formats.shards import SECRET, read_shard
 from prgec.formats.side_network import read_network
-from prgec.side.answers import Assisted, evaluate
+from prgec.side.answers import Assisted, evaluate, open_assisted
 from prgec.side.build import build
 from prgec.side.cache import read_cache
 from prgec.side.emit import LOCAL_NAME, EmitOptions, emit
@@ -208,3 +212,32 @@ def test_old_drivers_refuse_it_by_its_version(side_pte: Path, learnt: Path) -> N
         assert constant(load_raw(path), VERSION_METHOD, path) == 3
         with pytest.raises(ProgramError):
             open_pte(path)
+
+
+@pytest.mark.parametrize("which", ["backbone", "network"])
+def test_a_wrong_bit_is_told(side_pte: Path, learnt: Path, train_jsonl: Path, tmp_path: Path, which: str) -> None:
+    """In the weights, where nothing but a checksum sees it; --no-verify looks away."""
+    files = {"backbone": tmp_path / "side.pte", "network": tmp_path / "network.pte"}
+    shutil.copy(side_pte, files["backbone"])
+    shutil.copy(learnt.with_name("side.pte"), files["network"])
+    damaged = bytearray(files[which].read_bytes())
+    damaged[_place_of_a_weight(files[which])] ^= 1
+    files[which].write_bytes(damaged)
+    assisted = partial(open_assisted, files["backbone"], files["network"], None)
+    with pytest.raises(ProgramError, match="the program is damaged: weights, bytes"):
+        assisted()
+    assert assisted(verify=False).side is not None
+    command = ["eval", str(files["backbone"]), "--data", str(train_jsonl), "--side", str(files["network"])]
+    assert main(command) != 0
+    assert main([*command, "--no-verify"]) == 0
+
+
+def _place_of_a_weight(path: Path) -> int:
+    """A byte in the middle of the last part of weights that the table names."""
+    checksums = read_checksums(path)
+    assert checksums is not None
+    place, found = 0, 0
+    for part in checksums.parts:
+        found = place + part.size // 2 if part.name == WEIGHTS else found
+        place += part.size
+    return found

@@ -11,16 +11,9 @@ from typing import Any
 from prgec.contract.arrays import FloatArray, IntArray
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import EMIT_INPUTS, EMIT_METHOD
-from prgec.contract.ptd import find_data
 from prgec.contract.tokenizer import Tokenizer
-from prgec.engines.executorch.runtime import (
-    check_signature,
-    int_tensors,
-    load_method_of,
-    load_raw,
-    load_runtime,
-    open_constants,
-)
+from prgec.engines.executorch.runtime import check_signature, int_tensors, load_method_of, load_runtime
+from prgec.engines.executorch.verified import open_verified
 from prgec.errors import ProgramError
 
 
@@ -59,22 +52,24 @@ class EmittingProgram:
         return acts_BLKD.numpy().copy(), logits_BKV.numpy().copy()
 
 
-def open_emitting(path: Path) -> EmittingProgram:
+def open_emitting(path: Path, *, verify: bool = True) -> EmittingProgram:
     """Map a .pte of `prgec compile --method side` and load its method.
+
+    Args:
+        path: The .pte.
+        verify: Whether to compare its bytes with its checksums, before the runtime sees any of them.
 
     Raises:
         ProgramError: If the file is missing, damaged, or a program of another kind, or its backend does not run here.
         BackendError: If what the backend needs cannot be loaded.
     """
-    raw, manifest, tokenizer = open_constants(path)
+    raw, manifest, tokenizer = open_verified(path, verify=verify)
     if not manifest.emits:
         raise ProgramError(
             f"the program trains by --method {manifest.method} and emits no activations",
             where=path,
             hint="compile the backbone with --method side",
         )
-    if manifest.data_sha256:
-        raw = load_raw(path, find_data(path, manifest.data_sha256))
     load_runtime(manifest.backend)
     method = load_method_of(raw, EMIT_METHOD, path, manifest.backend)
     check_signature(method, EMIT_INPUTS, path)

@@ -7,22 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from prgec.contract.arrays import State
-from prgec.contract.checksums import read_checksums
-from prgec.contract.ptd import find_data
 from prgec.engines.executorch.device_program import DeviceProgram
 from prgec.engines.executorch.gradient_program import GradientProgram
 from prgec.engines.executorch.program import Program
-from prgec.engines.executorch.pte_file import check_pte_file
-from prgec.engines.executorch.runtime import (
-    check_signature,
-    check_trains,
-    given_a,
-    load_method_of,
-    load_raw,
-    load_runtime,
-    open_constants,
-)
-from prgec.errors import ProgramError
+from prgec.engines.executorch.runtime import check_signature, check_trains, given_a, load_method_of, load_runtime
+from prgec.engines.executorch.verified import open_verified
 
 
 def open_pte(path: Path, *, verify: bool = True) -> Program:
@@ -37,19 +26,8 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
             program's backend does not run here.
         BackendError: If the prge kernels, or what the backend needs, cannot be loaded.
     """
-    check_pte_file(path)
-    checksums = read_checksums(path) if verify else None
-    if checksums is not None:
-        checksums.check(path)
-    raw, manifest, tokenizer = open_constants(path)
-    if verify and manifest.has_checksums and checksums is None:
-        raise ProgramError("the program has lost its checksums", where=path, hint="copy or compile it again")
+    raw, manifest, tokenizer = open_verified(path, verify=verify)
     check_trains(manifest, path)
-    if manifest.data_sha256:
-        data = find_data(path, manifest.data_sha256)
-        if checksums is not None:
-            checksums.check_data(data)
-        raw = load_raw(path, data)
     load_runtime(manifest.backend)
 
     def load(name: str, inputs: Sequence[str]) -> Any:

@@ -33,14 +33,18 @@ _VERSIONS = ", ".join(map(str, CONTRACT_VERSIONS))
 NOT_OURS = "this .pte was not made by prgec compile"
 
 
-def read_constants(path: Path) -> tuple[Manifest, Tokenizer]:
+def read_constants(path: Path, *, verify: bool = True) -> tuple[Manifest, Tokenizer]:
     """Read what a program says of itself and its tokenizer, without loading a method or checking what it computes with.
+
+    Args:
+        path: The .pte.
+        verify: Whether to compare what is read with its checksums.
 
     Raises:
         ProgramError: If the file is missing, damaged, not made by prgec, or of another contract version.
     """
     check_pte_file(path)
-    checksums = read_checksums(path)
+    checksums = read_checksums(path) if verify else None
     if checksums is not None:
         checksums.check(path, only=(INSTRUCTIONS, TOKENIZER))
     _, manifest, tokenizer = open_constants(path)
