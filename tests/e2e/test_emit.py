@@ -17,10 +17,7 @@ from prgec.errors import PassError, ProgramError, UsageError
 from tests.architectures import ARCHITECTURES, LENGTHS, Architecture, random_rows
 from tests.hooks import hooked
 from tests.models import TinyLlama
-from tests.side_program import OPTIONS
-
-# The program the other tests share is a Llama, lowered.
-FAST = "OPT"
+from tests.side_program import OPTIONS, SIDE_MODEL
 
 
 def _ids(each: Architecture) -> str:
@@ -31,11 +28,8 @@ def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).abs().max() / expected.abs().max())
 
 
-@pytest.mark.parametrize(
-    "each",
-    [pytest.param(each, marks=() if each.name == FAST else pytest.mark.slow) for each in ARCHITECTURES],
-    ids=_ids,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("each", ARCHITECTURES, ids=_ids)
 def test_rewritten_graph_emits_what_hooks_see(each: Architecture, tmp_path: Path) -> None:
     model = each.build()
     graphs = build_graphs(replace(OPTIONS, model=str(each.write(tmp_path / "checkpoint"))))
@@ -64,7 +58,12 @@ def test_lowered_program_is_one_delegate_and_emits_what_hooks_see(each: Architec
         assert _difference(torch.from_numpy(logits), expected_logits) < 1e-5
 
 
-def test_the_contract(side_pte: Path) -> None:
+def test_the_contract_and_what_a_llama_emits(side_pte: Path) -> None:
+    tokens, label_pos, _ = random_rows(2, 9)
+    acts, logits = open_emitting(side_pte).emit(tokens.numpy(), label_pos[:, :1].numpy())
+    expected_acts, expected_logits = hooked(SIDE_MODEL.build(), tokens, label_pos[:, :1])
+    assert _difference(torch.from_numpy(acts), expected_acts) < 1e-5
+    assert _difference(torch.from_numpy(logits), expected_logits) < 1e-5
     inspection = inspect_program(side_pte)
     assert len(inspection.delegates) == 1
     assert (inspection.contract_version, set(inspection.pte.methods)) == (SIDE_CONTRACT_VERSION, {EMIT_METHOD})
