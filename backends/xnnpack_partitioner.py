@@ -22,7 +22,7 @@ from prgec.backends.sources import loss_nodes, update_nodes
 _ONLY_CONVERT_TO_LINEAR = "dqlinear_partitioner"
 
 
-class DecomposedProgram(ExportedProgram):  # type: ignore[misc]  # its constructor is not typed
+class DecomposedProgram(ExportedProgram):
     """A program that has been made functional, and is given back as it is when asked for that again."""
 
     @classmethod
@@ -40,11 +40,12 @@ class DecomposedProgram(ExportedProgram):  # type: ignore[misc]  # its construct
             verifiers=program.verifiers,
         )
 
-    def run_decompositions(self, decomp_table: Any = None, decompose_custom_triton_ops: bool = False) -> ExportedProgram:
+    def run_decompositions(self, decomp_table: Any = None, *more: Any, **named: Any) -> ExportedProgram:
         """Return this program where the table is empty, which asks for a functional graph and no more."""
         if decomp_table is not None and not decomp_table:
             return self
-        return super().run_decompositions(decomp_table, decompose_custom_triton_ops)
+        decomposed: ExportedProgram = super().run_decompositions(decomp_table, *more, **named)
+        return decomposed
 
 
 class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorch ships no types for it
