@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 
 
-def make_inputs(work: Path, method: str = "prge", backend: str = "portable") -> tuple[Path, Path, Path]:
+def make_inputs(
+    work: Path, method: str = "prge", backend: str = "portable", optimizer: str = "norm"
+) -> tuple[Path, Path, Path]:
     """Compile a tiny program that trains by a method; return it with rows to train on and to evaluate."""
     from prgec.machine.quiet import quiet_libraries
 
@@ -16,20 +18,23 @@ def make_inputs(work: Path, method: str = "prge", backend: str = "portable") -> 
     from prgec.compile.options import CompileOptions
     from tests.models import TinyLlama
 
-    checkpoint = TinyLlama().write(work / "checkpoint")
+    # A shortcut needs a block to hand its gradient down to.
+    num_layers, target = (2, "o_proj") if method == "shortcut" else (1, "q_proj")
+    checkpoint = TinyLlama(num_layers=num_layers).write(work / "checkpoint")
     program = work / "tiny.pte"
     compile_model(
         CompileOptions(
             model=str(checkpoint),
             output=program,
             method=method,
+            optimizer=optimizer,
             q=2,
             batch_size=1,
             seq_len=8,
             num_labels=1,
             rank=4,
             alpha=8.0,
-            targets=("q_proj",),
+            targets=(target,),
             backend=backend,
         )
     )

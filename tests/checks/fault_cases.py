@@ -20,6 +20,7 @@ _FLAGS = {"--steps": STEPS, "--lr": 0.02, "--eval-every": 17, "--snapshot-every"
 _PAGE = 4096
 _FILES = ("journal.bin", "adapter.safetensors")
 _OK, _INTERRUPTED, _FAILED = 0, 130, 1
+KILLED = "SIGKILL at a random time"
 
 
 @dataclass
@@ -272,7 +273,7 @@ def run_cases(bench: Bench, kills: int, others: int) -> list[Tally]:
         others: How often to do each of the other things.
     """
     name = bench.driver.name
-    tallies = [Tally(name, "SIGKILL at a random time")]
+    tallies = [Tally(name, KILLED)]
     kill(bench, tallies[0], kills)
     cases: list[tuple[str, Callable[[Bench, Tally], None]]] = [
         ("SIGINT", lambda b, t: interrupt(b, t, signal.SIGINT)),

@@ -1,11 +1,11 @@
 """Break runs as a phone does, and check that nothing is lost: `make faults`.
 
-    python tools/faults.py [--method exact] [--kills 200] [--driver PRGE_TRAIN] [--seed 0]
+    python tools/faults.py [--method exact --optimizer adamw] [--kills 200] [--driver PRGE_TRAIN] [--seed 0]
 
-Both drivers train a tiny program and are killed (SIGKILL) at random times, over and over until the run is complete;
-interrupted, suspended, starved of disk space, and locked out of their folder. After each, no step that a driver had
-told of may be missing, and the resumed run's journal and adapter must equal those of a run that nothing happened to.
-The exit code is 1 if a check fails.
+Both drivers train tiny programs, one for each method and update rule, and are killed (SIGKILL) at random times, over
+and over until the run is complete; interrupted, suspended, starved of disk space, and locked out of their folder. After
+each, no step that a driver had told of may be missing, and the resumed run's journal and adapter must equal those of a
+run that nothing happened to. The exit code is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from prgec.contract.names import TRAINING_METHODS
-from tests.checks.fault_cases import Bench, Tally, run_cases
+from prgec.contract.names import OPTIMIZERS, TRAINING_METHODS
+from tests.checks.fault_cases import KILLED, Bench, Tally, run_cases
 from tests.checks.fault_drivers import CppDriver, PythonDriver
 from tests.tiny_inputs import make_inputs
 
@@ -40,15 +41,16 @@ def build_driver(work: Path) -> Path:
     return folder / "build" / "host" / "prge_train"
 
 
-def table(tallies: list[Tally]) -> str:
+def table(tallies: Sequence[Tally], program: str = "") -> str:
     """Return the table people read."""
-    lines = [f"{'driver':8}{'case':28}{'survived':>14}{'steps lost':>12}{'mismatches':>12}"]
-    for t in tallies:
-        lines.append(
-            f"{t.driver:8}{t.case:28}{f'{t.survived} / {t.attempted}':>14}{t.steps_lost:>12}{t.mismatches:>12}"
-        )
-        lines += [f"        {note}" for note in t.notes[:3]]
-    return "\n".join(lines)
+    lines = [
+        f"{program:18}{t.driver:8}{t.case:26}{f'{t.survived} / {t.attempted}':>11}{t.steps_lost:>7}{t.mismatches:>12}"
+        for t in tallies
+    ]
+    return "\n".join(lines + [f"        {note}" for t in tallies for note in t.notes[:3]])
+
+
+_HEAD = f"{'program':18}{'driver':8}{'case':26}{'survived':>11}{'lost':>7}{'mismatches':>12}"
 
 
 @contextlib.contextmanager
@@ -60,29 +62,60 @@ def workplace() -> Iterator[Path]:
         yield work
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A kind of program; `optimizer` is empty where the host makes the steps."""
+
+    method: str
+    optimizer: str
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.optimizer}".strip()
+
+
+def kinds_of(methods: Sequence[str], optimizers: Sequence[str]) -> list[Kind]:
+    """Return every kind of program of some methods and update rules."""
+    return [Kind(m, each) for m in methods for each in (optimizers if m != "prge" else [""])]
+
+
+def break_program(kind: Kind, work: Path, python: PythonDriver, options: argparse.Namespace) -> list[Tally]:
+    """Do everything to both drivers with one program."""
+    folder = work / str(kind).replace(" ", "-")
+    folder.mkdir(mode=0o755)
+    inputs = make_inputs(folder, kind.method, optimizer=kind.optimizer or "norm")
+    tallies = []
+    for driver in (CppDriver(work / "prge_train"), python):
+        bench = Bench(driver, folder, *inputs, random.Random(f"{options.seed} {kind}"), kind.method != "prge")
+        bench.prepare()
+        tallies += run_cases(bench, options.kills // 2, options.others)
+        shutil.rmtree(folder / "whole")
+    return tallies
+
+
 def main() -> int:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=200, help="kills, half of them for each driver [200]")
+    parser.add_argument("--kills", type=int, default=200, help="kills a program, half of them for each driver [200]")
     parser.add_argument("--others", type=int, default=10, help="times to do each of the other things [10]")
-    parser.add_argument("--method", choices=TRAINING_METHODS, default="prge", help="how the program trains [prge]")
+    parser.add_argument("--method", action="append", choices=TRAINING_METHODS, help="repeatable [prge]")
+    parser.add_argument("--optimizer", action="append", choices=OPTIMIZERS, help="update rules; repeatable [norm]")
     parser.add_argument("--driver", type=Path, help="a built prge_train [build one]")
     parser.add_argument("--seed", type=int, default=0, help="of the random times [0]")
     options = parser.parse_args()
+    found: list[Tally] = []
     with workplace() as work, PythonDriver() as python:
-        inputs = make_inputs(work, options.method)
-        executable = work / "prge_train"
-        shutil.copy(options.driver or build_driver(work), executable)
-        tallies = []
-        for driver in (CppDriver(executable), python):
-            bench = Bench(driver, work, *inputs, random.Random(options.seed), options.method != "prge")
-            bench.prepare()
-            tallies += run_cases(bench, options.kills // 2, options.others)
-            shutil.rmtree(work / "whole")
-    print(table(tallies))
-    if not any(t.case == "disk full" for t in tallies):
+        shutil.copy(options.driver or build_driver(work), work / "prge_train")
+        print(_HEAD, flush=True)
+        for kind in kinds_of(options.method or ["prge"], options.optimizer or ["norm"]):
+            tallies = break_program(kind, work, python, options)
+            print(table(tallies, str(kind)), flush=True)
+            found += tallies
+    kills = sum(t.attempted for t in found if t.case == KILLED)
+    lost, differ = sum(t.steps_lost for t in found), sum(t.mismatches for t in found)
+    print(f"{kills} kills, {lost} steps lost, {differ} mismatches")
+    if not any(t.case == "disk full" for t in found):
         print("disk full: not tried, this user may not mount a tmpfs")
-    return 0 if all(t.is_good for t in tallies) else 1
+    return 0 if all(t.is_good for t in found) else 1
 
 
 if __name__ == "__main__":
