@@ -49,6 +49,7 @@ class Backend(ABC):
         legality: Legality passes the target needs; it leaves out the others.
         settings: What it lets a user choose besides.
         methods: Ways to train that its programs have.
+        default_method: The one of a user who names none.
     """
 
     name: ClassVar[str]
@@ -61,6 +62,7 @@ class Backend(ABC):
     legality: ClassVar[frozenset[str]] = frozenset()
     settings: ClassVar[tuple[Setting, ...]] = ()
     methods: ClassVar[frozenset[str]] = frozenset({"prge"})
+    default_method: ClassVar[str] = "prge"
 
     @property
     def soc(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prgec.backends import BACKENDS, all_settings, check_settings
+from prgec.backends import BACKENDS, all_settings, check_settings, find_backend
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
 from prgec.contract.names import METHODS, OPTIMIZERS, SIDE, STATE_MODES
@@ -66,6 +66,7 @@ class CompileOptions:
         "How the program trains: by measured losses (prge), by its own gradient (exact), by the gradient of its last "
         "block, handed down the residual stream (shortcut), or not at all, with a side network beside it (side).",
         choices=METHODS,
+        unset="exact on CPUs; prge on other backends and with --q, --state dual, --prefix shared or --passes",
     )
     optimizer: str = option(
         "step",
@@ -83,7 +84,7 @@ class CompileOptions:
         "serves models of any size; 0: never.",
         metavar="X",
     )
-    q: int = option("step", 4, "Queries (random directions) a step of prge.")
+    q: int = option("step", 4, "Queries (random directions) a step of prge.", unset="4")
     batch_size: int = option("step", 4, "Examples a step.")
     state: str = option("step", "seeded", "One master copy of B, or the paper's 2q copies.", choices=STATE_MODES)
     rng: str = option(
@@ -169,11 +170,16 @@ class CompileOptions:
         """Return options for what a user said.
 
         Args:
-            said: By name, settings of backends among them; T and K are None where the data should say them.
+            said: By name, settings of backends among them; T and K are None where the data should say them, the
+                method and q where nobody did.
         """
         names = {setting.name for _, setting in all_settings()}
         settings = {name: value for name, value in said.items() if name in names and value is not None}
         values = {name: value for name, value in said.items() if name not in names}
+        if values.get("method") is None:
+            values["method"] = _method_for(values)
+        if values.get("q") is None:
+            values["q"] = cls.q
         for name in ("seq_len", "num_labels"):
             if values.get(name) is None:
                 values[name] = 0 if values.get("data") else getattr(cls, name)
@@ -249,6 +255,18 @@ class CompileOptions:
                     f"{item.flags[0]} is for programs that train; one of --method side stays as it is",
                     hint="prgec side fit has options for the network beside it",
                 )
+
+
+def _method_for(said: Mapping[str, Any]) -> str:
+    """Return the method of a user who named none: that of the backend, or the papers' where something speaks of it."""
+    asks_for_losses = (
+        said.get("q") is not None
+        or said.get("state", "seeded") != "seeded"
+        or said.get("prefix") == "shared"
+        or said.get("passes") is not None
+    )
+    backend = said.get("backend", CompileOptions.backend)
+    return "prge" if asks_for_losses or backend not in BACKENDS else find_backend(backend).default_method
 
 
 def compile_table() -> tuple[Item, ...]:

@@ -146,12 +146,31 @@ def test_every_row_is_a_flag_with_its_default(name: str, table: tuple[Item, ...]
         assert found == RunOptions(program=Path("m"))
     else:
         found = CompileOptions.of({item.name: said[item.name] for item in table})
-        assert found == CompileOptions(model="m")
+        # docs/decisions/018-default-method.md
+        assert found == CompileOptions(model="m", method="exact")
 
 
 def test_lengths_that_data_say_need_no_number() -> None:
-    said = {"model": "m", "data": (Path("x"),), "seq_len": None, "num_labels": 3, "soc": None}
+    said = {"model": "m", "data": (Path("x"),), "seq_len": None, "num_labels": 3, "soc": None, "q": 4}
     assert CompileOptions.of(said) == replace(CompileOptions("m"), data=(Path("x"),), seq_len=0, num_labels=3)
+
+
+@pytest.mark.parametrize(
+    ("said", "method"),
+    [
+        ({}, "exact"),
+        ({"backend": "portable", "optimizer": "adamw"}, "exact"),
+        ({"backend": "qnn"}, "prge"),
+        ({"q": 4}, "prge"),
+        ({"state": "dual"}, "prge"),
+        ({"prefix": "shared", "layers": ("last:1",)}, "prge"),
+        ({"passes": "canonicalize"}, "prge"),
+        ({"q": 4, "method": "shortcut"}, "shortcut"),
+    ],
+)
+def test_the_method_of_who_names_none(said: dict[str, Any], method: str) -> None:
+    options = CompileOptions.of({"model": "m", **said})
+    assert (options.method, options.q) == (method, 4)
 
 
 @pytest.mark.parametrize("name", ["run", "compile", "probe"])
