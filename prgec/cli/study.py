@@ -1,4 +1,4 @@
-"""`prgec study`: methods, seeds and hyper-parameters at equal forward passes."""
+"""`prgec study`: methods, seeds and hyper-parameters at equal rows, seconds or memory."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def study(study: Path, out: Path | None, only: tuple[str, ...], as_json: bool) -
     folder = out or Path("runs") / f"study-{study.stem}"
     from prgec.study.curves import plot_curves
     from prgec.study.report import report
-    from prgec.study.results import Result
-    from prgec.study.runner import run_study
+    from prgec.study.results import Result, read_results
+    from prgec.study.runner import RESULTS_NAME, run_study
 
     console = stderr_console()
 
@@ -58,7 +58,7 @@ def study(study: Path, out: Path | None, only: tuple[str, ...], as_json: bool) -
     with stop_on_interrupt(STOPPING) as should_stop:
         results = run_study(spec, folder, only=only, report=tell, should_stop=should_stop)
         stopped = should_stop()
-    text = report(spec, results, f"prgec study {study}")
+    text = report(spec, results, f"prgec study {study}", read_results(folder / RESULTS_NAME))
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / REPORT_NAME, text.encode())
     plot_curves(folder / CURVES_NAME, spec, results)

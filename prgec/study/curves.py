@@ -1,4 +1,4 @@
-"""Accuracy on dev against rows of forward passes, one panel a task."""
+"""Accuracy on dev against what was spent, rows of forward passes or seconds; one panel a task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from prgec.machine.files import write_atomic
-from prgec.study.results import Result, of_method
+from prgec.study.results import Point, Result, of_method
 from prgec.study.spec import Study
 
 
@@ -33,20 +33,20 @@ def plot_curves(path: Path, study: Study, results: Sequence[Result]) -> None:
                 continue
             # Methods score at points of their own; seeds of one method at the same ones.
             points = list(zip(*(each.curve for each in runs), strict=False))
-            rows = [column[0].forward_rows for column in points]
+            spent = [_spent(study, column) for column in points]
             scores = [[point.accuracy for point in column] for column in points]
             color = f"C{number % 10}"
             style = "-" if number < 10 else "--"
-            axes.plot(rows, [fmean(each) for each in scores], style, color=color, label=method.name)
+            axes.plot(spent, [fmean(each) for each in scores], style, color=color, label=method.name)
             axes.fill_between(
-                rows,
+                spent,
                 [min(each) for each in scores],
                 [max(each) for each in scores],
                 color=color,
                 alpha=0.12,
                 linewidth=0,
             )
-        axes.set(title=task.name, xlabel="rows of forward passes")
+        axes.set(title=task.name, xlabel="seconds of training" if study.budget.seconds else "rows of forward passes")
     panels[0].set(ylabel="accuracy on dev")
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
@@ -54,3 +54,8 @@ def plot_curves(path: Path, study: Study, results: Sequence[Result]) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     write_atomic(path, buffer.getvalue())
+
+
+def _spent(study: Study, column: Sequence[Point]) -> float:
+    """What the runs of one method had spent when they were scored."""
+    return fmean(each.wall_s for each in column) if study.budget.seconds else column[0].forward_rows

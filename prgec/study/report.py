@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, geometric_mean, pstdev
-from typing import Any
 
 from prgec.study.results import Point, Result, of_method
 from prgec.study.spec import Study, StudyTask
+from prgec.study.spent import markdown, memory_table, searched, time_table
 
 # Scores are counts over a few hundred examples: smaller differences are rounding.
 TIE = 1e-9
@@ -21,16 +21,16 @@ _MEASURES: dict[str, Callable[[Result], float]] = {
 }
 
 
-def report(study: Study, results: Sequence[Result], command: str) -> str:
+def report(study: Study, results: Sequence[Result], command: str, tried: Mapping[str, Result] | None = None) -> str:
     """Return the whole report.
 
     Args:
         study: The study.
         results: Runs of the chosen options, from `chosen_results`.
         command: What made it, for the reader who wants it again.
+        tried: All runs by key, for what memory admits.
     """
-    steps = f"{study.forward_rows:,} rows of forward passes a run (a backward pass counts as two forward passes)"
-    done = {each.method for each in results}
+    done, all_methods = {each.method for each in results}, study
     study = replace(
         study,
         methods=tuple(each for each in study.methods if each.name in done),
@@ -38,11 +38,17 @@ def report(study: Study, results: Sequence[Result], command: str) -> str:
     )
     parts = [
         f"# {study.title}",
-        f"{steps}; seeds {', '.join(map(str, study.seeds))}; options chosen on dev with the first {study.tune_seeds} "
-        "of them, test reported. A cell: mean ± standard deviation over seeds (min to max), in percent.",
+        f"{study.budget.text}; seeds {', '.join(map(str, study.seeds))}; options chosen on dev with the first "
+        f"{study.tune_seeds} of them, test reported. A cell: mean ± standard deviation over seeds (min to max), in "
+        "percent.",
         f"Made with `{command}`.",
         accuracy_table(study, results),
     ]
+    if study.budget.seconds:
+        note = "Mean accuracy on dev after so many seconds of training steps: the last score until then."
+        parts += ["## Accuracy against time", f"{note}\n\n{time_table(study, results)}"]
+    if study.budget.memory_bytes and tried:
+        parts += ["## What memory admits", memory_table(all_methods, tried)]
     if study.compare:
         parts += ["## Seed by seed", comparison_table(study, results)]
     if any(task.target for task in study.tasks):
@@ -65,13 +71,13 @@ def accuracy_table(study: Study, results: Sequence[Result]) -> str:
             if of_method(results, method.name, task)
         ]
         rows.append([method.name, *cells, f"{100 * fmean(means):.1f}" if len(means) == len(tasks) else "-"])
-    return _markdown(["method", *tasks, "mean of tasks"], rows)
+    return markdown(["method", *tasks, "mean of tasks"], rows)
 
 
 def comparison_table(study: Study, results: Sequence[Result]) -> str:
     """Return wins, ties and losses of each pair over equal seeds: at the end on test, and on the way on dev."""
     rows = [_comparison(study, results, pair, what) for pair in study.compare for what in _MEASURES]
-    return _markdown(["pair", "by", *(task.name for task in study.tasks), "all", "mean gain, points"], rows)
+    return markdown(["pair", "by", *(task.name for task in study.tasks), "all", "mean gain, points"], rows)
 
 
 def _comparison(study: Study, results: Sequence[Result], pair: tuple[str, str], what: str) -> list[str]:
@@ -104,7 +110,7 @@ def price_table(study: Study, results: Sequence[Result]) -> str:
         "Mean over the seeds that got there: thousands of forward rows, wall-clock s, CPU s; in brackets how many "
         "did. Dev is scored at intervals, so a price is an upper bound."
     )
-    return f"{note}\n\n{_markdown(['method', *_target_heads(study)], rows)}"
+    return f"{note}\n\n{markdown(['method', *_target_heads(study)], rows)}"
 
 
 def speed_table(study: Study, results: Sequence[Result]) -> str:
@@ -126,7 +132,7 @@ def speed_table(study: Study, results: Sequence[Result]) -> str:
         "One method's forward rows as a share of another's, over equal seeds; a run that never got there counts "
         "with all the rows it spent."
     )
-    return f"{note}\n\n{_markdown(['pair', *_target_heads(study), 'geometric mean'], rows)}"
+    return f"{note}\n\n{markdown(['pair', *_target_heads(study), 'geometric mean'], rows)}"
 
 
 def options_table(study: Study, results: Sequence[Result]) -> str:
@@ -136,7 +142,7 @@ def options_table(study: Study, results: Sequence[Result]) -> str:
         runs = [each for each in results if each.method == method.name]
         if not runs:
             continue
-        searched = [name for name in method.grid[0] if len({str(options[name]) for options in method.grid}) > 1]
+        names = searched(method)
         chosen = []
         for task in study.tasks:
             of_task = of_method(results, method.name, task.name)
@@ -145,7 +151,7 @@ def options_table(study: Study, results: Sequence[Result]) -> str:
                     f"{of_task[0].options[name]:g}"
                     if isinstance(of_task[0].options[name], float)
                     else str(of_task[0].options[name])
-                    for name in searched
+                    for name in names
                 ]
                 if of_task
                 else []
@@ -163,16 +169,9 @@ def options_table(study: Study, results: Sequence[Result]) -> str:
                 str(failures),
             ]
         )
-    names = sorted(
-        {
-            name
-            for method in study.methods
-            for name in method.grid[0]
-            if len({str(options[name]) for options in method.grid}) > 1
-        }
-    )
-    head = ["method", *(f"{task.name}: {' / '.join(names) or 'no search'}" for task in study.tasks)]
-    return _markdown([*head, "steps", "CPU s a run", "wall s a run", "most MB a step adds", "diverged"], rows)
+    any_names = sorted({name for method in study.methods for name in searched(method)})
+    head = ["method", *(f"{task.name}: {' / '.join(any_names) or 'no search'}" for task in study.tasks)]
+    return markdown([*head, "steps", "CPU s a run", "wall s a run", "most MB a step adds", "diverged"], rows)
 
 
 def _megabytes(sizes: Sequence[int]) -> str:
@@ -225,8 +224,3 @@ def _price(reached: Sequence[Point], num_runs: int) -> str:
         fmean(values) for values in zip(*((p.forward_rows, p.wall_s, p.cpu_s) for p in reached), strict=True)
     )
     return f"{rows / 1000:.1f}k, {wall:.1f} s, {cpu:.1f} s ({len(reached)} of {num_runs})"
-
-
-def _markdown(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)

@@ -72,21 +72,38 @@ def chosen_results(study: Study, results: dict[str, Result]) -> list[Result]:
 
 
 def chosen_options(study: Study, method: StudyMethod, task: StudyTask, results: dict[str, Result]) -> Options | None:
-    """Return the options with the best mean score on dev over the tuning seeds; None while runs are missing."""
-    if len(method.grid) == 1:
+    """Return the options with the best mean score on dev over the tuning seeds, of those that memory is enough for.
+
+    None while runs are missing, and where it is enough for none.
+    """
+    if not _is_tuned(study, method):
         return method.grid[0]
-    scores = []
-    for options in method.grid:
-        keys = [Run(method.name, task, options, seed).key(study) for seed in study.seeds[: study.tune_seeds]]
-        if any(key not in results for key in keys):
+    scores = {}
+    for number, options in enumerate(method.grid):
+        runs = tuning_results(study, method, task, options, results)
+        if runs is None:
             return None
-        pairs = [results[key].best_of_choice for key in keys]
-        scores.append(tuple(sum(values) / len(values) for values in zip(*pairs, strict=True)))
-    return method.grid[scores.index(max(scores))]
+        if all(study.budget.holds(each.memory_bytes) for each in runs):
+            pairs = [each.best_of_choice for each in runs]
+            scores[number] = tuple(sum(values) / len(values) for values in zip(*pairs, strict=True))
+    return method.grid[max(scores, key=lambda number: scores[number])] if scores else None
+
+
+def tuning_results(
+    study: Study, method: StudyMethod, task: StudyTask, options: Options, results: dict[str, Result]
+) -> list[Result] | None:
+    """Return the runs of the seeds that choose, for one try; None while one is missing."""
+    keys = [Run(method.name, task, options, seed).key(study) for seed in study.seeds[: study.tune_seeds]]
+    return [results[key] for key in keys] if results.keys() >= set(keys) else None
+
+
+def _is_tuned(study: Study, method: StudyMethod) -> bool:
+    """Whether the first seeds have something to choose: among options, or whether memory is enough at all."""
+    return len(method.grid) > 1 or study.budget.memory_bytes > 0
 
 
 def _num_runs(study: Study, method: StudyMethod) -> int:
-    if len(method.grid) == 1:
+    if not _is_tuned(study, method):
         return len(study.seeds)
     tuning = min(study.tune_seeds, len(study.seeds))
     return len(method.grid) * tuning + len(study.seeds) - tuning
@@ -97,8 +114,8 @@ def _runs(study: Study, methods: Iterable[StudyMethod], results: dict[str, Resul
     methods = list(methods)
     for task in study.tasks:
         for method in methods:
-            seeds = study.seeds[: study.tune_seeds] if len(method.grid) > 1 else ()
+            seeds = study.seeds[: study.tune_seeds] if _is_tuned(study, method) else ()
             yield from (Run(method.name, task, options, seed) for options in method.grid for seed in seeds)
             best = chosen_options(study, method, task, results)
-            assert best is not None, "its tuning runs come first"
-            yield from (Run(method.name, task, best, seed) for seed in study.seeds[len(seeds) :])
+            if best is not None:  # else memory is enough for none of them: the tuning runs are done
+                yield from (Run(method.name, task, best, seed) for seed in study.seeds[len(seeds) :])

@@ -15,6 +15,8 @@ from typing import Any
 from prgec.data.tasks import AUTO_TASK, TOML_SUFFIX
 from prgec.errors import DataError, UsageError
 from prgec.frontend.checkpoint import find_checkpoint
+from prgec.study.budget import KEYS as BUDGET_KEYS
+from prgec.study.budget import Budget, read_budget
 
 Options = Mapping[str, Any]
 SPLITS = ("train", "dev", "test")
@@ -62,10 +64,9 @@ class Study:
         title: Line above the report.
         path: File it was read from.
         model: Checkpoint folder, alias or hub id.
-        forward_rows: Rows of forward passes each run may spend; a backward pass counts as two forward passes.
+        budget: What each run may spend.
         seeds: Seeds of noise, order and start; all of them are reported.
         tune_seeds: How many of the first seeds choose among a grid.
-        eval_every: Forward rows between evaluations on dev.
         threads: PyTorch threads; 0 leaves it to PyTorch.
         tasks: Data sets.
         methods: Ways to train.
@@ -75,12 +76,11 @@ class Study:
     title: str
     path: Path
     model: str
-    forward_rows: int
+    budget: Budget
     seeds: tuple[int, ...]
     tasks: tuple[StudyTask, ...]
     methods: tuple[StudyMethod, ...]
     tune_seeds: int = 2
-    eval_every: int = 3200
     threads: int = 1
     compare: tuple[tuple[str, str], ...] = ()
 
@@ -110,15 +110,7 @@ class Run:
         """
         files = [_file_sha256(getattr(self.task, split)) for split in SPLITS]
         task = _file_sha256(Path(self.task.task)) if self.task.task.endswith(TOML_SUFFIX) else self.task.task
-        parts = [
-            _model_sha256(study.model),
-            study.forward_rows,
-            study.eval_every,
-            files,
-            task,
-            dict(self.options),
-            self.seed,
-        ]
+        parts = [_model_sha256(study.model), *study.budget.key, files, task, dict(self.options), self.seed]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -172,14 +164,15 @@ def _study(raw: dict[str, Any], path: Path) -> Study:
     target = raw.pop("target", 0.0)
     tasks = tuple(_task(name, {"target": target, **entry}, path.parent) for name, entry in raw.pop("tasks").items())
     methods = tuple(StudyMethod(name, expand({**defaults, **entry})) for name, entry in raw.pop("methods").items())
-    known = {"title", "model", "forward_rows", "seeds", "tune_seeds", "eval_every", "threads", "compare"}
+    known = {"title", "model", *BUDGET_KEYS, "seeds", "tune_seeds", "threads", "compare"}
     if unknown := sorted(set(raw) - known):
         raise UsageError(
             f"the study has {unknown[0]!r}, which nothing reads",
             where=path,
             hint=f"known: {', '.join(sorted(known))}, target, defaults, tasks, methods",
         )
-    for name in ("title", "model", "forward_rows", "seeds"):
+    budget = read_budget({name: raw.pop(name) for name in BUDGET_KEYS if name in raw}, path)
+    for name in ("title", "model", "seeds"):
         _ = raw[name]  # a KeyError names what is missing
     model = path.parent / raw["model"]
     study = Study(
@@ -190,6 +183,7 @@ def _study(raw: dict[str, Any], path: Path) -> Study:
             "compare": tuple((first, second) for first, second in raw.get("compare", ())),
         },
         path=path,
+        budget=budget,
         tasks=tasks,
         methods=methods,
     )
@@ -207,10 +201,8 @@ def _task(name: str, entry: Options, folder: Path) -> StudyTask:
 
 
 def _check(study: Study) -> None:
-    counts = {"forward_rows": study.forward_rows, "eval_every": study.eval_every, "tune_seeds": study.tune_seeds}
-    for name, value in counts.items():
-        if not isinstance(value, int) or value < 1:
-            raise UsageError(f"{name} is {value!r}; expected a positive integer", where=study.path)
+    if not isinstance(study.tune_seeds, int) or study.tune_seeds < 1:
+        raise UsageError(f"tune_seeds is {study.tune_seeds!r}; expected a positive integer", where=study.path)
     for task in study.tasks:
         if not 0.0 <= task.target <= 1.0:
             raise UsageError(f"the target of task {task.name!r} is {task.target}; expected 0 to 1", where=study.path)

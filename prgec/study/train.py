@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prgec.data.dataset import load_dataset
@@ -15,7 +16,7 @@ from prgec.study.results import Point, Result
 from prgec.study.spec import Run, Study, StudyTask
 from prgec.training.evaluate import Evaluation, evaluate
 from prgec.training.loop import TrainingLoop
-from prgec.training.schedules import DEFAULT_SCHEDULE, Rates
+from prgec.training.schedules import DEFAULT_SCHEDULE, Rates, find_schedule
 
 
 def train(run: Run, study: Study) -> Result:
@@ -79,10 +80,11 @@ class _Course:
     def __init__(self, method: Method, data: _Data, run: Run, study: Study) -> None:
         self.method, self.data = method, data
         schedule = str(run.options.get("schedule", DEFAULT_SCHEDULE))
-        num_steps = max(1, study.forward_rows // method.rows_per_step)
+        num_steps = max(1, study.budget.forward_rows // method.rows_per_step)
         rates = Rates(num_steps, float(run.options["lr"]), schedule)
+        self.budget = study.budget
         self.loop = TrainingLoop(method, data.train, method.program.manifest, run.seed, rates)
-        self.steps_per_eval = max(1, study.eval_every // method.rows_per_step)
+        self.steps_per_eval = max(1, int(study.budget.eval_every) // method.rows_per_step)
         self.curve: list[Point] = []
         self.steps_done = 0
         self.memory_bytes: int | None = None
@@ -95,13 +97,30 @@ class _Course:
         """
         self._note()
         growth = Growth()
-        for result in self.loop:
-            self.steps_done = result.step
-            if result.step % self.steps_per_eval == 0 or result.step == self.loop.rates.steps:
+        for is_due in self._timed_steps() if self.budget.seconds else self._counted_steps():
+            if is_due:
                 growth.pause()
                 self.memory_bytes = growth.bytes
                 self._note()
                 growth.go_on()
+
+    def _counted_steps(self) -> Iterator[bool]:
+        """Take as many steps as the rows are enough for; yields after each whether a score is due."""
+        for result in self.loop:
+            self.steps_done = result.step
+            yield result.step % self.steps_per_eval == 0 or result.step == self.loop.rates.steps
+
+    def _timed_steps(self) -> Iterator[bool]:
+        """Take steps until their time is spent, of which a share is the progress of the learning rate."""
+        seconds, every, loop = self.budget.seconds, self.budget.eval_every, self.loop
+        rate, schedule = loop.rates.lr, find_schedule(loop.rates.schedule)
+        scores = 0
+        while loop.wall_seconds < seconds:
+            lr = rate * schedule(loop.wall_seconds / seconds)
+            self.steps_done = loop.take(self.steps_done + 1, lr).step
+            due = int(loop.wall_seconds / every)
+            yield due > scores or loop.wall_seconds >= seconds
+            scores = due
 
     def score(self, rows: EvalSet) -> Evaluation:
         """Score the present weights; weights that give no number answer nothing right."""

@@ -39,10 +39,14 @@ class TrainingLoop:
 
     def __iter__(self) -> Iterator[StepResult]:
         for step in range(self.trainer.step_number + 1, self.rates.steps + 1):
-            wall, cpu = time.monotonic(), time.process_time()
-            indices = step_indices(len(self.rows), self.manifest.batch_size, self.seed, step)
-            batch = training_batch(self.rows, indices, self.manifest)
-            result = self.trainer.step(batch, learning_rate(self.rates, step))
-            self.wall_seconds += time.monotonic() - wall
-            self.cpu_seconds += time.process_time() - cpu
-            yield result
+            yield self.take(step, learning_rate(self.rates, step))
+
+    def take(self, step: int, lr: float) -> StepResult:
+        """Take one step, which the trainer counts so, with the learning rate that some course has for it."""
+        wall, cpu = time.monotonic(), time.process_time()
+        indices = step_indices(len(self.rows), self.manifest.batch_size, self.seed, step)
+        batch = training_batch(self.rows, indices, self.manifest)
+        result = self.trainer.step(batch, lr)
+        self.wall_seconds += time.monotonic() - wall
+        self.cpu_seconds += time.process_time() - cpu
+        return result

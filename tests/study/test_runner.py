@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,10 +20,20 @@ from prgec.study.alone import train_alone
 from prgec.study.baseline import Baseline
 from prgec.study.eager import EagerProgram
 from prgec.study.method import KINDS
-from prgec.study.report import accuracy_table, comparison_table, first_at, options_table, price_table, speed_table
+from prgec.study.report import (
+    accuracy_table,
+    comparison_table,
+    first_at,
+    options_table,
+    price_table,
+    report,
+    speed_table,
+)
 from prgec.study.results import Point, Result, append_result, read_results
 from prgec.study.runner import RESULTS_NAME, run_study
 from prgec.study.spec import Run, Study, read_study
+from prgec.study.spent import time_table
+from prgec.study.train import train
 from tests.models import TinyLlama
 
 TEXT = """
@@ -151,6 +162,61 @@ def test_memory_of_older_results_is_not_believed(tmp_path: Path) -> None:
     append_result(path, _result())
     path.write_text(path.read_text().replace('"memory_bytes"', '"peak_bytes"'))
     assert read_results(path)["k"].memory_bytes is None
+
+
+def test_what_memory_is_not_enough_for_does_not_compete(path: Path, tmp_path: Path) -> None:
+    """The better rate adds more than the budget; of the other method, nothing fits."""
+
+    def train(run: Run, study: Study) -> Result:
+        done = _Trained()(run, study)
+        return replace(done, memory_bytes={0.1: 4_000_000, 0.2: 6_000_000, 0.01: 9_000_000}[run.options["lr"]])
+
+    other = path.with_name("memory.toml")
+    other.write_text(TEXT.replace("forward_rows = 48", "forward_rows = 48\nmemory_mb = 5"))
+    study = read_study(other)
+    results = run_study(study, tmp_path, train=train)
+    assert [(each.method, each.options["lr"], each.seed) for each in results] == [
+        ("searched", 0.1, seed) for seed in range(3)
+    ]
+    text = report(study, results, "a command", read_results(tmp_path / RESULTS_NAME))
+    assert "| searched | lr 0.1 | 4 | 2 of 2 |" in text and "| searched | lr 0.2 | 6 | 0 of 2 |" in text
+    assert "| fixed | - | 9 | 0 of 2 |" in text
+    assert "48 rows of forward passes a run (a backward pass counts as two forward passes), whose steps add" in text
+
+
+class _Slow(Baseline):
+    """Takes so many milliseconds a step, and notes the rates it was given."""
+
+    rates: ClassVar[list[float]] = []
+
+    def __init__(self, model: str, *, seed: int, milliseconds: int) -> None:
+        super().__init__(EagerProgram(model, space="lora-fa", seed=seed, batch_size=2), rows_per_step=4)
+        self._seconds = milliseconds / 1000
+
+    def _train(self, batch: Batch, lr: float) -> float:
+        self.rates.append(lr)
+        time.sleep(self._seconds)
+        return 1.0
+
+
+def test_equal_seconds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of twice the time leaves time for half the steps; rates fall to zero with time, not with rows."""
+    monkeypatch.setitem(KINDS, "slow", f"{__name__}:_Slow")
+    other = path.with_name("seconds.toml")
+    other.write_text(TEXT.replace("forward_rows = 48\neval_every = 16", "seconds = 0.6\neval_every = 0.2"))
+    study, steps = read_study(other), []
+    for milliseconds in (20, 40):
+        _Slow.rates.clear()
+        options = {"kind": "slow", "lr": 1.0, "milliseconds": milliseconds}
+        found = train(Run("fixed", study.tasks[0], options, 0), study)
+        steps.append(found.steps)
+        assert _Slow.rates[0] == 1.0 and _Slow.rates == sorted(_Slow.rates, reverse=True) and _Slow.rates[-1] < 0.2
+        assert [point.wall_s for point in found.curve] == pytest.approx([0.0, 0.2, 0.4, 0.6], abs=0.1)
+        assert found.curve[-1].wall_s >= 0.6
+    assert 0.3 < steps[1] / steps[0] < 0.7
+    halfway = [0.1, 0.4, 0.8, 0.8]
+    curve = tuple(replace(each, accuracy=score) for each, score in zip(found.curve, halfway, strict=True))
+    assert "| fixed | film | 10.0 | 10.0 | 40.0 | 80.0 |" in time_table(study, [replace(found, curve=curve)])
 
 
 class _Hungry(Baseline):

@@ -94,6 +94,12 @@ def test_a_key_changes_with_data_and_options_alone(tmp_path: Path) -> None:
     [
         ("forward_rows = 64", "", "lacks 'forward_rows'"),
         ("forward_rows = 64", "forward_rows = 0", "forward_rows is 0; expected a positive integer"),
+        ("forward_rows = 64", "forward_rows = 64\nseconds = 2", "both forward_rows and seconds"),
+        ("forward_rows = 64", "seconds = -1", "seconds is -1; expected a positive number"),
+        ("forward_rows = 64", 'seconds = "long"', "value of the wrong kind"),
+        ("forward_rows = 64", "seconds = 2\nmemory_mb = 0", "memory_mb is 0; expected a positive number"),
+        ("forward_rows = 64", "forward_rows = 64\neval_every = 0.5", "eval_every is 0.5; expected a positive integer"),
+        ("forward_rows = 64", "seconds = 2\neval_every = 0", "eval_every is 0; expected a positive number"),
         ("seeds = [0, 1]", "seeds = []", "needs seeds"),
         ("seeds = [0, 1]", "seeds = [0]\nsede = 1", "'sede', which nothing reads"),
         ("seeds = [0, 1]", 'seeds = [0]\ncompare = [["a", "c"]]', "compare names 'c'"),
@@ -105,6 +111,15 @@ def test_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None
     with pytest.raises(UsageError, match=message) as caught:
         read_study(_write(tmp_path, TEXT.replace(old, new)))
     assert "\n" not in str(caught.value)
+
+
+def test_seconds_name_other_runs_and_memory_does_not(tmp_path: Path) -> None:
+    keys = []
+    for budget in ("forward_rows = 64", "seconds = 2", "seconds = 2\nmemory_mb = 5", "seconds = 3"):
+        study = read_study(_write(tmp_path, TEXT.replace("forward_rows = 64", budget)))
+        keys.append(Run("a", study.tasks[0], study.methods[0].grid[0], 0).key(study))
+    assert keys[1] == keys[2] and len(set(keys)) == 3
+    assert study.budget.eval_every == pytest.approx(0.3)
 
 
 def test_no_toml(tmp_path: Path) -> None:

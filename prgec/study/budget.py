@@ -1,0 +1,81 @@
+"""What the runs of a study may spend: equal rows, equal seconds, and equal memory with either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prgec.errors import UsageError
+
+_ROWS_BETWEEN_SCORES = 3200
+_SCORES_OF_SECONDS = 10
+_MEGABYTE = 10**6
+KEYS = ("forward_rows", "seconds", "memory_mb", "eval_every")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may spend.
+
+    Attributes:
+        forward_rows: Rows of forward passes, where a backward pass counts as two forward passes; 0 for seconds instead.
+        seconds: Wall-clock time of training steps; 0 for rows instead.
+        memory_bytes: The most that steps may add to a process that holds the model; options of a method that add more
+            do not compete. 0 for any.
+        eval_every: What is spent between two scores on dev, in rows or in seconds.
+    """
+
+    forward_rows: int
+    seconds: float
+    memory_bytes: int
+    eval_every: float
+
+    @property
+    def text(self) -> str:
+        """The budget in words."""
+        each = (
+            f"{self.seconds:g} s of training steps a run"
+            if self.seconds
+            else f"{self.forward_rows:,} rows of forward passes a run (a backward pass counts as two forward passes)"
+        )
+        most = f"{self.memory_bytes / _MEGABYTE:g} MB"
+        return f"{each}, whose steps add at most {most} to the model" if self.memory_bytes else each
+
+    @property
+    def key(self) -> tuple[Any, Any]:
+        """What runs depend on: memory only says which of them count."""
+        return (f"{self.seconds} s", self.eval_every) if self.seconds else (self.forward_rows, self.eval_every)
+
+    def holds(self, memory_bytes: int | None) -> bool:
+        """Whether a run that added so much competes; one that was not measured does where memory does not count."""
+        return not self.memory_bytes or (memory_bytes is not None and memory_bytes <= self.memory_bytes)
+
+
+def read_budget(raw: Mapping[str, Any], path: Path) -> Budget:
+    """Make the budget of a study out of its keys.
+
+    Raises:
+        KeyError: If there is neither `forward_rows` nor `seconds`.
+        UsageError: If both are there, or a value is impossible.
+    """
+    seconds, memory_mb = raw.get("seconds", 0.0), raw.get("memory_mb", 0)
+    if "seconds" in raw and "forward_rows" in raw:
+        raise UsageError("the study has both forward_rows and seconds; expected one of them", where=path)
+    rows = 0 if "seconds" in raw else raw["forward_rows"]
+    usual = seconds / _SCORES_OF_SECONDS if "seconds" in raw else _ROWS_BETWEEN_SCORES
+    every = raw.get("eval_every", usual)
+    for name in ("seconds", "memory_mb"):
+        if name in raw and not (_is_number(raw[name]) and raw[name] > 0):
+            raise UsageError(f"{name} is {raw[name]!r}; expected a positive number", where=path)
+    if "seconds" not in raw and not (isinstance(rows, int) and rows >= 1):
+        raise UsageError(f"forward_rows is {rows!r}; expected a positive integer", where=path)
+    if not (_is_number(every) and (every > 0 if seconds else isinstance(every, int) and every >= 1)):
+        kind = "number" if seconds else "integer"
+        raise UsageError(f"eval_every is {every!r}; expected a positive {kind}", where=path)
+    return Budget(rows, float(seconds), round(memory_mb * _MEGABYTE), every)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value < float("inf")

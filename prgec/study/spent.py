@@ -1,0 +1,65 @@
+"""Tables of a study whose budget is seconds or memory: what a method reached when, and which tries memory admits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from prgec.study.results import Result, of_method
+from prgec.study.runner import tuning_results
+from prgec.study.spec import Options, Study, StudyMethod
+
+_SHARES = (0.1, 0.25, 0.5, 1.0)
+_MEGABYTE = 1e6
+
+
+def time_table(study: Study, results: Sequence[Result]) -> str:
+    """Return the mean accuracy on dev of every method after shares of the seconds: the last score until then."""
+    moments = [share * study.budget.seconds for share in _SHARES]
+    rows = []
+    for method in study.methods:
+        for task in study.tasks:
+            runs = of_method(results, method.name, task.name)
+            if runs:
+                scores = [fmean(_score_at(each, moment) for each in runs) for moment in moments]
+                rows.append([method.name, task.name, *(f"{100 * score:.1f}" for score in scores)])
+    return markdown(["method", "task", *(f"{moment:g} s" for moment in moments)], rows)
+
+
+def memory_table(study: Study, tried: Mapping[str, Result]) -> str:
+    """Return what every try adds to the model, and whether the budget admits it."""
+    rows = []
+    for method in study.methods:
+        for options in method.grid:
+            runs = [
+                each for task in study.tasks for each in tuning_results(study, method, task, options, dict(tried)) or ()
+            ]
+            if runs:
+                most = max((each.memory_bytes for each in runs if each.memory_bytes is not None), default=None)
+                admitted = sum(study.budget.holds(each.memory_bytes) for each in runs)
+                size = "-" if most is None else f"{most / _MEGABYTE:.0f}"
+                rows.append([method.name, searched_text(method, options), size, f"{admitted} of {len(runs)}"])
+    return markdown(["method", "options", "most MB a step adds", "runs that fit"], rows)
+
+
+def searched(method: StudyMethod) -> list[str]:
+    """Names of the options a method's tries differ in."""
+    return [name for name in method.grid[0] if len({str(options[name]) for options in method.grid}) > 1]
+
+
+def searched_text(method: StudyMethod, options: Options) -> str:
+    """What tells one try of a method from the others."""
+    return ", ".join(f"{name} {options[name]}" for name in searched(method)) or "-"
+
+
+def markdown(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+    """A table of cells that are texts."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def _score_at(run: Result, moment: float) -> float:
+    # The last score comes with the step that spends the rest of the budget.
+    done = [point for point in run.curve[:-1] if point.wall_s <= moment]
+    return run.curve[-1].accuracy if moment >= run.curve[-1].wall_s else done[-1].accuracy
