@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from prgec.backends import BACKENDS
-from prgec.cli.render import print_json, print_lines
-from prgec.plan.choose import way_text
+from prgec.cli.plan_tables import plan_lines, plan_page
+from prgec.cli.render import print_json, print_lines, stderr_console
+from prgec.errors import UsageError
+from prgec.machine.files import write_atomic
+from prgec.plan.calibration import calibrated_speed, keep_calibration
 from prgec.plan.options import PlanOptions
-from prgec.plan.plan import Plan, make_plan
-from prgec.plan.source import compile_name, read_shape
+from prgec.plan.plan import make_plan
+from prgec.plan.source import compile_name, read_config, read_shape
 from prgec.plan.speed import reported_speed, speed_of_bench
-from prgec.plan.units import bytes_text, parse_bytes, parse_seconds, seconds_text
+from prgec.plan.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
-    from prgec.plan.rows import PlanRow
+    from prgec.plan.shape import ModelShape
 
 FILE = click.Path(path_type=Path)
 _DEFAULTS = PlanOptions(memory=0)
@@ -48,8 +51,15 @@ _DEFAULTS = PlanOptions(memory=0)
     help="What runs the program: the C++ driver, or prgec run.",
 )
 @click.option("--bench", type=FILE, metavar="FILE", help="Take speeds from this bench.json of prgec bench.")
+@click.option(
+    "--calibrate",
+    "does_calibrate",
+    is_flag=True,
+    help="First compile and time blocks of the model on this machine (minutes); later plans use what it finds.",
+)
 @click.option("--watts", type=float, metavar="W", help="Power of the device while it trains; adds energy.")
 @click.option("--chart", type=FILE, metavar="FILE", help="Draw memory against tokens a row, as PNG.")
+@click.option("--html", "page", type=FILE, metavar="FILE", help="Write the plan and its chart as one HTML page.")
 @click.option("--all", "show_all", is_flag=True, help="Show every row, and not the best of each group.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def plan(
@@ -63,8 +73,10 @@ def plan(
     backend: str,
     driver: str,
     bench: Path | None,
+    does_calibrate: bool,
     watts: float | None,
     chart: Path | None,
+    page: Path | None,
     show_all: bool,
     as_json: bool,
 ) -> int:
@@ -89,17 +101,40 @@ def plan(
         num_examples,
     )
     options.check(shape)
-    speed = reported_speed(backend) if bench is None else speed_of_bench(bench, shape)
+    if does_calibrate and bench is not None:
+        raise UsageError("--calibrate and --bench both say how fast this machine is; give one of them")
+    if does_calibrate:
+        _calibrate(model, shape, options)
+    speed = speed_of_bench(bench, shape) if bench is not None else calibrated_speed() or reported_speed(backend)
     found = make_plan(shape, options, speed, compile_name(model))
     if chart is not None:
         from prgec.plan.chart import plot_plan
 
         plot_plan(chart, found)
+    if page is not None:
+        write_atomic(page, plan_page(found, show_all=show_all).encode())
     if as_json:
         print_json(found.to_json())
     else:
-        print_lines(*_lines(found, show_all))
+        print_lines(*plan_lines(found, show_all=show_all))
     return 0
+
+
+def _calibrate(model: str, shape: ModelShape, options: PlanOptions) -> None:
+    """Time blocks of the model and keep what that says."""
+    # Imported here: the compiler takes seconds, and other plans need none of it.
+    from prgec.bench.calibrate import calibrate
+
+    console = stderr_console()
+    with console.status("calibrating") as status:
+
+        def tell(text: str) -> None:
+            console.print(text, markup=False, soft_wrap=True)
+            status.update(text)
+
+        found = calibrate(read_config(model), shape.name, options.seq_len, options.num_labels, tell)
+        path = keep_calibration(found, shape.name, datetime.date.today().isoformat())
+    console.print(f"calibrated; kept in {path}", markup=False, soft_wrap=True)
 
 
 def _lengths(model: str, data: Path) -> tuple[int, int, int]:
@@ -115,75 +150,3 @@ def _lengths(model: str, data: Path) -> tuple[int, int, int]:
     tokenizer = Tokenizer.unpack(pack_tokenizer(find_checkpoint(model).path))
     fitted = fit_options(options, tokenizer, None)
     return fitted.seq_len, fitted.num_labels, len(load_dataset(data, options.task).examples)
-
-
-def _lines(found: Plan, show_all: bool) -> list[str]:
-    shape, options = found.shape, found.options
-    budget = f"{bytes_text(options.memory)}" + (f", {seconds_text(options.seconds)}" if options.seconds else "")
-    lines = [
-        f"{shape.name}: {shape.num_weights / 1e6:.0f}M weights, {shape.layers} blocks; {budget}; "
-        f"{options.steps} steps, T={options.seq_len} K={options.num_labels}",
-        "",
-        *_table(found, found.rows if show_all else _best_of_groups(found.rows)),
-        "",
-        f"take {way_text(found.choice.row)}",
-        *(f"  - {reason}" for reason in found.choice.reasons),
-    ]
-    energy = found.energy_j(found.choice.row)
-    if energy is not None:
-        lines.append(f"  - {energy / 3.6e6:.3g} kWh at {options.watts:g} W")
-    lines += ["", *(f"    {command}" for command in found.choice.commands), "", *_others(found)]
-    lines.append(f"times are of {found.speed.origin}")
-    return lines
-
-
-def _table(found: Plan, rows: Sequence[PlanRow]) -> list[str]:
-    head = ("way to train", "peak", "mapped", "s/step", "run", "file", "to compile", "kept prefixes", "fits")
-    body = [
-        (
-            way_text(row),
-            bytes_text(row.memory.total),
-            bytes_text(row.mapped_bytes),
-            "?" if row.step_s is None else f"{row.step_s:.3g}",
-            "?" if row.run_s is None else seconds_text(row.run_s),
-            bytes_text(row.file_bytes),
-            bytes_text(row.compile_bytes) if row.compile_bytes else "?",
-            bytes_text(row.kept_bytes) if row.kept_bytes else "-",
-            "yes" if row.fits else "no",
-        )
-        for row in rows
-    ]
-    return aligned([head, *body])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of a table, the first to the left and the others to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-
-
-def _best_of_groups(rows: Sequence[PlanRow]) -> list[PlanRow]:
-    """Of each method, choice of layers and scheme the first row that fits, else the smallest."""
-    groups: dict[tuple[str, str, str], list[PlanRow]] = {}
-    for row in rows:
-        groups.setdefault((row.work.method, row.work.layers, row.work.quantize), []).append(row)
-    return [
-        next((row for row in group if row.fits), min(group, key=lambda row: row.memory.total))
-        for group in groups.values()
-    ]
-
-
-def _others(found: Plan) -> list[str]:
-    work = found.choice.row.work
-    head = (f"instead, with {work.batch_size} rows of {work.seq_len} tokens", "peak", "fits", "largest that fits")
-    body = [
-        (row.name, bytes_text(row.peak_bytes), "yes" if row.fits else "no", row.largest or "none")
-        for row in found.others
-    ]
-    ours = [(f"prgec {name}, 8da4w, 1 row", "", "", each or "none") for name, each in found.largest.items()]
-    return [*aligned([head, *body, *ours]), ""]

@@ -26,6 +26,11 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+def machine_name() -> str:
+    """Processor and the cores this process may use: what a time depends on most."""
+    return f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores"
+
+
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

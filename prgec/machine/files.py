@@ -1,4 +1,4 @@
-"""Write files so that a reader sees the old content or the new one, never a part."""
+"""Write files so that a reader sees the old content or the new one, never a part; and where caches go."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ def rename(path: Path, target: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def cache_folder() -> Path | None:
+    """Return where this user's machine keeps what can be made again; None where the environment names no place."""
+    for variable, below in (("PRGEC_CACHE", ""), ("XDG_CACHE_HOME", "prgec"), ("HOME", ".cache/prgec")):
+        if value := os.environ.get(variable):
+            return Path(value) / below
+    return None
 
 
 def is_scratch_of(name: str, target: str) -> bool:

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from prgec.machine.files import cache_folder
+
 _FOLDER = "packed"
 _WEIGHTS, _SEAL = ".xnn", ".seal"
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -60,10 +62,8 @@ class Cleared:
 
 def packed_folder() -> Path | None:
     """Return the folder of the user, whether it is there or not; None where the environment names none."""
-    for variable, below in (("PRGEC_CACHE", ""), ("XDG_CACHE_HOME", "prgec"), ("HOME", ".cache/prgec")):
-        if value := os.environ.get(variable):
-            return Path(value) / below / _FOLDER
-    return None
+    cache = cache_folder()
+    return None if cache is None else cache / _FOLDER
 
 
 def list_packed(folder: Path) -> list[PackedFile]:

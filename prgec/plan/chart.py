@@ -43,6 +43,11 @@ def curves(plan: Plan) -> dict[str, list[tuple[int, float]]]:
 
 def plot_plan(path: Path, plan: Plan) -> None:
     """Write a PNG."""
+    write_atomic(path, chart_png(plan))
+
+
+def chart_png(plan: Plan) -> bytes:
+    """Draw a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -71,4 +76,4 @@ def plot_plan(path: Path, plan: Plan) -> None:
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
-    write_atomic(path, buffer.getvalue())
+    return buffer.getvalue()

@@ -43,6 +43,25 @@ def read_shape(model: str) -> ModelShape:
     return _from_hub(model)
 
 
+def read_config(model: str) -> Mapping[str, Any]:
+    """Return the configuration behind what `read_shape` has read, of whose hub id it has kept a copy.
+
+    Raises:
+        CheckpointError: If there is none.
+    """
+    path = _demo() if model == DEMO else Path(model)
+    if path.is_dir():
+        return _read_config(path / _CONFIG)
+    if path.is_file():
+        return _read_config(path)
+    known = {name.lower(): config for name, config in known_models().items()}
+    if model.lower() in known:
+        return known[model.lower()]
+    from huggingface_hub import hf_hub_download
+
+    return _read_config(Path(hf_hub_download(ALIASES.get(model, model), _CONFIG, local_files_only=True)))
+
+
 def compile_name(model: str) -> str:
     """Return what `prgec compile` calls the model: it takes a folder, an alias or a hub id, and weights with it."""
     if Path(model).is_file():

@@ -1,4 +1,4 @@
-"""How long a step takes: its multiplications over what a machine does a second, by scheme."""
+"""How long a step takes, by what the reports, a benchmark or a calibration say of a machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from prgec.errors import UsageError
-from prgec.plan.options import CALIBRATED
+from prgec.plan.costs import Costs, counts_of
+from prgec.plan.options import CALIBRATED, METHODS
 from prgec.plan.shape import ModelShape
-from prgec.plan.step import prefix_sizes, step_sizes
 from prgec.plan.workload import Workload
 
 _FLOPS_A_MULTIPLICATION = 2
@@ -24,37 +24,28 @@ VARIANTS = {"prgec": "prge", "exact": "exact", "shortcut": "shortcut"}
 
 @dataclass(frozen=True)
 class Speed:
-    """What a machine computes.
+    """How fast a machine is.
 
     Attributes:
-        flops: Operations a second, by scheme; a scheme that was not measured is missing.
+        costs: By scheme and method; what was not measured is missing.
         origin: Where the figures are from, for people.
     """
 
-    flops: Mapping[str, float]
+    costs: Mapping[tuple[str, str], Costs]
     origin: str
 
     def step_s(self, shape: ModelShape, work: Workload) -> float | None:
-        """Seconds of one step, with kept prefixes in place; None for a scheme that was not measured."""
-        rate = self.flops.get(work.quantize)
-        return None if rate is None else step_flops(shape, work) / rate
-
-
-def step_flops(shape: ModelShape, work: Workload) -> float:
-    """Floating-point and int8 operations of one step; what is kept is not computed again."""
-    sizes = step_sizes(shape, work)
-    products = sizes.multiplies + sizes.multiplies_f32
-    if work.prefix != "method":
-        prefix = prefix_sizes(shape, work)
-        products += prefix.multiplies + prefix.multiplies_f32
-    return _FLOPS_A_MULTIPLICATION * products
+        """Seconds of one step, with kept prefixes in place; None for what was not measured."""
+        costs = self.costs.get((work.quantize, work.method))
+        return None if costs is None else costs.of(counts_of(shape, work))
 
 
 def reported_speed(backend: str) -> Speed:
     """The figures of this project's reports; none but for XNNPACK."""
     if backend != CALIBRATED:
         return Speed({}, "")
-    return Speed(_REPORTED, "two AVX-512 cores of the reports; --bench bench.json takes this machine's")
+    origin = "two AVX-512 cores of the reports; --calibrate or --bench bench.json take this machine's"
+    return Speed(_of_flops(_REPORTED), origin)
 
 
 def speed_of_bench(path: Path, shape: ModelShape) -> Speed:
@@ -69,13 +60,13 @@ def speed_of_bench(path: Path, shape: ModelShape) -> Speed:
         rates: dict[str, list[float]] = {}
         for row in document["rows"]:
             if row["variant"] in VARIANTS and row["backend"] == CALIBRATED:
-                flops = step_flops(replace(shape, layers=layers), work_of_row(row))
+                flops = _step_flops(replace(shape, layers=layers), work_of_row(row))
                 rates.setdefault(row["quantize"], []).append(flops / float(row["step_s"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"cannot use the benchmark: {error!r}", where=path, hint="prgec bench writes one") from error
     if not rates:
         raise UsageError("the benchmark has no row of a training program on XNNPACK", where=path)
-    return Speed({scheme: statistics.median(each) for scheme, each in rates.items()}, str(path))
+    return Speed(_of_flops({scheme: statistics.median(each) for scheme, each in rates.items()}), str(path))
 
 
 def work_of_row(row: Mapping[str, Any]) -> Workload:
@@ -90,3 +81,15 @@ def work_of_row(row: Mapping[str, Any]) -> Workload:
         seq_len=int(row["T"]),
         prefix="none" if layers == "all" or row["variant"] != "prgec" else "shared",
     )
+
+
+def _of_flops(rates: Mapping[str, float]) -> dict[tuple[str, str], Costs]:
+    """Costs of a machine of which only operations a second are known, by scheme."""
+    seconds = {scheme: _FLOPS_A_MULTIPLICATION / rate for scheme, rate in rates.items()}
+    return {(scheme, method): Costs(each, each) for scheme, each in seconds.items() for method in METHODS}
+
+
+def _step_flops(shape: ModelShape, work: Workload) -> float:
+    """Floating-point and int8 operations of one step."""
+    counts = counts_of(shape, work)
+    return _FLOPS_A_MULTIPLICATION * (counts.product + counts.product_f32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from prgec.plan.backward import Backward
 from prgec.plan.block import Forward
@@ -29,21 +29,19 @@ class StepSizes:
         constant_bytes: Packed matrices: frozen layers, their transposes, A, and small constants.
         multiplies: Multiplications with quantised layers.
         multiplies_f32: All other multiplications of matrices.
+        moved_bytes: What all operations together write.
     """
 
     arena_bytes: float
     constant_bytes: float
     multiplies: float
     multiplies_f32: float
+    moved_bytes: float
 
     def plus(self, other: StepSizes, times: float = 1.0) -> StepSizes:
         """Add what `other` needs, so many times."""
-        return StepSizes(
-            self.arena_bytes + times * other.arena_bytes,
-            self.constant_bytes + times * other.constant_bytes,
-            self.multiplies + times * other.multiplies,
-            self.multiplies_f32 + times * other.multiplies_f32,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return StepSizes(*(mine + times * theirs for mine, theirs in pairs))
 
 
 def site_names(shape: ModelShape, work: Workload, *, is_last: bool) -> frozenset[str]:
@@ -72,7 +70,7 @@ def prefix_sizes(shape: ModelShape, work: Workload) -> StepSizes:
     trained = work.trained_blocks(shape)
     below = shape.layers - trained
     if not below:
-        return StepSizes(0.0, 0.0, 0.0, 0.0)
+        return StepSizes(*[0.0] * 5)
     none, one, two = (_sizes(shape, work, min(trained, _WRITTEN_OUT), each) for each in range(3))
     first, more = one.plus(none, -1.0), two.plus(one, -1.0)
     return replace(first.plus(more, below - 1), arena_bytes=max(0.0, first.arena_bytes))
@@ -84,7 +82,7 @@ def _sizes(shape: ModelShape, work: Workload, trained: int, below: int) -> StepS
     constants = sum(elements * (work.weight_bytes(inputs) if inputs else F32) for inputs, elements in tape.constants)
     constants += tape.num_ops * _OP_BYTES
     spare = _GRADIENT_SPARE * work.rows * work.seq_len * shape.inner * F32 if work.has_gradients else 0
-    return StepSizes(tape.peak_bytes + spare, constants, tape.multiplies, tape.multiplies_f32)
+    return StepSizes(tape.peak_bytes + spare, constants, tape.multiplies, tape.multiplies_f32, tape.moved_bytes)
 
 
 def _as_written(shape: ModelShape, work: Workload) -> Workload:
@@ -103,6 +101,7 @@ class _Written:
         peak_bytes: Its arena.
         multiplies: Multiplications with quantised layers.
         multiplies_f32: All other multiplications of matrices.
+        moved_bytes: What all operations write.
         num_ops: Operations.
         constants: Packed elements of frozen layers by their inputs; of all other matrices under 0.
     """
@@ -110,6 +109,7 @@ class _Written:
     peak_bytes: int
     multiplies: int
     multiplies_f32: int
+    moved_bytes: int
     num_ops: int
     constants: tuple[tuple[int, int], ...]
 
@@ -134,7 +134,8 @@ def _written(shape: ModelShape, work: Workload, trained: int, below: int) -> _Wr
     if work.has_gradients:
         _differentiate(forward, logits, first_of_last, stream_of_last)
     constants = tuple(tape.constants().items())
-    return _Written(tape.peak_bytes(), tape.multiplies, tape.multiplies_f32, len(tape.ops), constants)
+    products = tape.multiplies, tape.multiplies_f32
+    return _Written(tape.peak_bytes(), *products, tape.moved_bytes, len(tape.ops), constants)
 
 
 def _differentiate(forward: Forward, logits: int, first_of_last: int, stream_of_last: int) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 # May write their result over an input: element-wise operations, softmax and reshapes.
 _IN_PLACE = frozenset({"add", "sub", "mul", "unary", "softmax", "view"})
+_FREE = frozenset({"view", "external"})
 F32 = 4
 # Outputs a kernel computes at once; a matrix is packed in as many.
 _TILE = 16
@@ -96,6 +97,11 @@ class Tape:
     def multiplies_f32(self) -> int:
         """All other multiplications of matrices."""
         return sum(op.multiplies_f32 for op in self.ops)
+
+    @property
+    def moved_bytes(self) -> int:
+        """What operations write; a view writes nothing."""
+        return sum(op.num_bytes for op in self.ops if op.kind not in _FREE)
 
     def peak_bytes(self) -> int:
         """Bytes of the arena: the most that is alive at once, scratch memory of operations included."""
