@@ -12,7 +12,7 @@ from prgec.plan.units import bytes_text, seconds_text
 if TYPE_CHECKING:
     from prgec.plan.rows import PlanRow
 
-_HEAD = ("way to train", "peak", "mapped", "s/step", "run", "file", "to compile", "kept prefixes", "fits")
+_HEAD = ("way to train", "peak", "mapped", "s/step", "run", "file", "to compile", "kept on disk", "fits")
 Cells = list[tuple[str, ...]]
 
 

@@ -15,10 +15,10 @@ from prgec.plan.costs import Costs, costs_of
 from prgec.plan.speed import Speed
 
 _NAME = "speeds.json"
-# Measured is one of each pair: int8 products take as long whatever their weights are stored in, and both gradients are
-# made of the same operations.
+# Measured is one of several: int8 products take as long whatever their weights are stored in, and both gradients are
+# made of the same operations, as are forwards with branches and without.
 _SCHEMES = {"none": "none", "8da4w": "8da4w", "8da8w": "8da4w"}
-_METHODS = {"prge": "prge", "exact": "exact", "shortcut": "exact"}
+_METHODS = {"prge": "prge", "exact": "exact", "shortcut": "exact", "side": "prge"}
 
 Measured = Mapping[tuple[str, str], Costs]
 

@@ -17,7 +17,7 @@ from prgec.plan.units import bytes_text
 
 _SHORTEST, _LONGEST = 64, 32768
 # Ours in the colours of a run's page, what a user would do instead in grey.
-_COLORS = {"exact": "#c4622d", "shortcut": "#2f8566", "prge": "#2f5d8a"}
+_COLORS = {"exact": "#c4622d", "shortcut": "#2f8566", "prge": "#2f5d8a", "side": "#7a5fa0"}
 _GREYS = ("#444444", "#777777", "#999999", "#bbbbbb")
 _PAPER_COLOR = "#8a2f6b"
 

@@ -11,11 +11,13 @@ from prgec.plan.options import PlanOptions
 from prgec.plan.rows import EMBEDDING_BITS, PlanRow
 from prgec.plan.shape import ModelShape
 from prgec.plan.units import bytes_text, seconds_text
+from prgec.plan.workload import Workload
 
 _WHY_METHOD = {
     "exact": "exact: it learnt most of as many rows (docs/reports/gradients.md)",
     "shortcut": "shortcut: after exact, what learnt most of as many rows (docs/reports/gradients.md)",
     "prge": "prge: it keeps nothing for a backward pass",
+    "side": "side: forwards alone, once over the rows; a network beside the model learns elsewhere (docs/side.md)",
 }
 # docs/reports/plan.md
 _MARGIN = 0.05
@@ -53,18 +55,37 @@ def choose(rows: Sequence[PlanRow], shape: ModelShape, options: PlanOptions, mod
 def commands_of(row: PlanRow, options: PlanOptions, model: str) -> tuple[str, ...]:
     """Return the lines that compile, find a rate and train."""
     work = row.work
+    if work.is_frozen:
+        return _side_commands(work, model)
     parts = ["prgec", "compile", model, "--method", work.method]
     parts += ["--q", str(work.q)] if work.method == "prge" else []
     parts += ["--batch-size", str(work.batch_size), "--seq-len", str(work.seq_len)]
     parts += ["--label-tokens", str(work.num_labels)]
     if work.layers != "all":
         parts += ["--layers", work.layers, "--prefix", work.prefix]
-    if work.quantize != "none":
-        parts += ["--quantize", work.quantize, "--quantize-embedding", str(EMBEDDING_BITS[work.quantize])]
+    parts += _scheme_flags(work)
     run = ["prgec", "run", "model.pte", "--data", "train.jsonl", "--steps", str(options.steps)]
     run += ["--prefix-cache", "prefixes"] if work.prefix == "method" else []
     probe = ["prgec", "probe", "model.pte", "--data", "train.jsonl"]
     return tuple(shlex.join(each) for each in ([*parts, "-o", "model.pte"], probe, run))
+
+
+def _side_commands(work: Workload, model: str) -> tuple[str, ...]:
+    """Lines that compile, say what the blocks do, and learn from that."""
+    parts = ["prgec", "compile", model, "--method", "side", "--batch-size", str(work.batch_size)]
+    parts += ["--seq-len", str(work.seq_len), *_scheme_flags(work), "-o", "backbone.pte"]
+    return (
+        shlex.join(parts),
+        "prgec side emit backbone.pte --data train.jsonl -o acts",
+        "prgec side fit acts -o side.safetensors",
+        "prgec side build side.safetensors -o side.pte",
+    )
+
+
+def _scheme_flags(work: Workload) -> list[str]:
+    if work.quantize == "none":
+        return []
+    return ["--quantize", work.quantize, "--quantize-embedding", str(EMBEDDING_BITS[work.quantize])]
 
 
 def _reasons(row: PlanRow, rows: Sequence[PlanRow], options: PlanOptions) -> list[str]:
@@ -118,4 +139,5 @@ def way_text(row: PlanRow) -> str:
     work = row.work
     step = f"q={work.q} B={work.batch_size}" if work.method == "prge" else f"B={work.batch_size}"
     prefix = "" if work.prefix == "none" else f", prefix {work.prefix}"
-    return f"{work.method} {work.quantize} {work.layers}{prefix} {step}"
+    layers = "" if work.is_frozen else f" {work.layers}"
+    return f"{work.method} {work.quantize}{layers}{prefix} {step}"

@@ -99,4 +99,6 @@ def _tables(shape: ModelShape, work: Workload) -> int:
     masks = shape.num_masks(seq_len) * (group if group > 1 else 1) * seq_len**2
     one_hot = rows * work.num_labels * seq_len
     logits = rows * work.num_labels * shape.vocab * (2 if work.has_gradients else 1)
-    return (embedded + masks + one_hot + logits) * F32 + rows * seq_len * _TOKEN_BYTES
+    # What every block says at the label positions: from each, and all in one.
+    emitted = 2 * rows * shape.layers * work.num_labels * shape.width if work.is_frozen else 0
+    return (embedded + masks + one_hot + logits + emitted) * F32 + rows * seq_len * _TOKEN_BYTES

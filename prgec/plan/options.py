@@ -11,7 +11,9 @@ from prgec.plan.shape import ModelShape
 
 # The one backend whose programs were measured.
 CALIBRATED = "xnnpack"
-METHODS = ("prge", "exact", "shortcut")
+METHODS = ("prge", "exact", "shortcut", "side")
+# What learnt most of as many rows first (docs/reports/gradients.md); side needs somebody to learn elsewhere.
+BY_LEARNING = ("exact", "shortcut", "prge", "side")
 
 
 @dataclass(frozen=True)

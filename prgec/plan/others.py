@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from prgec.plan.memory import memory_of
+from prgec.plan.options import BY_LEARNING
 from prgec.plan.shape import ModelShape, shape_of_config
 from prgec.plan.source import known_models
 from prgec.plan.workload import Workload
@@ -76,7 +77,7 @@ def family_of(shape: ModelShape) -> list[ModelShape]:
 def largest_by_method(shape: ModelShape, memory: int, work: Workload, driver: str) -> Iterator[tuple[str, str]]:
     """For each method with 4-bit weights and one row, the largest well-known model of the family that fits."""
     family = family_of(shape)
-    for method in ("exact", "shortcut", "prge"):
+    for method in BY_LEARNING:
         least = Workload(method, "8da4w", "all", 1, 1, work.seq_len, work.num_labels)
 
         def needed(each: ModelShape, least: Workload = least) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 from prgec.backends import load_backend
 from prgec.plan.memory import Memory, memory_of
-from prgec.plan.options import METHODS, PlanOptions
+from prgec.plan.options import BY_LEARNING, PlanOptions
 from prgec.plan.shape import ModelShape
 from prgec.plan.speed import Speed
 from prgec.plan.step import prefix_sizes, step_sizes
@@ -16,10 +16,11 @@ from prgec.plan.tape import F32
 from prgec.plan.workload import Workload
 
 SCHEMES = ("none", "8da8w", "8da4w")
+SIDE = "side"
 # Queries and examples of a step; all of gradients have one query.
 _PRGE_SIZES = ((4, 4), (4, 1), (1, 1))
 _GRADIENT_SIZES = ((1, 16), (1, 4), (1, 1))
-# A kept prefix is stored in 16 bits.
+# Kept prefixes and what blocks said are stored in 16 bits.
 _KEPT_BYTES = 2
 EMBEDDING_BITS = {"none": 0, "8da8w": 8, "8da4w": 4}
 _TRAINING_SHARES = (1, 2, 4)
@@ -36,7 +37,8 @@ class PlanRow:
         step_s: Seconds a step; None where nobody measured the scheme.
         run_s: Seconds of all steps.
         file_bytes: Size of the .pte.
-        kept_bytes: Disk for kept prefixes, an example, or all where data are given.
+        kept_bytes: Disk for kept prefixes, or what a network beside the model learns from: of an example, or of all
+            where data are given.
         compile_bytes: Memory that compiling takes on the host; 0 where nobody measured it.
         fits: Whether memory and time are within the budget.
     """
@@ -81,13 +83,14 @@ def plan_rows(shape: ModelShape, options: PlanOptions, speed: Speed) -> list[Pla
 
 def workloads(shape: ModelShape, options: PlanOptions) -> Iterator[Workload]:
     """Every way, those that learn most of a row first: method, then layers, then scheme, then rows of a step."""
-    for method in sorted(METHODS, key=("exact", "shortcut", "prge").index):
-        for layers in _layer_choices(shape):
+    for method in BY_LEARNING:
+        num_labels = 1 if method == SIDE else options.num_labels
+        for layers in _layer_choices(shape) if method != SIDE else ("all",):
             for quantize in SCHEMES:
                 for q, batch_size in _PRGE_SIZES if method == "prge" else _GRADIENT_SIZES:
                     for prefix in _prefixes(method, layers):
                         yield Workload(
-                            method, quantize, layers, q, batch_size, options.seq_len, options.num_labels, prefix=prefix
+                            method, quantize, layers, q, batch_size, options.seq_len, num_labels, prefix=prefix
                         )
 
 
@@ -96,8 +99,8 @@ def row_of(shape: ModelShape, work: Workload, options: PlanOptions, speed: Speed
     memory = memory_of(shape, work, driver=options.driver)
     mapped = memory_of(shape, work, driver=options.driver, packed_in_file=True)
     step_s = speed.step_s(shape, work)
-    run_s = None if step_s is None else step_s * options.steps
-    kept = _KEPT_BYTES * work.seq_len * shape.width if work.prefix == "method" else 0
+    run_s = None if step_s is None else step_s * _steps(work, options)
+    kept = _KEPT_BYTES * _kept_values(shape, work)
     is_in_time = options.seconds is None or (run_s is not None and run_s <= options.seconds)
     return PlanRow(
         work,
@@ -110,6 +113,20 @@ def row_of(shape: ModelShape, work: Workload, options: PlanOptions, speed: Speed
         compile_bytes(shape, work, options.backend),
         memory.total <= options.memory and is_in_time,
     )
+
+
+def _steps(work: Workload, options: PlanOptions) -> int:
+    """Calls of a run; a model that stays as it is needs to see its rows once."""
+    if work.is_frozen and options.num_examples is not None:
+        return -(-options.num_examples // work.batch_size)
+    return options.steps
+
+
+def _kept_values(shape: ModelShape, work: Workload) -> int:
+    """Numbers on the disk for an example: its prefix, or what the blocks said at its answer."""
+    if work.is_frozen:
+        return shape.layers * work.num_labels * shape.width
+    return work.seq_len * shape.width if work.prefix == "method" else 0
 
 
 def file_bytes(shape: ModelShape, work: Workload) -> int:

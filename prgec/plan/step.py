@@ -46,6 +46,8 @@ class StepSizes:
 
 def site_names(shape: ModelShape, work: Workload, *, is_last: bool) -> frozenset[str]:
     """The layers of a trained block that have a branch: all, or of shortcut below the last block the writers."""
+    if work.is_frozen:
+        return frozenset()
     if work.method == "shortcut" and not is_last:
         return _WRITERS
     return frozenset(each.name for each in shape.linears)

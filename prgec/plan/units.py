@@ -33,7 +33,9 @@ def parse_seconds(text: str) -> float:
 
 
 def bytes_text(num_bytes: float) -> str:
-    """A size for people: `649 MB`, `4.61 GB`."""
+    """A size for people: `90 kB`, `649 MB`, `4.61 GB`."""
+    if num_bytes < 1e6:
+        return f"{num_bytes / 1e3:.0f} kB"
     return f"{num_bytes / 1e6:.0f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:.2f} GB"
 
 

@@ -21,7 +21,7 @@ class Workload:
     """One way to train, as the flags of `prgec compile` say it.
 
     Attributes:
-        method: prge, exact or shortcut.
+        method: prge, exact, shortcut, or side for a forward whose network learns elsewhere.
         quantize: Scheme of the frozen layers.
         layers: `all` or `last:K`.
         q: Queries a step of prge.
@@ -51,17 +51,22 @@ class Workload:
     @property
     def has_gradients(self) -> bool:
         """Whether the program differentiates."""
-        return self.method != "prge"
+        return self.method in ("exact", "shortcut")
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the program only runs forwards, and says what its blocks do."""
+        return self.method == "side"
 
     @property
     def rows(self) -> int:
         """N, rows of a call."""
-        return self.batch_size if self.has_gradients else 2 * self.q * self.batch_size
+        return 2 * self.q * self.batch_size if self.method == "prge" else self.batch_size
 
     @property
     def copies(self) -> int:
         """Copies of B that a call multiplies with."""
-        return 1 if self.has_gradients else 2 * self.q
+        return 2 * self.q if self.method == "prge" else 1
 
     @property
     def prefix_rows(self) -> int:

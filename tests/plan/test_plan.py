@@ -12,6 +12,7 @@ import pytest
 
 from prgec.cli.main import main
 from prgec.errors import UsageError
+from prgec.plan.choose import commands_of
 from prgec.plan.memory import memory_of
 from prgec.plan.options import PlanOptions
 from prgec.plan.plan import Plan, make_plan
@@ -63,7 +64,7 @@ def test_less_time_makes_another_choice() -> None:
 
 def test_every_method_scheme_and_prefix_has_rows() -> None:
     ways = {(row.work.method, row.work.quantize, row.work.prefix) for row in _plan().rows}
-    assert {method for method, _, _ in ways} == {"prge", "exact", "shortcut"}
+    assert {method for method, _, _ in ways} == {"prge", "exact", "shortcut", "side"}
     assert {scheme for _, scheme, _ in ways} == {"none", "8da8w", "8da4w"}
     assert {prefix for _, _, prefix in ways} == {"none", "shared", "method"}
 
@@ -75,6 +76,25 @@ def test_gradients_keep_what_losses_do_not() -> None:
     assert exact.activations > 5 * prge.activations > shortcut.activations > 0
     assert exact.weights > 1.9 * prge.weights
     assert prge.weights < shortcut.weights < 1.2 * prge.weights
+
+
+def test_a_model_that_stays_as_it_is_needs_a_forward_and_no_state() -> None:
+    same = replace(_STEP, quantize="8da4w", batch_size=8, q=1, num_labels=1)
+    side, prge = memory_of(SHAPE, replace(same, method="side")), memory_of(SHAPE, replace(same, batch_size=4))
+    assert side.state == 0 < prge.state
+    # As many rows without branches.
+    assert 0.5 * prge.activations < side.activations < prge.activations
+    assert 0.9 * prge.weights < side.weights < prge.weights
+    plan = _plan(num_examples=100)
+    row = next(row for row in plan.rows if row.work.method == "side" and row.work.batch_size == 16)
+    assert row.run_s == pytest.approx(7 * (row.step_s or 0)), "a hundred rows, once"
+    assert row.kept_bytes == 100 * 2 * 22 * 2048
+    assert commands_of(row, plan.options, "m") == (
+        "prgec compile m --method side --batch-size 16 --seq-len 128 -o backbone.pte",
+        "prgec side emit backbone.pte --data train.jsonl -o acts",
+        "prgec side fit acts -o side.safetensors",
+        "prgec side build side.safetensors -o side.pte",
+    )
 
 
 def test_packed_weights_in_a_file_are_no_demand() -> None:
@@ -113,7 +133,7 @@ def test_a_config_alone_is_enough(name: str, budget: int, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["Llama-2-7B", "--memory", "2G"], 2, "no way to train Llama-2-7B fits 2.00 GB: the least, prge 8da4w last:8"),
+        (["Llama-2-7B", "--memory", "2G"], 2, "no way to train Llama-2-7B fits 2.00 GB: the least, side 8da4w B=1,"),
         (["TinyLlama-1.1B", "--memory", "4G", "--time", "1s"], 2, "nothing that fits 4.00 GB takes 1000 steps in 1 s"),
         (["TinyLlama-1.1B", "--memory", "4Q"], 2, "--memory is '4Q': there is no unit 'Q'"),
         (["TinyLlama-1.1B", "--memory", "4G", "--time", "soon"], 2, "--time is 'soon'; expected a positive number"),
