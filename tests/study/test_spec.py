@@ -114,6 +114,9 @@ def test_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None
 
 
 def test_seconds_name_other_runs_and_memory_does_not(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for split in ("train", "dev", "test"):
+        (tmp_path / "data" / f"{split}.jsonl").write_text(split)
     keys = []
     for budget in ("forward_rows = 64", "seconds = 2", "seconds = 2\nmemory_mb = 5", "seconds = 3"):
         study = read_study(_write(tmp_path, TEXT.replace("forward_rows = 64", budget)))
