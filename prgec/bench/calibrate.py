@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prgec.bench.fit import fit_costs
 from prgec.bench.job import Job
 from prgec.bench.options import Cell
-from prgec.bench.steps import Step, make_step
+from prgec.bench.steps import Step, compiled_step
 from prgec.bench.variants import VARIANTS
 from prgec.compile.compiler import compile_model
 from prgec.compile.options import CompileOptions
+from prgec.engines.executorch.runtime import open_forward
 from prgec.frontend.random_checkpoint import write_random_checkpoint
 from prgec.plan.costs import Costs, counts_of
 from prgec.plan.families import FAMILIES
-from prgec.plan.shape import ModelShape, shape_of_config
+from prgec.plan.options import CALIBRATED
+from prgec.plan.shape import shape_of_config
 from prgec.plan.speed import VARIANTS as PLANNED
 from prgec.plan.workload import Workload
 
@@ -31,7 +33,7 @@ _SHARES = (1, 2, 4)
 # A head is a product like others and small beside the blocks: most of it would only take long to compile.
 _MOST_VOCAB = 4096
 _SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_FEWEST_STEPS, _MOST_STEPS, _SECONDS = 3, 30, 1.0
+_FEWEST_ROUNDS, _MOST_ROUNDS, _SECONDS = 3, 20, 8.0
 
 Tell = Callable[[str], None]
 
@@ -51,15 +53,17 @@ def calibrate(
     Raises:
         PrgecError: If the blocks cannot be compiled, one of its subclasses.
     """
-    total = len(SCHEMES) * len(WAYS) * len(_BLOCKS)
-    found: dict[tuple[str, str], list[tuple[Costs, float]]] = {}
+    found: dict[tuple[str, str], Costs] = {}
     with tempfile.TemporaryDirectory(prefix="prgec-calibrate-") as scratch:
-        for number, (work, blocks) in enumerate(_programs(seq_len, num_labels), 1):
-            plural = "s" if blocks > 1 else ""
-            tell(f"{number}/{total} {blocks} block{plural} of {name}, {work.method}, quantize {work.quantize}")
-            steps = _timed_program(slice_config(config, blocks), name, work, Path(scratch))
-            found.setdefault((work.quantize, work.method), []).extend(steps)
-    return {way: fit_costs(steps) for way, steps in found.items()}
+        for number, work in enumerate(_ways(seq_len, num_labels)):
+            steps: list[tuple[Costs, Step]] = []
+            for blocks in _BLOCKS:
+                done = len(_BLOCKS) * number + blocks
+                what = f"{blocks} block{'s' if blocks > 1 else ''} of {name}, {work.method}, quantize {work.quantize}"
+                tell(f"{done}/{len(_BLOCKS) * len(SCHEMES) * len(WAYS)} {what}")
+                steps += _compiled(slice_config(config, blocks), name, work, Path(scratch))
+            found[work.quantize, work.method] = fit_costs(_timed(steps))
+    return found
 
 
 def slice_config(config: Mapping[str, Any], blocks: int) -> dict[str, Any]:
@@ -72,20 +76,18 @@ def slice_config(config: Mapping[str, Any], blocks: int) -> dict[str, Any]:
     return {**whole, **cut, **_SPECIAL, key: blocks, "vocab_size": min(whole["vocab_size"], _MOST_VOCAB)}
 
 
-def _programs(seq_len: int, num_labels: int) -> Iterator[tuple[Workload, int]]:
+def _ways(seq_len: int, num_labels: int) -> Iterator[Workload]:
     for scheme in SCHEMES:
         for method, q, batch_size in WAYS:
-            for blocks in _BLOCKS:
-                yield Workload(method, scheme, "all", q, batch_size, seq_len, num_labels), blocks
+            yield Workload(method, scheme, "all", q, batch_size, seq_len, num_labels)
 
 
-def _timed_program(config: Mapping[str, Any], name: str, work: Workload, folder: Path) -> list[tuple[Costs, float]]:
-    """Compile one program and time it at several lengths."""
+def _compiled(config: Mapping[str, Any], name: str, work: Workload, folder: Path) -> Iterator[tuple[Costs, Step]]:
+    """Compile one program; yields what a step has and the step itself, for rows of several lengths."""
     shape = shape_of_config(config, name)
-    checkpoint = folder / f"{shape.layers}"
+    checkpoint, program = folder / f"{shape.layers}", folder / f"{shape.layers}-{work.method}-{work.quantize}.pte"
     if not checkpoint.exists():
         write_random_checkpoint(checkpoint, config)
-    program = folder / "model.pte"
     options = CompileOptions(
         model=str(checkpoint),
         output=program,
@@ -97,25 +99,25 @@ def _timed_program(config: Mapping[str, Any], name: str, work: Workload, folder:
         quantize=work.quantize,
     )
     compile_model(options)
-    lengths = sorted({max(work.num_labels + 1, work.seq_len // share) for share in _SHARES}, reverse=True)
-    return [_timed_step(shape, work, length, program) for length in lengths]
-
-
-def _timed_step(shape: ModelShape, work: Workload, seq_len: int, program: Path) -> tuple[Costs, float]:
-    """What a step of shorter rows has, and the seconds it takes."""
+    forward = open_forward(program, CALIBRATED)
+    program.unlink()  # it is mapped
     variant = next(VARIANTS[name] for name, method in PLANNED.items() if method == work.method)
-    cell = Cell(work.quantize, work.q, work.batch_size, seq_len)
-    job = Job(variant, cell, "xnnpack", shape.name, shape.vocab, work.num_labels, ("all",), program)
-    as_used = Workload(work.method, work.quantize, "all", work.q, work.batch_size, seq_len, work.num_labels)
-    return counts_of(shape, as_used), median_seconds(make_step(job))
+    for seq_len in sorted({max(work.num_labels + 1, work.seq_len // share) for share in _SHARES}):
+        cell = Cell(work.quantize, work.q, work.batch_size, seq_len)
+        job = Job(variant, cell, CALIBRATED, name, shape.vocab, work.num_labels, ("all",), program)
+        yield counts_of(shape, replace(work, seq_len=seq_len)), compiled_step(job, forward)
 
 
-def median_seconds(step: Step) -> float:
-    """Time a step until a second has passed, after one that does not count."""
-    step()
-    seconds: list[float] = []
-    while len(seconds) < _FEWEST_STEPS or (sum(seconds) < _SECONDS and len(seconds) < _MOST_STEPS):
-        started = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds)
+def _timed(steps: list[tuple[Costs, Step]]) -> list[tuple[Costs, float]]:
+    """Let steps take turns for some seconds, and take the shortest time of each: others can only make it longer."""
+    best = [float("inf")] * len(steps)
+    started, rounds = time.perf_counter(), 0
+    while rounds <= _FEWEST_ROUNDS or (rounds < _MOST_ROUNDS and time.perf_counter() - started < _SECONDS):
+        for number, (_, step) in enumerate(steps):
+            before = time.perf_counter()
+            step()
+            # The first call of a program allocates what later ones reuse.
+            if rounds:
+                best[number] = min(best[number], time.perf_counter() - before)
+        rounds += 1
+    return [(counts, seconds) for (counts, _), seconds in zip(steps, best, strict=True)]

@@ -39,7 +39,11 @@ def make_step(job: Job) -> Step:
         from prgec.bench.eager import EagerMezo
 
         return EagerMezo.load(job.model, row_inputs(job), job.cell.q, job.layers).step
-    method = open_forward(job.program, job.backend)
+    return compiled_step(job, open_forward(job.program, job.backend))
+
+
+def compiled_step(job: Job, method: Any) -> Step:
+    """Return a step of a program whose forward is loaded; jobs with shorter rows may share it."""
     if job.variant.branch is Branch.DIFFERENTIATED:
         inputs = [*row_inputs(job), torch.tensor(LR)]
         return lambda: method(inputs)
