@@ -16,6 +16,7 @@ from executorch.exir import (
 from executorch.exir.passes import MemoryPlanningPass
 
 from prgec.backends.base import Backend
+from prgec.backends.decomposed import decompose
 from prgec.backends.delegation import DelegationReport, report
 from prgec.contract.names import (
     EMIT_METHOD,
@@ -71,11 +72,13 @@ def lower(backend: Backend, programs: Mapping[str, ExportedProgram]) -> Lowered:
     with backend.lowering():
         prepared = dict(backend.prepare(programs))
         heavy = [name for name in PARTITIONED if name in prepared]
+        partitioners = {name: list(backend.partitioners()) for name in heavy}
         try:
             edge = to_edge_transform_and_lower(
-                prepared,
+                # Partitioners say themselves what they want whole.
+                {name: each if partitioners.get(name) else decompose(each) for name, each in prepared.items()},
                 transform_passes={name: list(backend.edge_passes(prepared[name])) for name in heavy},
-                partitioner={name: list(backend.partitioners()) for name in heavy},
+                partitioner=partitioners,
                 compile_config=_EDGE_CONFIG,
             )
         except PrgecError:

@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir.backend.backend_details import CompileSpec
 from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner import generate_partitions_from_list_of_nodes
 from executorch.exir.backend.partitioner import DelegationSpec
-from executorch.exir.program._program import _default_decomposition_table
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx.passes.infra.partitioner import Partition
 
+from prgec.backends.decomposed import decompose
 from prgec.backends.sources import loss_nodes, update_nodes
 
 # With this key XNNPACK's preprocess runs one of its seventeen passes. The others are for images (bilinear sampling,
 # batch norm, channels last), for quantised padding, and for attention patterns that lower-sdpa has replaced; each
 # retraces the whole graph, and two of them export pattern graphs first: half the time of lowering a Llama.
 _ONLY_CONVERT_TO_LINEAR = "dqlinear_partitioner"
-
-
-class DecomposedProgram(ExportedProgram):
-    """A program that has been made functional, and is given back as it is when asked for that again."""
-
-    @classmethod
-    def of(cls, program: ExportedProgram) -> DecomposedProgram:
-        """Wrap what `run_decompositions` returned."""
-        return cls(
-            root=program.graph_module,
-            graph=program.graph,
-            graph_signature=program.graph_signature,
-            state_dict=program.state_dict,
-            range_constraints=program.range_constraints,
-            module_call_graph=program.module_call_graph,
-            example_inputs=program.example_inputs,
-            constants=program.constants,
-            verifiers=program.verifiers,
-        )
-
-    def run_decompositions(self, decomp_table: Any = None, *more: Any, **named: Any) -> ExportedProgram:
-        """Return this program where the table is empty, which asks for a functional graph and no more."""
-        if decomp_table is not None and not decomp_table:
-            return self
-        decomposed: ExportedProgram = super().run_decompositions(decomp_table, *more, **named)
-        return decomposed
 
 
 class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorch ships no types for it
@@ -74,13 +46,9 @@ class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorc
         return kept, None
 
     def transform_for_pre_decomposition(self, program: ExportedProgram) -> ExportedProgram:
-        """Make the graph functional and decompose it at once.
-
-        ExecuTorch asks for the one and then for the other, each of which traces the whole graph.
-        """
+        """Do both steps that follow in one."""
         kept, _ = self.ops_to_not_decompose(program)
-        table = {op: how for op, how in _default_decomposition_table().items() if op not in kept}
-        return DecomposedProgram.of(program.run_decompositions(table))
+        return decompose(program, kept)
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
         """Merge all supported nodes between the updates and the log-softmax."""
