@@ -61,14 +61,16 @@ class Forward:
 
     def head(self, stream: int) -> int:
         """Last norm, label positions, logits."""
-        tape, work = self.tape, self.work
-        x = self.norm(stream)
-        chosen = self.rows * work.num_labels
-        one_hot = tape.put("external", chosen * work.seq_len)
-        picked = self._bmm(chosen * self.shape.width, one_hot, x, chosen * work.seq_len * self.shape.width)
+        picked = self.at_labels(self.norm(stream))
         logits = self.linear(picked, Linear("head", self.shape.width, self.shape.vocab))
-        tape.keep(logits)
+        self.tape.keep(logits)
         return logits
+
+    def at_labels(self, x: int) -> int:
+        """Label positions of a value as wide as the stream, chosen by a product with one-hot rows."""
+        chosen = self.rows * self.work.num_labels
+        one_hot = self.tape.put("external", chosen * self.work.seq_len)
+        return self._bmm(chosen * self.shape.width, one_hot, x, chosen * self.work.seq_len * self.shape.width)
 
     def linear(self, x: int, layer: Linear) -> int:
         """A frozen layer; one that is quantised reads its input as int8."""
