@@ -62,3 +62,16 @@ def test_multiplications_are_those_of_the_graph(each: Architecture, method: str,
     # A plan rotates in every layer; SmolLM3 leaves some out.
     tolerance = 0.03 if each.name == "SmolLM3" else 0.0
     assert planned.multiplies_f32 == pytest.approx(found.total(), rel=tolerance), found
+
+
+def test_a_model_that_stays_as_it_is(tmp_path: Path) -> None:
+    """The outputs of all blocks are read at the label positions, behind the last of them."""
+    sizes = {"batch_size": 3, "seq_len": 16, "num_labels": 1}
+    each = next(each for each in ARCHITECTURES if each.name == "Gemma 3")
+    checkpoint = each.write(tmp_path / "model")
+    graphs = build_graphs(CompileOptions(model=str(checkpoint), method="side", **sizes))
+    found = _products(graphs.methods["emit"].graph)
+    planned = step_sizes(
+        shape_of_config({**each.options, "model_type": each.model_type}, each.name), Workload("side", **sizes)
+    )
+    assert planned.multiplies_f32 == found.total()
