@@ -15,9 +15,9 @@ from prgec.plan.workload import Workload
 _WRITTEN_OUT = 3
 _WRITERS = frozenset({"o", "down"})
 # Measured: what the runtime keeps of an operation, and how many values of the MLP's width a program with gradients
-# holds beyond what is alive at once.
+# holds beyond what is alive at once: none in some programs and two in others (docs/reports/plan.md).
 _OP_BYTES = 1500
-_GRADIENT_SPARE = 2
+_GRADIENT_SPARE = 1
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,13 @@ PROGRAMS = (
     Program("Llama, 6 x 640", _LARGER, Workload("prge", q=2, batch_size=4, seq_len=128)),
     Program("Llama, 6 x 640", _LARGER, Workload("exact", batch_size=8, seq_len=128)),
     Program("Llama, 6 x 640, AdamW", _LARGER, Workload("shortcut", batch_size=16, seq_len=128, optimizer="adamw")),
+    Program("Llama, 8 x 768", decoder("llama", 768, 8, 2048, 12, 4), Workload("shortcut", batch_size=4, seq_len=128)),
+    Program(
+        "Llama, 8 x 768, last 4",
+        decoder("llama", 768, 8, 2048, 12, 4),
+        Workload("exact", layers="last:4", batch_size=4, seq_len=128),
+    ),
+    Program("Llama, 2 x 768", decoder("llama", 768, 2, 2048, 12, 4), Workload("exact", batch_size=4, seq_len=128)),
 )
 
 
