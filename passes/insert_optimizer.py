@@ -15,6 +15,12 @@ was done: the scale (0 where the loss or the gradient was not finite and nothing
 Requires: gradients from differentiate. Ensures: every site's B is written once.
 Numerics: CHANGES (this is the training step; the losses are those of the state before it).
 Why: a runtime without an optimiser has kernels, and an update in the same call leaves nothing pending between calls.
+
+With `accumulate` a step may be several calls, and each adds to what the step gathered so far:
+    %s0: f32[B] = prge.accumulate(@prge_loss_sum, %loss, call)
+    %m0: f32[r, O] = prge.accumulate(@site.lora_B_sum, %g0, call)
+stand for %loss and %g0 in what follows. The input call i64[2] says how many calls came before, and whether this is the
+last; where it is not, %s0 is infinite, and nothing but the sums changes.
 """
 
 from __future__ import annotations
@@ -26,7 +32,15 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import OPTIMIZER_STATE, OPTIMIZERS, STATE_SUFFIX_MEAN, STATE_SUFFIX_SQUARE
+from prgec.contract.names import (
+    CALL_INPUT,
+    LOSS_SUM_STATE,
+    OPTIMIZER_STATE,
+    OPTIMIZERS,
+    STATE_SUFFIX_MEAN,
+    STATE_SUFFIX_SQUARE,
+    STATE_SUFFIX_SUM,
+)
 from prgec.passes.differentiate import outputs_of
 from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram
@@ -50,6 +64,7 @@ class InsertOptimizer(Pass):
         eps: What AdamW adds to the root.
         decay: Decoupled weight decay.
         polyak: Largest share of the loss that a step of `norm` or `momentum` may aim to take away; 0 for any.
+        accumulate: Whether a step may be several calls.
     """
 
     name: ClassVar[str] = "insert-optimizer"
@@ -63,6 +78,7 @@ class InsertOptimizer(Pass):
     eps: float = 1e-8
     decay: float = 0.0
     polyak: float = 0.2
+    accumulate: bool = False
 
     def requires(self, program: GraphProgram) -> Sequence[str]:
         """The rule is known and there is a gradient for each site."""
@@ -88,13 +104,16 @@ class InsertOptimizer(Pass):
         lr = rewriter.input("lr", torch.zeros(()))
         end = program.graph.output_node()
         with rewriter.before(end):
+            mean_loss = loss
+            if self.accumulate:
+                mean_loss, *gradients = _gathered(rewriter, b_names(program), loss, gradients)
             running = rewriter.state(OPTIMIZER_STATE, torch.zeros(4))
             normalise = self.rule != "adamw"
             factors = rewriter.call(
                 prge.step_scale.default,
                 running,
                 gradients,
-                loss,
+                mean_loss,
                 lr,
                 self.clip,
                 self.beta1,
@@ -113,7 +132,7 @@ class InsertOptimizer(Pass):
 
     def _update(self, rewriter: Rewriter, name: str, gradient: Node, lr: Node, factors: Node) -> None:
         call, master = rewriter.call, rewriter.read(name)
-        zeros = torch.zeros([int(size) for size in shape_of(master)])
+        zeros = _zeros_like(master)
         if self.rule == "norm":
             call(prge.sgd_update.default, master, gradient, lr, factors, self.decay)
             return
@@ -124,3 +143,17 @@ class InsertOptimizer(Pass):
         square = rewriter.state(name + STATE_SUFFIX_SQUARE, zeros.clone())
         betas = (self.beta1, self.beta2, self.eps, self.decay)
         call(prge.adamw_update.default, master, mean, square, gradient, lr, factors, *betas)
+
+
+def _gathered(rewriter: Rewriter, names: Sequence[str], loss: Node, gradients: Sequence[Node]) -> list[Node]:
+    """Means of losses and gradients over the calls of a step; infinite in all but its last one."""
+    call = rewriter.input(CALL_INPUT, torch.zeros(2, dtype=torch.int64))
+    sums = [LOSS_SUM_STATE, *(name + STATE_SUFFIX_SUM for name in names)]
+    return [
+        rewriter.call(prge.accumulate.default, rewriter.state(name, _zeros_like(value)), value, call)
+        for name, value in zip(sums, (loss, *gradients), strict=True)
+    ]
+
+
+def _zeros_like(node: Node) -> torch.Tensor:
+    return torch.zeros([int(size) for size in shape_of(node)])

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prgec.runtime_ops import optimizers, reference
+from prgec.runtime_ops import accumulation, optimizers, reference
 from prgec.runtime_ops.schemas import (
+    ACCUMULATE,
     ADAMW_UPDATE,
     DUAL_UPDATE,
     MOMENTUM_UPDATE,
@@ -57,11 +58,11 @@ def _dual_update_out_fake(
     return out
 
 
-def _optimizer(op: str, kernel: Callable[..., Tensor], size: int) -> dict[str, tuple[Any, Any]]:
-    """Both overloads of an operator that updates its first arguments and returns f32[size]."""
+def _optimizer(op: str, kernel: Callable[..., Tensor], size: int | None) -> dict[str, tuple[Any, Any]]:
+    """Both overloads of an operator that updates its first arguments and returns f32[size], or what is like it."""
 
     def fake(first: Tensor, *args: Any) -> Tensor:
-        return first.new_empty((size,))
+        return torch.empty_like(first) if size is None else first.new_empty((size,))
 
     def out_kernel(*args: Any, out: Tensor) -> Tensor:
         return _write(op, out, kernel(*args))
@@ -88,6 +89,7 @@ _KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     **_optimizer(SGD_UPDATE.name, optimizers.sgd_update, 1),
     **_optimizer(MOMENTUM_UPDATE.name, optimizers.momentum_update, 1),
     **_optimizer(ADAMW_UPDATE.name, optimizers.adamw_update, 1),
+    **_optimizer(ACCUMULATE.name, accumulation.accumulate, None),
 }
 
 

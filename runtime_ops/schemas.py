@@ -71,4 +71,5 @@ ADAMW_UPDATE = OpSchema(
     "float beta1, float beta2, float eps, float decay",
     out_alias="z",
 )
-SCHEMAS = (RANDN, DUAL_UPDATE, STEP_SCALE, SGD_UPDATE, MOMENTUM_UPDATE, ADAMW_UPDATE)
+ACCUMULATE = OpSchema(name="accumulate", arguments="Tensor(a!) total, Tensor value, Tensor call", out_alias="z")
+SCHEMAS = (RANDN, DUAL_UPDATE, STEP_SCALE, SGD_UPDATE, MOMENTUM_UPDATE, ADAMW_UPDATE, ACCUMULATE)

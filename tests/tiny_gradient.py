@@ -14,6 +14,8 @@ from tests.shared import Shared
 from tests.tiny_program import MANIFEST, RANK, VOCAB, WIDTH, BagOfWords
 
 GRADIENT_MANIFEST = replace(MANIFEST, q=1, batch_size=4, method="exact", optimizer="adamw")
+# Of half the rows a call, two of which are a step.
+GATHERING_MANIFEST = replace(GRADIENT_MANIFEST, batch_size=2, accumulates=True)
 BETA1, BETA2, EPS, DECAY = 0.9, 0.999, 1e-8, 0.01
 
 
@@ -53,31 +55,58 @@ class Trained(Evaluated):
     def forward(  # type: ignore[override]
         self, tokens: Tensor, label_pos: Tensor, targets: Tensor, lr: Tensor
     ) -> tuple[Tensor, Tensor]:
+        losses, gradient = self.measured(tokens, label_pos, targets)
+        return losses, self.update(losses, gradient, lr)
+
+    def measured(self, tokens: Tensor, label_pos: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses f32[B], and the gradient of their mean f32[r, V]."""
         low_rank = self.low_rank(tokens, label_pos)
         losses, logits = self.losses(low_rank, tokens, label_pos, targets)
         used = (targets >= 0).to(torch.float32)
         weights = used / (used.sum(1, keepdim=True) * targets.shape[0])
         one_hot = (targets.unsqueeze(-1) == torch.arange(VOCAB)).to(torch.float32)
         excess = (torch.softmax(logits, -1) - one_hot) * weights.unsqueeze(-1)
-        gradient = low_rank.reshape(-1, RANK).T @ excess.reshape(-1, VOCAB)
+        return losses, low_rank.reshape(-1, RANK).T @ excess.reshape(-1, VOCAB)
+
+    def update(self, losses: Tensor, gradient: Tensor, lr: Tensor) -> Tensor:
+        """Take the step; return what became of the gradient."""
         factors = torch.ops.prge.step_scale(self.prge_optimizer, [gradient], losses, lr, 0.0, BETA1, BETA2, False, 0.0)
         state = self.head.lora_B, self.head.lora_B_mean, self.head.lora_B_square
         torch.ops.prge.adamw_update(*state, gradient, lr, factors, BETA1, BETA2, EPS, DECAY)
-        return losses, factors
+        return factors
 
 
-def build_gradient_pte(path: Path, tokenizer: bytes) -> Path:
-    """Export and lower it."""
+class Gathering(Trained):
+    """One call of a step that may be several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer(contract.LOSS_SUM_STATE, torch.zeros(GATHERING_MANIFEST.batch_size))
+        self.head.register_buffer(f"lora_B{contract.STATE_SUFFIX_SUM}", torch.zeros(RANK, VOCAB))
+
+    def forward(  # type: ignore[override]
+        self, tokens: Tensor, label_pos: Tensor, targets: Tensor, lr: Tensor, call: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        losses, gradient = self.measured(tokens, label_pos, targets)
+        mean_losses = torch.ops.prge.accumulate(self.prge_loss_sum, losses, call)
+        mean_gradient = torch.ops.prge.accumulate(self.head.lora_B_sum, gradient, call)
+        return losses, self.update(mean_losses, mean_gradient, lr)
+
+
+def build_gradient_pte(path: Path, tokenizer: bytes, *, gathers: bool = False) -> Path:
+    """Export and lower it, taking each step in one call or in as many as the host likes."""
     from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
     from executorch.exir.passes import MemoryPlanningPass
 
-    m = GRADIENT_MANIFEST
+    m = GATHERING_MANIFEST if gathers else GRADIENT_MANIFEST
     rows = tuple(torch.zeros(m.num_rows, size, dtype=torch.int64) for size in (m.seq_len, m.num_labels, m.num_labels))
     dynamic = {1: torch.export.Dim("T", min=2, max=m.seq_len)}
     shapes = (dynamic, None, None)
+    trained = Gathering() if gathers else Trained()
+    others = (torch.tensor(0.0), torch.tensor([0, 1]))[: 1 + gathers]
     methods = {
         contract.FORWARD_METHOD: torch.export.export(
-            Trained(), (*rows, torch.tensor(0.0)), dynamic_shapes=(*shapes, None), strict=False
+            trained, (*rows, *others), dynamic_shapes=(*shapes, *(None for _ in others)), strict=False
         ),
         contract.EVALUATE_METHOD: torch.export.export(Evaluated(m), rows, dynamic_shapes=shapes, strict=False),
     }
@@ -97,3 +126,9 @@ def build_gradient_pte(path: Path, tokenizer: bytes) -> Path:
 def gradient_pte(shared: Shared, tokenizer_blob: bytes) -> Path:
     """The program that tests of gradient training run."""
     return shared.once("gradient.pte", lambda path: build_gradient_pte(path, tokenizer_blob))
+
+
+@pytest.fixture(scope="session")
+def gathering_pte(shared: Shared, tokenizer_blob: bytes) -> Path:
+    """The same program with half the rows a call, whose steps may be several calls."""
+    return shared.once("gathering.pte", lambda path: build_gradient_pte(path, tokenizer_blob, gathers=True))

@@ -90,6 +90,7 @@ def _method_of(options: CompileOptions, passes: Sequence[Pass]) -> dict[str, Any
         "state": "seeded",
         "method": differentiate.method,
         "optimizer": optimizer.rule,
+        "accumulates": optimizer.accumulate,
     }
 
 

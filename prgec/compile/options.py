@@ -84,6 +84,12 @@ class CompileOptions:
         "serves models of any size; 0: never.",
         metavar="X",
     )
+    accumulate: bool = option(
+        "step",
+        False,
+        "Let a step of exact and shortcut be several calls (prgec run --accumulate K), for a copy of the trained "
+        "weights more.",
+    )
     q: int = option("step", 4, "Queries (random directions) a step of prge.", unset="4")
     batch_size: int = option("step", 4, "Examples a step.")
     state: str = option("step", "seeded", "One master copy of B, or the paper's 2q copies.", choices=STATE_MODES)
@@ -231,6 +237,7 @@ class CompileOptions:
                 "--clip-norm": self.clip_norm > 0,
                 "--weight-decay": self.weight_decay > 0,
                 "--polyak": self.polyak != CompileOptions.polyak,
+                "--accumulate": self.accumulate,
             }
             for flag in (flag for flag, is_given in given.items() if is_given):
                 raise UsageError(f"{flag} needs gradients", hint="add --method exact or --method shortcut")

@@ -71,7 +71,13 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
     return (
         InjectLoraFa(options.targets, options.rank, options.alpha, options.a_seed, options.layers, only_writers),
         Differentiate(options.method),
-        InsertOptimizer(options.optimizer, clip=options.clip_norm, decay=options.weight_decay, polyak=options.polyak),
+        InsertOptimizer(
+            options.optimizer,
+            clip=options.clip_norm,
+            decay=options.weight_decay,
+            polyak=options.polyak,
+            accumulate=options.accumulate,
+        ),
         SharePrefix(options.q if options.method == "prge" else 0),
         Dualize(options.q),
         InsertSelfUpdate(options.state),

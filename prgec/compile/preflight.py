@@ -102,6 +102,7 @@ def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
         optimizer=options.optimizer,
         state=options.state,
         group_size=options.group_size,
+        accumulates=options.accumulate,
     )
     try:
         work.trained_blocks(shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,6 +13,21 @@ from prgec.contract.arrays import FloatArray, IntArray, State
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import DUAL_EPS_STATE, OPTIMIZER_STATE, STATE_SUFFIX_MEAN, STATE_SUFFIX_SQUARE
 from prgec.contract.tokenizer import Tokenizer
+
+
+class Call(NamedTuple):
+    """Which call of its step a call is, where a step is several.
+
+    Attributes:
+        before: Calls of the step that came before.
+        is_last: Whether the step is taken in this one; others only gather.
+    """
+
+    before: int
+    is_last: bool
+
+
+ONLY_CALL = Call(0, True)
 
 
 class TrainableProgram(Protocol):
@@ -40,9 +55,9 @@ class TrainableProgram(Protocol):
         """Apply the update of step - 1, then return the loss of every row under the noise of `step`: f32[N]."""
 
     def train(
-        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
     ) -> tuple[FloatArray, FloatArray]:
-        """Take one step of a program that computes gradients: losses f32[B], and what became of the gradient f32[4]."""
+        """Take one call of a program that computes gradients: losses f32[B], and what became of the gradient f32[4]."""
 
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row under the present state, without changing it: f32[N]."""

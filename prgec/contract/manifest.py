@@ -82,6 +82,7 @@ class Manifest:
             itself (contract 2); `side` not at all, a network beside it does (contract 3). But for `prge`, q is 1 and a
             call takes B rows.
         optimizer: What it does with gradients; empty where it computes none.
+        accumulates: Whether a step may be several calls, whose gradients are averaged.
         num_blocks: L, blocks whose outputs `emit` returns; 0 but for `side`.
         planned_bytes: Memory that training takes in the C++ driver and no file backs, as planned when it was
             compiled; 0 where nobody planned it.
@@ -120,6 +121,7 @@ class Manifest:
     config: str = ""
     method: str = "prge"
     optimizer: str = ""
+    accumulates: bool = False
     planned_bytes: int = 0
     has_checksums: bool = False
     num_blocks: int = 0
@@ -193,6 +195,8 @@ class Manifest:
             )
         if self.method not in METHODS or (self.optimizer not in OPTIMIZERS) == self.has_gradients:
             raise ProgramError(f"the program's manifest has method {self.method!r} and optimizer {self.optimizer!r}")
+        if self.accumulates and not self.has_gradients:
+            raise ProgramError("the program's manifest has accumulates, but no gradients")
         if len({site.name for site in self.sites}) != len(self.sites):
             raise ProgramError("the program's manifest names a site twice")
 

@@ -42,6 +42,8 @@ HIDDEN_INPUT = "hidden"
 PREFIX_INPUTS = ("tokens",)
 # `forward` of a program that computes its own gradients: the update is part of the call that measures it.
 GRADIENT_INPUTS = (*ROW_INPUTS, "lr")
+# Behind it, where a step may be several calls: how many came before, and whether this one is the last.
+CALL_INPUT = "call"
 EVALUATE_INPUTS = ROW_INPUTS
 EMIT_INPUTS = ("tokens", "label_pos")
 APPLY_INPUTS = ("g", "lr", "seed", "step")
@@ -56,6 +58,9 @@ DUAL_EPS_STATE = "prge_dual_eps"
 OPTIMIZER_STATE = "prge_optimizer"
 STATE_SUFFIX_MEAN = "_mean"
 STATE_SUFFIX_SQUARE = "_square"
+# Where a step may be several calls: what they gathered so far. Nothing of it is left between steps.
+STATE_SUFFIX_SUM = "_sum"
+LOSS_SUM_STATE = "prge_loss_sum"
 
 # How a program trains: by measured losses (prge), by gradients it computes itself, or not at all: a network beside it
 # does, elsewhere (side).

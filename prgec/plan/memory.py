@@ -84,7 +84,7 @@ def site_elements(shape: ModelShape, work: Workload) -> int:
 def _copies_of_state(work: Workload) -> int:
     """How many times the size of B the state takes."""
     if work.has_gradients:
-        return 2 + _MOMENTS[work.optimizer]
+        return 2 + _MOMENTS[work.optimizer] + work.accumulates
     return 2 * work.q + 1 if work.state == "seeded" else 4 * work.q + 4
 
 

@@ -33,6 +33,7 @@ class Workload:
         optimizer: Of exact and shortcut.
         state: Of prge.
         group_size: Inputs that share a scale of 4-bit weights.
+        accumulates: Whether a step of exact and shortcut may be several calls.
     """
 
     method: str = "prge"
@@ -47,6 +48,7 @@ class Workload:
     optimizer: str = "norm"
     state: str = "seeded"
     group_size: int = _GROUP
+    accumulates: bool = False
 
     @property
     def has_gradients(self) -> bool:

@@ -78,7 +78,8 @@ class Opened:
 
     def loop(self, trainer: Steps, rates: RateOptions) -> TrainingLoop:
         """Return the loop that trains on the rows, in the order of the options' seed."""
-        return TrainingLoop(trainer, self.rows, self.program.manifest, self.options.seed, rates)
+        options, gather = self.options, trainer.gather if isinstance(trainer, GradientTrainer) else None
+        return TrainingLoop(trainer, self.rows, self.program.manifest, options.seed, rates, options.accumulate, gather)
 
 
 def check_room(path: Path) -> None:
@@ -123,6 +124,12 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
         verify=not options.no_verify,
     )
     m = program.manifest
+    if options.accumulate > 1 and not m.accumulates:
+        raise UsageError(
+            f"--accumulate {options.accumulate} needs a program that gathers gradients",
+            where=options.program,
+            hint="compile it with --method exact --accumulate, or leave the flag out",
+        )
     if not m.has_gradients and (remark := estimator.remark(m.q)) is not None:
         logger.warning("%s", remark)
     rows, eval_set, dev_set = files.encode(program)

@@ -16,6 +16,9 @@ from prgec.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from prgec.training.limits import CLIP, NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES, STOP, Limits
 from prgec.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
 
+# Calls of a step: sums of more would lose their last digits.
+MAX_CALLS = 1 << 10
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -56,6 +59,13 @@ class RunOptions:
         choices=tuple(SCHEDULES),
     )
     warmup: int = option("training", 0, "Steps over which lr rises first.", metavar="N")
+    accumulate: int = option(
+        "training",
+        1,
+        "Calls a step, whose gradients are averaged: K times the examples in the memory of one call (programs "
+        "compiled with --accumulate).",
+        metavar="K",
+    )
     eps: float = option("training", 1e-2, "Perturbation scale.")
     seed: int = option("training", 0, "Key of noise and data order.")
     estimator: str = option(
@@ -143,6 +153,8 @@ class RunOptions:
         """
         if self.steps < 1:
             raise UsageError(f"--steps is {self.steps}; expected at least 1")
+        if not 1 <= self.accumulate <= MAX_CALLS:
+            raise UsageError(f"--accumulate is {self.accumulate}; expected 1 to {MAX_CALLS}")
         if not (math.isfinite(self.lr) and self.lr >= 0):
             raise UsageError(f"--lr is {self.lr}; expected a finite number, 0 or more")
         if not (math.isfinite(self.eps) and self.eps > 0):

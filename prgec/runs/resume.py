@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 # What a user calls the fields of a header; the first that differs is told.
 _NAMES = {
     "q": "the program's q",
-    "batch_size": "the program's batch size",
+    "batch_size": "the program's batch size or --accumulate",
     "seed": "--seed",
     "steps": "--steps",
     "lr": "--lr",
@@ -55,7 +55,7 @@ def header_of(options: RunOptions, program: TrainableProgram, rows: Sequence[Row
     m = program.manifest
     return Header(
         m.q,
-        m.batch_size,
+        m.batch_size * options.accumulate,
         options.seed,
         options.steps,
         options.lr,

@@ -1,4 +1,4 @@
-"""Training steps of programs that compute their own gradients: one call a step, and nothing pending between calls.
+"""Training steps of programs that compute their own gradients: one call a step, or several, and nothing pending.
 
 Letters: B examples a step.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from prgec.contract.arrays import Float64Array, FloatArray
-from prgec.contract.engine import TrainableProgram
+from prgec.contract.engine import Call, TrainableProgram
 from prgec.contract.sums import ordered_mean
 from prgec.data.batches import Batch
 from prgec.errors import NumericsError
@@ -65,6 +65,8 @@ class GradientTrainer:
     def __init__(self, program: TrainableProgram, limits: Limits | None = None) -> None:
         self._program = program
         self._limits = limits or Limits()
+        # Losses of the calls of a step whose last one has not come yet.
+        self._gathered: list[FloatArray] = []
         self.step_number = 0
 
     def take_up(self, records: Sequence[Recorded]) -> list[GradientStep]:
@@ -72,8 +74,19 @@ class GradientTrainer:
         self.step_number = len(records)
         return [GradientStep(each.step, float(each.losses[0, 0]), each.lr, float(each.g[0])) for each in records]
 
+    def gather(self, batch: Batch) -> None:
+        """Run a call of the next step that is not its last: it measures and differentiates, and updates nothing.
+
+        Args:
+            batch: B different examples.
+        """
+        gathered, self._gathered = self._gathered, []  # a call that fails ends its step
+        call = Call(len(gathered), is_last=False)
+        loss_B, _ = self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, 0.0, call)
+        self._gathered = [*gathered, loss_B]
+
     def step(self, batch: Batch, lr: float) -> GradientStep:
-        """Run one call: it measures, differentiates and updates.
+        """Run the last call of a step, which is the only one unless some were gathered: it also updates.
 
         Args:
             batch: B different examples.
@@ -83,10 +96,12 @@ class GradientTrainer:
             NumericsError: If the loss or the gradient is not finite, and the limits do not say to skip it. The state
                 is then that of the step before.
         """
-        loss_B, factors = self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr)
+        gathered, self._gathered = self._gathered, []
+        call = Call(len(gathered), is_last=True)
+        loss_B, factors = self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr, call)
         self.step_number += 1
         with np.errstate(invalid="ignore"):  # what is not finite is judged below
-            loss = float(ordered_mean(loss_B.astype(np.float64)))
+            loss = float(ordered_mean(np.concatenate([*gathered, loss_B]).astype(np.float64)))
         # Of what is no number there is one only, so that equal runs leave equal bytes.
         norm = float(factors[1]) if np.isfinite(factors[1]) else math.nan
         result = GradientStep(self.step_number, loss, lr, norm)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from prgec.contract.arrays import IntArray
 from prgec.contract.manifest import Manifest
-from prgec.data.batches import step_indices, training_batch
+from prgec.data.batches import Batch, step_indices, training_batch
 from prgec.data.encode import Row
 from prgec.training.schedules import RateOptions, learning_rate
 from prgec.training.step import StepResult, Steps
@@ -25,6 +26,8 @@ class TrainingLoop:
         manifest: Shapes of the program.
         seed: Key of the order of examples.
         rates: Number of steps, and their learning rates.
+        accumulate: Calls of a step.
+        gather: Takes those before the last one; there is one where a step may be several.
         wall_seconds: Time the steps took so far.
         cpu_seconds: CPU time of the process they took, over all threads.
     """
@@ -34,6 +37,8 @@ class TrainingLoop:
     manifest: Manifest
     seed: int
     rates: RateOptions
+    accumulate: int = 1
+    gather: Callable[[Batch], None] | None = None
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
 
@@ -44,9 +49,17 @@ class TrainingLoop:
     def take(self, step: int, lr: float) -> StepResult:
         """Take one step, which the trainer counts so, with the learning rate that some course has for it."""
         wall, cpu = time.monotonic(), time.process_time()
-        indices = step_indices(len(self.rows), self.manifest.batch_size, self.seed, step)
-        batch = training_batch(self.rows, indices, self.manifest)
-        result = self.trainer.step(batch, lr)
+        *earlier, last = self._calls(step)
+        for indices in earlier:
+            assert self.gather is not None, "a step of several calls, and nobody to gather them"
+            self.gather(training_batch(self.rows, indices, self.manifest))
+        result = self.trainer.step(training_batch(self.rows, last, self.manifest), lr)
         self.wall_seconds += time.monotonic() - wall
         self.cpu_seconds += time.process_time() - cpu
         return result
+
+    def _calls(self, step: int) -> list[IntArray]:
+        """Rows of each call of a step, in the order of one call that held them all."""
+        size = self.manifest.batch_size
+        indices = step_indices(len(self.rows), size * self.accumulate, self.seed, step)
+        return [indices[start : start + size] for start in range(0, len(indices), size)]

@@ -205,23 +205,23 @@ def test_flags_are_frozen() -> None:
     assert json.loads(json.dumps(found)) == {
         "plan": "--all --backend --bench --calibrate --chart --data --driver --html --json --label-tokens --memory "
         "--seq-len --steps --time --watts",
-        "compile": "--a-seed --alpha --backend --batch-size --clip-norm --config --data --dtype --dump-passes "
-        "--emit-driver --generate --group-size --ignore-memory --json --label-tokens --layers --lora-a --memory "
-        "--method --optimizer --output --passes --polyak --prefix --q --quantize --quantize-embedding --rank --rng "
-        "--save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
+        "compile": "--a-seed --accumulate --alpha --backend --batch-size --clip-norm --config --data --dtype "
+        "--dump-passes --emit-driver --generate --group-size --ignore-memory --json --label-tokens --layers --lora-a "
+        "--memory --method --optimizer --output --passes --polyak --prefix --q --quantize --quantize-embedding --rank "
+        "--rng --save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
         "inspect": "--config --json",
         "doctor": "--json",
         "cache list": "--folder --json",
         "cache clear": "--folder --json --older-than",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
         "tokenize": "--json --output --task -o",
-        "run": "--adapter --base --config --data --device --diverged --early-stop --engine --eps --estimator "
-        "--eval-data --eval-every --eval-rows --force --ignore-memory --init-adapter --json --low-volume --lr "
-        "--lr-probe --lr-schedule --max-g --no-verify --not-finite --out --over-limit --prefix-cache --resume --rows "
-        "--seed --snapshot-every --steps --task --torch-compile --warmup --window -c",
-        "probe": "--adapter --base --config --data --device --engine --eps --estimator --eval-data --eval-rows "
-        "--ignore-memory --init-adapter --json --low-volume --lr --max-g --no-verify --not-finite --over-limit "
-        "--prefix-cache --rows --seed --steps --task --torch-compile -c",
+        "run": "--accumulate --adapter --base --config --data --device --diverged --early-stop --engine --eps "
+        "--estimator --eval-data --eval-every --eval-rows --force --ignore-memory --init-adapter --json --low-volume "
+        "--lr --lr-probe --lr-schedule --max-g --no-verify --not-finite --out --over-limit --prefix-cache --resume "
+        "--rows --seed --snapshot-every --steps --task --torch-compile --warmup --window -c",
+        "probe": "--accumulate --adapter --base --config --data --device --engine --eps --estimator --eval-data "
+        "--eval-rows --ignore-memory --init-adapter --json --low-volume --lr --max-g --no-verify --not-finite "
+        "--over-limit --prefix-cache --rows --seed --steps --task --torch-compile -c",
         "study": "--json --only --out",
         "replay": "--adapter --json --no-verify --output --program --step -o",
         "export": "--base --format --json --output --program -o",

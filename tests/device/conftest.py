@@ -36,6 +36,7 @@ PROGRAMS = {
     "exact": {"backend": "portable", "method": "exact", "polyak": 0.0},
     "exact-prefix": {"backend": "portable", "method": "exact", "layers": ("last:1",), "prefix": "method"},
     "shortcut": {"backend": "xnnpack", "method": "shortcut", "optimizer": "adamw"},
+    "gathering": {"backend": "xnnpack", "method": "exact", "optimizer": "momentum", "accumulate": True},
 }
 # State behind the losses, noise in the graph, and weights in a file beside it, as on a GPU.
 DEVICE = "device"
@@ -98,6 +99,7 @@ class Drivers:
             "eval_rows",
             "steps",
             "lr",
+            "accumulate",
             "eps",
             "seed",
             "estimator",

@@ -91,6 +91,28 @@ prge_optimizer: [4]
     )
 
 
+def test_hit_accumulate() -> None:
+    """Sums of losses and gradients beside each B, and nothing but the mean is read behind them."""
+    expect(
+        update_of(InsertOptimizer("norm", accumulate=True), num_sites=2),
+        """\
+%11: f32[2] = prge.accumulate(@prge_loss_sum, %7, call)
+%12: f32[2, 4] = prge.accumulate(@site0.lora_B_sum, %9, call)
+%13: f32[2, 4] = prge.accumulate(@site1.lora_B_sum, %10, call)
+%14: f32[4] = prge.step_scale(@prge_optimizer, [%12, %13], %11, lr, 0.0, 0.9, 0.999, True, 0.2)
+%15: f32[1] = prge.sgd_update(@site0.lora_B, %12, lr, %14, 0.0)
+%16: f32[1] = prge.sgd_update(@site1.lora_B, %13, lr, %14, 0.0)
+return %7, %14
+site0.lora_B: [2, 4]
+site1.lora_B: [2, 4]
+prge_loss_sum: [2]
+site0.lora_B_sum: [2, 4]
+site1.lora_B_sum: [2, 4]
+prge_optimizer: [4]
+""",
+    )
+
+
 def update_of(each: InsertOptimizer, *, num_sites: int = 1) -> str:
     """What is called to update, and the shape of all state."""
     program = example(num_sites=num_sites)
@@ -169,6 +191,33 @@ def test_parity_with_the_textbook(rule: str, clip: float, polyak: float) -> None
         norm = textbook.step(textbook.weights + pull, lr, float(losses.mean()))
         assert float(factors[1]) == pytest.approx(norm, rel=1e-5)
     found = torch.stack([state_of(program)[f"site{i}.lora_B"] for i in range(2)]).double()
+    assert float((found - textbook.weights).abs().max() / textbook.weights.abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize(("clip", "polyak"), [(0.5, 0.0), (0.0, 0.2)])
+@pytest.mark.parametrize("rule", ["norm", "momentum", "adamw"])
+def test_parity_of_several_calls_with_the_textbook(rule: str, clip: float, polyak: float) -> None:
+    """Steps of three, one and two calls: one step each, of the mean gradient and the mean loss; others move nothing."""
+    each = InsertOptimizer(rule, clip=clip, decay=0.1, polyak=polyak, accumulate=True)
+    program = example()
+    pulls, rows = [], []
+    for seed in range(3):
+        rows.append(row_inputs(program, seed=seed))
+        pulls.append(program.module.get_buffer("embed.weight")[rows[-1][0]].mean((0, 1)).double())
+    run_pass(program, each)
+    textbook = Textbook(each, torch.zeros(2, 4, dtype=torch.float64))
+    for lr, num_calls in zip(RATES, (3, 1, 2), strict=True):
+        losses = []
+        for before in range(num_calls):
+            held = {name: value.clone() for name, value in state_of(program).items() if not name.endswith("_sum")}
+            is_last = before + 1 == num_calls
+            found, factors = run(program, (*rows[before], torch.tensor(lr), torch.tensor([before, int(is_last)])))
+            losses.append(float(found.mean()))
+            moved = [name for name, value in held.items() if not torch.equal(value, state_of(program)[name])]
+            assert bool(moved) == is_last == bool(factors[0] > 0)
+        mean = torch.stack([textbook.weights + pull for pull in pulls[:num_calls]]).mean(0)
+        assert float(factors[1]) == pytest.approx(textbook.step(mean, lr, sum(losses) / num_calls), rel=1e-5)
+    found = state_of(program)["site0.lora_B"].double()
     assert float((found - textbook.weights).abs().max() / textbook.weights.abs().max()) < 1e-5
 
 

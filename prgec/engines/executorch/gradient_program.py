@@ -9,9 +9,18 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from prgec.contract.arrays import FloatArray, IntArray, State
-from prgec.contract.engine import optimizer_names, state_names
-from prgec.contract.names import EVALUATE_INPUTS, EVALUATE_METHOD, FORWARD_METHOD, GRADIENT_INPUTS, TARGETS_INPUT
+from prgec.contract.engine import ONLY_CALL, Call, optimizer_names, state_names
+from prgec.contract.names import (
+    CALL_INPUT,
+    EVALUATE_INPUTS,
+    EVALUATE_METHOD,
+    FORWARD_METHOD,
+    GRADIENT_INPUTS,
+    TARGETS_INPUT,
+)
 from prgec.engines.executorch.program import LoadMethod, Program
 from prgec.engines.executorch.runtime import float_scalar, int_tensors
 from prgec.errors import InternalError
@@ -28,20 +37,20 @@ class GradientProgram(Program):
     def _bind_state(self, load_method: LoadMethod) -> None:
         self._evaluate = load_method(EVALUATE_METHOD, (*EVALUATE_INPUTS, *self._hidden_input))
         self._state = {name: self._attribute(self._evaluate, name) for name in state_names(self.manifest)}
-        self._load_forward = functools.cache(
-            lambda: load_method(FORWARD_METHOD, (*GRADIENT_INPUTS, *self._hidden_input))
-        )
+        inputs = (*GRADIENT_INPUTS, CALL_INPUT) if self.manifest.accumulates else GRADIENT_INPUTS
+        self._load_forward = functools.cache(lambda: load_method(FORWARD_METHOD, (*inputs, *self._hidden_input)))
 
     def train(
-        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
     ) -> tuple[FloatArray, FloatArray]:
-        """Take one training step.
+        """Take one training step, or one call of it.
 
         Args:
             tokens_BT: i64[B, T], B different rows.
             label_pos_BK: i64[B, K].
             targets_BK: i64[B, K], -100 to ignore.
             lr: Learning rate of this step.
+            call: Which call of its step this is; more than one only where the manifest says `accumulates`.
 
         Returns:
             The losses f32[B] of the state before the step, and what became of the gradient f32[4]: its scale, 0 where
@@ -51,6 +60,7 @@ class GradientProgram(Program):
             ProgramError: If the runtime reports a failure.
         """
         inputs = [*int_tensors(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
+        inputs += int_tensors(np.array(call)) if self.manifest.accumulates else []
         inputs += self._hidden(tokens_BT, label_pos_BK)
         loss_B, factors = self._execute(self._load_forward(), inputs)
         return loss_B.numpy().copy(), factors.numpy().copy()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from prgec.contract.arrays import FloatArray, IntArray, State
-from prgec.contract.engine import state_names, state_sha256
+from prgec.contract.engine import ONLY_CALL, Call, state_names, state_sha256
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import (
     APPLY_INPUTS,
@@ -128,7 +128,7 @@ class Program:
         self._execute(self._apply, (*scalars(g_q, lr), *keys(seed, step)))
 
     def train(
-        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
     ) -> tuple[FloatArray, FloatArray]:
         """Nothing to call: this program trains by the losses that `forward` measures.
 

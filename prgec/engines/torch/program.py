@@ -21,8 +21,15 @@ from torch.fx import GraphModule
 from prgec.compile.compiler import Graphs, build_graphs
 from prgec.compile.options import CompileOptions
 from prgec.contract.arrays import FloatArray, IntArray, State
-from prgec.contract.engine import optimizer_names, state_names, state_sha256
-from prgec.contract.names import APPLY_METHOD, EVALUATE_METHOD, FORWARD_METHOD, NEXT_TOKENS_METHOD, PREFIX_METHOD
+from prgec.contract.engine import ONLY_CALL, Call, optimizer_names, state_names, state_sha256
+from prgec.contract.names import (
+    APPLY_METHOD,
+    CALL_INPUT,
+    EVALUATE_METHOD,
+    FORWARD_METHOD,
+    NEXT_TOKENS_METHOD,
+    PREFIX_METHOD,
+)
 from prgec.contract.tokenizer import Tokenizer
 from prgec.engines.prefix import PrefixRunner, keep_prefix
 from prgec.engines.torch.noise import NoiseSource
@@ -117,10 +124,11 @@ class TorchProgram:
 
     @torch.no_grad()
     def train(
-        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
     ) -> tuple[FloatArray, FloatArray]:
-        """Take one step of a program that computes gradients: losses f32[B], and what became of the gradient f32[4]."""
+        """Take one call of a program that computes gradients: losses f32[B], and what became of the gradient f32[4]."""
         values: dict[str, Any] = {"tokens": tokens_BT, "label_pos": label_pos_BK, "targets": targets_BK, "lr": lr}
+        values[CALL_INPUT] = np.array(call, dtype=np.int64)
         if self.prefix is not None:
             values["hidden"] = self.prefix.hidden(tokens_BT, label_pos_BK)
         loss_B, factors = self._call(FORWARD_METHOD, values)

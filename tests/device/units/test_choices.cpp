@@ -56,6 +56,12 @@ TEST(numbers_are_in_their_ranges) {
   CHECK(is_refused(settings, "the warm-up takes all steps; expected fewer"));
   settings.steps = 0;
   CHECK(is_refused(settings, "the number of steps is 0; expected at least 1"));
+  for (const uint32_t accumulate : {0u, 1025u}) {
+    settings = {};
+    settings.accumulate = accumulate;
+    const std::string line = "--accumulate is " + std::to_string(accumulate) + "; expected 1 to 1024";
+    CHECK(is_refused(settings, line.c_str()));
+  }
   settings = {};
   settings.window = 0;
   CHECK(is_refused(settings, "the window is 0; expected at least 1"));

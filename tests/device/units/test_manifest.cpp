@@ -51,6 +51,11 @@ TEST(a_program_with_gradients_takes_its_batch_once) {
   CHECK(found.ok() && found->has_gradients && found->optimizer == "adamw");
   CHECK(found->num_rows() == 3 && found->num_distinct_rows() == 3);
   CHECK(!Manifest::parse(kGood)->has_gradients);
+  CHECK(!found->accumulates);
+  std::string gathers = text;
+  gathers.insert(gathers.find("\"q\""), "\"accumulates\": true, ");
+  CHECK(Manifest::parse(gathers)->accumulates);
+  CHECK(is_refused(with("\"state\"", "\"accumulates\": true, \"state\""), "no usable accumulates:"));
   text.replace(text.find("seeded"), 6, "dual");
   CHECK(is_refused(text, "no usable state:"));
 }

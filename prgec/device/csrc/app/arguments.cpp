@@ -14,6 +14,7 @@ const char kUsage[] =
     "  --lr X               learning rate [0.003]\n"
     "  --lr-schedule NAME   constant, linear or cosine [linear]\n"
     "  --warmup N           steps over which lr rises first [0]\n"
+    "  --accumulate K       calls a step, whose gradients are averaged [1]\n"
     "  --eps X              perturbation scale [0.01]\n"
     "  --seed N             key of noise and data order [0]\n"
     "  --estimator NAME     norm, plain or std [norm]\n"
@@ -52,6 +53,13 @@ bool parse_value(const char* text, uint64_t& out) {
   return is_good;
 }
 
+bool parse_value(const char* text, uint32_t& out) {
+  uint64_t value = 0;
+  const bool is_good = parse_value(text, value) && value <= UINT32_MAX;
+  out = static_cast<uint32_t>(value);
+  return is_good;
+}
+
 bool parse_value(const char* text, std::string& out) {
   out = text;
   return true;
@@ -85,6 +93,7 @@ bool set_value(const std::string& name, const char* value, Options& options) {
       flag("--estimator", s.estimator),
       flag("--steps", s.steps),
       flag("--warmup", s.warmup),
+      flag("--accumulate", s.accumulate),
       flag("--lr", s.lr),
       flag("--eps", s.eps),
       flag("--seed", s.seed),

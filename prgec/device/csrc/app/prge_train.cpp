@@ -118,8 +118,9 @@ class Run {
   }
 
   Error train() {
-    prge::Order order(rows_->num_examples(), trainer_->shape().batch_size, options_.settings.seed);
-    std::vector<prge::Row> batch(trainer_->shape().batch_size);
+    const uint32_t size = trainer_->shape().batch_size * options_.settings.accumulate;
+    prge::Order order(rows_->num_examples(), size, options_.settings.seed);
+    std::vector<prge::Row> batch(size);
     const uint64_t steps = options_.settings.steps;
     const uint64_t report_every = steps < 10 ? 1 : steps / 10;
     while (trainer_->steps_done() < steps && !stop_requested) {

@@ -10,6 +10,9 @@ namespace prge {
 
 namespace {
 
+// Calls of a step: sums of more would lose their last digits.
+constexpr uint32_t kMaxCalls = 1 << 10;
+
 template <typename T>
 using Names = std::pair<std::string_view, T>;
 
@@ -41,6 +44,9 @@ bool choose(const Names<T> (&names)[N], std::string_view wanted, T& out) {
 Error check_numbers(const Settings& settings) {
   if (settings.steps < 1) {
     return fail(Error::InvalidArgument, "the number of steps is 0; expected at least 1");
+  }
+  if (settings.accumulate < 1 || settings.accumulate > kMaxCalls) {
+    return fail(Error::InvalidArgument, "--accumulate is %u; expected 1 to %u", settings.accumulate, kMaxCalls);
   }
   if (!std::isfinite(settings.lr) || settings.lr < 0) {
     return fail(Error::InvalidArgument, "the learning rate is %g; expected a finite number, 0 or more", settings.lr);

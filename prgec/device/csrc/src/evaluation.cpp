@@ -79,7 +79,7 @@ Error Trainer::Impl::score(const Rows& data, std::vector<double>& losses) {
       batch.push_back(row_of(order[first + n]));
     }
     batch.resize(distinct, batch.back());
-    fill(batch);
+    fill(batch.data(), batch.size());
     const auto found = method->losses();
     PRGE_TRY(found.error());
     for (size_t n = 0; n < count; ++n) {

@@ -7,8 +7,8 @@
 namespace prge {
 
 Error Trainer::Impl::check_batch(const std::vector<Row>& batch) const {
-  if (batch.size() != shape.batch_size) {
-    return fail(Error::InvalidArgument, "a batch of %zu rows; the program takes %u", batch.size(), shape.batch_size);
+  if (batch.size() != rows_per_step()) {
+    return fail(Error::InvalidArgument, "a batch of %zu rows; a step takes %u", batch.size(), rows_per_step());
   }
   for (const Row& row : batch) {
     bool is_good = row.num_tokens >= 1 && row.num_tokens <= shape.max_tokens && row.num_labels >= 1 &&

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "fail.h"
 
@@ -13,15 +14,26 @@ GradientSteps::GradientSteps(Program& program, const Settings& settings, const C
       limits_(settings.max_g, choices.over_limit, choices.not_finite),
       stops_(choices.not_finite == NotFinite::Stop) {}
 
-Error GradientSteps::measure(Record& record) {
-  const auto losses = program_.train(static_cast<float>(record.lr), factors_);
+// Adds the losses of a call to those of its step, the first one first.
+Error GradientSteps::run(float lr, bool is_last) {
+  const int64_t before = std::exchange(num_calls_, 0); // a call that fails ends its step
+  const auto losses = program_.train(lr, {before, is_last}, factors_);
   PRGE_TRY(losses.error());
-  const auto batch = static_cast<size_t>(program_.manifest().batch_size);
-  double sum = (*losses)[0];
-  for (size_t b = 1; b < batch; ++b) {
-    sum = sum + (*losses)[b];
+  for (int64_t b = 0; b < program_.manifest().batch_size; ++b) {
+    sum_ = before + b == 0 ? (*losses)[b] : sum_ + (*losses)[b];
   }
-  const double loss = sum / static_cast<double>(batch);
+  num_calls_ = before + 1;
+  return Error::Ok;
+}
+
+Error GradientSteps::gather() {
+  return run(0, false);
+}
+
+Error GradientSteps::measure(Record& record) {
+  PRGE_TRY(run(static_cast<float>(record.lr), true));
+  const int64_t num_rows = program_.manifest().batch_size * std::exchange(num_calls_, 0);
+  const double loss = sum_ / static_cast<double>(num_rows);
   const float norm = factors_[1];
   if (stops_ && !(std::isfinite(loss) && std::isfinite(norm))) {
     return fail(

@@ -14,6 +14,7 @@ class GradientSteps : public Steps {
  public:
   GradientSteps(Program& program, const Settings& settings, const Choices& choices);
 
+  Error gather() override;
   // Its losses are that of the batch, twice, as if one query had measured it on both sides; its g is the gradient's
   // norm, NaN where that was not finite and the program changed nothing.
   Error measure(Record& record) override;
@@ -38,6 +39,10 @@ class GradientSteps : public Steps {
   double max_g_; // nobody asks for it, but a run is resumed with the flags it was begun with
   Limits limits_;
   bool stops_;
+  // Of the calls of a step so far.
+  Error run(float lr, bool is_last);
+  int64_t num_calls_ = 0;
+  double sum_ = 0;
   std::vector<float> factors_;
 };
 

@@ -31,6 +31,10 @@ Error read_method(const Json& json, Manifest& out) {
   out.has_gradients = method != "prge";
   out.optimizer = json["optimizer"].text;
   const bool is_known = out.optimizer == "norm" || out.optimizer == "momentum" || out.optimizer == "adamw";
+  out.accumulates = json["accumulates"].kind == Json::Kind::True;
+  if (out.accumulates && !out.has_gradients) {
+    return damaged("accumulates");
+  }
   return is_known == out.has_gradients ? Error::Ok : damaged("optimizer");
 }
 

@@ -50,6 +50,8 @@ struct Manifest {
   bool is_dual = false;
   // It computes gradients, and updates itself in the same call.
   bool has_gradients = false;
+  // A step may be several calls, whose gradients are averaged.
+  bool accumulates = false;
   // A table of checksums stands behind the program.
   bool has_checksums = false;
   // The state is no buffer of the program: forward returns it behind the losses, and there is no apply.

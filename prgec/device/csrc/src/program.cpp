@@ -97,7 +97,8 @@ Error Program::load_method(const char* name, size_t num_inputs) {
 }
 
 Error Program::load_methods() {
-  PRGE_TRY(load_method("forward", (manifest_.has_gradients ? 4 : 8) + num_hidden()));
+  const size_t num_inputs = manifest_.has_gradients ? (manifest_.accumulates ? 5 : 4) : 8;
+  PRGE_TRY(load_method("forward", num_inputs + num_hidden()));
   if (!manifest_.has_gradients && !manifest_.returns_state) {
     PRGE_TRY(load_method("apply", 4));
   }

@@ -37,6 +37,13 @@ struct StateTensor {
 // What became of a gradient, and the first part of an optimiser's state: four numbers each.
 constexpr int64_t kNumFactors = 4;
 
+// Which call of its step a call is, where a step is several: how many came before, and whether the step is taken in this
+// one. Others only gather.
+struct Call {
+  int64_t before = 0;
+  bool is_last = true;
+};
+
 // A copy of the trainable buffers, site by site, and of an optimiser's state.
 using State = std::vector<std::vector<float>>;
 
@@ -73,8 +80,8 @@ class Program {
   Error apply(const Inputs& inputs);
   // Runs forward of a program with gradients on those rows, which trains on them. Returns the losses before the step,
   // and what became of the gradient: its scale, 0 where it was not finite and changed nothing, its norm, and the
-  // corrections of running means.
-  Result<const float*> train(float lr, std::vector<float>& factors);
+  // corrections of running means. There are several calls only where the manifest says that it accumulates.
+  Result<const float*> train(float lr, const Call& call, std::vector<float>& factors);
   // Returns the losses of those rows and changes nothing. Loads the method when it is first needed.
   Result<const float*> evaluate();
 

@@ -92,8 +92,13 @@ Result<const float*> Program::forward(const Inputs& inputs) {
   return static_cast<const float*>(losses_.data());
 }
 
-Result<const float*> Program::train(float lr, std::vector<float>& factors) {
-  const auto all = with_rows({from_blob(&lr, {}, ScalarType::Float)});
+Result<const float*> Program::train(float lr, const Call& call, std::vector<float>& factors) {
+  Inputs others = {from_blob(&lr, {}, ScalarType::Float)};
+  std::vector<int64_t> which = {call.before, call.is_last ? 1 : 0};
+  if (manifest_.accumulates) {
+    others.push_back(from_blob(which.data(), {2}, ScalarType::Long));
+  }
+  const auto all = with_rows(others);
   PRGE_TRY(all.error());
   const auto outputs = execute("forward", *all);
   PRGE_TRY(outputs.error());

@@ -16,7 +16,7 @@ namespace {
 const char* difference(const JournalHeader& a, const JournalHeader& b, bool has_gradients) {
   const std::pair<bool, const char*> fields[] = {
       {a.q != b.q, "the program's q"},
-      {a.batch_size != b.batch_size, "the program's batch size"},
+      {a.batch_size != b.batch_size, "the program's batch size or --accumulate"},
       {a.seed != b.seed, "--seed"},
       {a.steps != b.steps, "--steps"},
       {a.lr != b.lr, "--lr"},

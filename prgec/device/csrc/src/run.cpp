@@ -41,7 +41,7 @@ Error Trainer::Impl::take(const std::string& path) {
 JournalHeader Trainer::Impl::header_of(const Rows& data) const {
   JournalHeader header;
   header.q = shape.q;
-  header.batch_size = shape.batch_size;
+  header.batch_size = rows_per_step();
   header.seed = settings.seed;
   header.steps = settings.steps;
   header.lr = settings.lr;

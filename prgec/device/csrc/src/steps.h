@@ -17,8 +17,10 @@ class Steps {
   static std::unique_ptr<Steps> of(Program& program, const Settings& settings, const Choices& choices);
   virtual ~Steps() = default;
 
-  // Runs the rows the program was filled with; fills in the record of the step it names. After an error the state is
-  // that of the step before, and nothing is pending.
+  // Runs the rows the program was filled with, the first ones of a step of several calls.
+  virtual Error gather();
+  // Runs the rows the program was filled with, the last ones of a step; fills in the record of the step it names. After
+  // an error the state is that of the step before, and nothing is pending.
   virtual Error measure(Record& record) = 0;
   // The step counts: what it says of the state may be pending from now on.
   virtual void accept(const Record& record) = 0;

@@ -18,6 +18,10 @@ std::unique_ptr<Steps> Steps::of(Program& program, const Settings& settings, con
   return std::make_unique<ZerothOrder>(program, settings, choices);
 }
 
+Error Steps::gather() {
+  return fail(Error::InvalidArgument, "this program's steps are one call each");
+}
+
 Trainer::Impl::Impl(std::unique_ptr<Program> opened, const Settings& chosen, const Choices& parsed)
     : program(std::move(opened)),
       manifest(program->manifest()),
@@ -38,9 +42,9 @@ void Trainer::Impl::warn(const char* line) const {
   }
 }
 
-void Trainer::Impl::fill(const std::vector<Row>& distinct) {
+void Trainer::Impl::fill(const Row* distinct, size_t count) {
   for (size_t n = 0; n < rows.size(); ++n) {
-    rows[n] = distinct[n % distinct.size()];
+    rows[n] = distinct[n % count];
   }
   program->fill(rows);
 }
@@ -53,6 +57,13 @@ Result<std::unique_ptr<Trainer>> Trainer::open(const std::string& program_path, 
   PRGE_TRY(choices.error());
   auto program = Program::open(program_path, settings);
   PRGE_TRY(program.error());
+  if (settings.accumulate > 1 && !(*program)->manifest().accumulates) {
+    return fail(
+        Error::InvalidArgument,
+        "--accumulate %u needs a program that gathers gradients (%s). Hint: compile it with --method exact "
+        "--accumulate, or leave the flag out",
+        settings.accumulate, program_path.c_str());
+  }
   return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(std::move(*program), settings, *choices)));
 }
 
@@ -68,7 +79,12 @@ Result<StepResult> Trainer::step(const std::vector<Row>& batch) {
   Impl& t = *impl_;
   PRGE_TRY(t.divergence.check());
   PRGE_TRY(t.check_batch(batch));
-  t.fill(batch);
+  const size_t last = batch.size() - t.shape.batch_size;
+  for (size_t first = 0; first < last; first += t.shape.batch_size) {
+    t.fill(&batch[first], t.shape.batch_size);
+    PRGE_TRY(t.method->gather());
+  }
+  t.fill(&batch[last], t.shape.batch_size);
   Record& record = t.record;
   record.kind = RecordKind::Step;
   record.step = t.steps_done + 1;

@@ -34,11 +34,14 @@ class Trainer::Impl {
   void warn(const char* line) const;
 
   // fit.cpp
+  uint32_t rows_per_step() const {
+    return shape.batch_size * settings.accumulate;
+  }
   Error check_batch(const std::vector<Row>& batch) const;
   Error check_fit(const Rows& data) const;
 
   // trainer.cpp: gives the program these rows, over and over.
-  void fill(const std::vector<Row>& distinct);
+  void fill(const Row* distinct, size_t count);
 
   // evaluation.cpp
   Error score(const Rows& data, std::vector<double>& losses);

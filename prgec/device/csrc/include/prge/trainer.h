@@ -5,7 +5,8 @@
 //   prge::Trainer& trainer = **opened;
 //   auto rows = prge::Rows::open("rows.bin");                  // made by `prgec tokenize`
 //   trainer.begin(**rows, "run");                              // or trainer.resume(**rows, "run") after a restart
-//   prge::Order order((*rows)->num_examples(), trainer.shape().batch_size, settings.seed);
+//   const uint32_t size = trainer.shape().batch_size * settings.accumulate;
+//   prge::Order order((*rows)->num_examples(), size, settings.seed);
 //   while (trainer.steps_done() < settings.steps) {
 //     trainer.step(batch);                                     // of the rows order.step(trainer.steps_done() + 1)
 //   }
@@ -16,7 +17,8 @@
 // call. There is no backward pass and no optimiser state.
 //
 // Programs compiled with --method exact or shortcut compute their own gradient instead: one step is one call over
-// batch_size rows, which trains and keeps an optimiser's state. eps, estimator and max_g mean nothing to them.
+// batch_size rows, which trains and keeps an optimiser's state, or several such calls. eps, estimator and max_g mean
+// nothing to them.
 //
 // A Trainer is not thread-safe; different trainers are independent. Nothing throws.
 #pragma once
@@ -35,6 +37,7 @@ namespace prge {
 struct Settings {
   uint64_t steps = 1000; // the schedule spans them
   double lr = 3e-3; // learning rate at the start
+  uint32_t accumulate = 1; // calls a step, whose gradients are averaged; more than 1 needs a program that can
   double eps = 1e-2; // size of the perturbation
   int64_t seed = 0; // of the random directions and the order of examples
   std::string schedule = "linear"; // or "constant", "cosine": how lr falls over the run
@@ -53,7 +56,7 @@ struct Settings {
 // What the program was compiled for.
 struct Shape {
   uint32_t q; // directions a step
-  uint32_t batch_size; // examples a step
+  uint32_t batch_size; // examples a call, and a step unless it is several calls
   uint32_t max_tokens; // tokens a row may have
   uint32_t max_labels; // label positions a row may have
   uint32_t vocab_size;
@@ -89,8 +92,8 @@ class Trainer {
   // begun.
   Result<uint64_t> resume(const Rows& rows, const std::string& folder);
 
-  // Trains on exactly batch_size rows. The journal, where there is one, has the step when this returns. After
-  // InvalidState call finish: it keeps the state of the step before, or the best one of a run that diverged.
+  // Trains on exactly batch_size * accumulate rows. The journal, where there is one, has the step when this returns.
+  // After InvalidState call finish: it keeps the state of the step before, or the best one of a run that diverged.
   Result<StepResult> step(const std::vector<Row>& batch);
   // Scores every candidate of every example under the present weights, without changing them.
   Result<Evaluation> evaluate(const Rows& rows);
