@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 # T of documents, which can be cut anywhere; their K is T - 1.
 TEXT_SEQ_LEN = 128
 _MULTIPLE = 8
+# Of positions with a label from which on data are text to learn, not questions to answer.
+_TEXT_SHARE = 0.5
 
 
 def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int | None) -> CompileOptions:
@@ -64,7 +66,20 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
         )
     fitted = replace(options, seq_len=seq_len, num_labels=num_labels)
     fitted.check()
+    if options.method == "shortcut":
+        _remark_on_text(encoded)
     return fitted
+
+
+def _remark_on_text(encoded: list[Encoded]) -> None:
+    """Say where a gradient without paths across positions is behind: where most positions have a label of their own."""
+    share = sum(len(each.row.targets) for each in encoded) / max(1, sum(len(each.row.tokens) for each in encoded))
+    if share >= _TEXT_SHARE:
+        logger.warning(
+            "%.0f %% of the positions of these rows are trained: --method exact learns text better than shortcut, "
+            "whose gradient below the last block has no paths from one position to another",
+            100 * share,
+        )
 
 
 def _check_targets(num_targets: list[int], limit: int, is_k: bool) -> None:

@@ -66,6 +66,23 @@ def test_model_bounds_t(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     assert "1 of 18 rows are longer than T = 64, the longest has 103 tokens" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("record", "share"), [({"text": "x" * 99}, 100), (_row(4, 16), 80), (_row(9, 10), 53), (_row(20, 3), 0)]
+)
+@pytest.mark.parametrize("method", ["exact", "shortcut", "prge"])
+def test_says_where_the_shortcut_learns_less(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, record: dict[str, Any], share: int, method: str
+) -> None:
+    """In one line, and only where most positions have a label."""
+    with caplog.at_level(logging.WARNING, logger="prgec"):
+        _fit(_options(tmp_path, record, method=method))
+    lines = [each for each in caplog.messages if "exact learns text better" in each]
+    assert len(lines) == (method == "shortcut" and share > 0) and not any("\n" in line for line in lines)
+    assert all(
+        line.startswith(f"{share} % of the positions of these rows are trained: --method exact") for line in lines
+    )
+
+
 def test_documents_are_cut_to_any_length(tmp_path: Path) -> None:
     assert _fit(_options(tmp_path, {"text": "x" * 5000})) == (TEXT_SEQ_LEN, TEXT_SEQ_LEN - 1)
     assert _fit(_options(tmp_path, {"text": "x" * 5000}, seq_len=64, num_labels=16)) == (64, 16)

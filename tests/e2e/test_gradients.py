@@ -82,11 +82,35 @@ def test_shortcut_gradients_are_those_of_its_definition(name: str) -> None:
     _assert_equal(program, rows, oracle.losses(*rows), {**expected, **handed_down})
 
 
-def _graph(each: Architecture, method: str) -> GraphProgram:
+def test_shortcut_gradients_keep_their_promise_at_every_position() -> None:
+    """As in chat: every position has a label of its own but those of the prompt, of another length in each row."""
+    path, writes = WRITES["Llama"]
+    each = _deeper(architecture("Llama"), 3)
+    program = _graph(each, "shortcut", num_labels=10)
+    oracle = _oracle(each, program)
+    below = {f"{path}.{block}.{site}": f"{path}.{block}.{writes[site]}" for block in range(2) for site in writes}
+    tokens, _, _ = _rows(11)
+    label_pos = torch.arange(10).expand(OPTIONS.num_rows, -1).contiguous()
+    targets = tokens[:, 1:].clone()
+    for row, prompt in enumerate((0, 3, 7)):
+        targets[row, :prompt] = IGNORED
+    rows = tokens, label_pos, targets
+    expected = oracle.gradients(rows)
+    handed_down = oracle.handed_down(rows, f"{path}.2", below)
+    in_first = [site for site in below if site.startswith(f"{path}.0.")]
+    assert all(_relative(handed_down[site], expected[site]) > 0.05 for site in in_first), "nothing is cut short here"
+    _assert_equal(program, rows, oracle.losses(*rows), {**expected, **handed_down})
+
+
+def _graph(each: Architecture, method: str, *, num_labels: int = 2) -> GraphProgram:
     """The graph with gradients among its outputs, at values of B that matter."""
-    options = replace(OPTIONS, method=method)
+    options = replace(OPTIONS, method=method, num_labels=num_labels)
     program = export_loss(
-        each.build().requires_grad_(False), num_rows=options.num_rows, seq_len=SEQ_LEN, num_labels=2, dynamic=True
+        each.build().requires_grad_(False),
+        num_rows=options.num_rows,
+        seq_len=SEQ_LEN,
+        num_labels=num_labels,
+        dynamic=True,
     )
     passes = default_pipeline(options, load_backend(options.backend))
     run_pipeline(program, [each for each in passes if not isinstance(each, InsertOptimizer)])
