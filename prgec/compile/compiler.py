@@ -19,7 +19,7 @@ from prgec.backends.lowering import lower
 from prgec.compile.describe import manifest_of, scheme_of
 from prgec.compile.fingerprint import prefix_sha256
 from prgec.compile.flags import named_by_flags
-from prgec.compile.given_a import a_constants, give_a, hash_of, options_for
+from prgec.compile.given_a import a_constants, hash_of, options_for, run_giving_a
 from prgec.compile.lengths import fit_options
 from prgec.compile.options import CompileOptions, repeating_text
 from prgec.compile.pipelines import default_pipeline
@@ -57,7 +57,7 @@ from prgec.passes.extract_emit import emitted_sizes, extract_emit
 from prgec.passes.extract_evaluate import extract_evaluate
 from prgec.passes.extract_next_tokens import extract_next_tokens
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
-from prgec.passes.pipeline import PassRecord, check_order, dump_to, run_pipeline
+from prgec.passes.pipeline import PassRecord, check_order
 from prgec.passes.program import GraphProgram
 from prgec.passes.saved import save_program
 from prgec.passes.sites import sites_of
@@ -150,7 +150,7 @@ def _backend_of(options: CompileOptions) -> Backend:
 
 def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     said = options
-    adapter = read_peft(options.lora_a) if options.lora_a else None
+    adapter = read_peft(options.lora_a) if options.lora_a and not options.is_calibrated else None
     options = options_for(options, adapter) if adapter else options
     passes = parse_pipeline(options.passes, pass_table()) if options.passes else default_pipeline(options, backend)
     check_order(passes)
@@ -170,8 +170,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     with clock.stage("passes"):
         # Who wrote the passes knows them by name.
         with nullcontext() if options.passes else named_by_flags():
-            records = run_pipeline(program, passes, dump_to(options.dump_passes) if options.dump_passes else None)
-        given = give_a(program, sites_of(program), adapter) if adapter else {}
+            given, records = run_giving_a(program, passes, options, adapter, Tokenizer.unpack(source.tokenizer))
         manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
         methods = _methods(program, options, manifest.state_access == "buffers")
         manifest = _with_sizes(manifest, methods)

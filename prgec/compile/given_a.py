@@ -1,22 +1,28 @@
-"""Compile with the A matrices of an existing LoRA adapter, so that training goes on from it."""
+"""Compile with A matrices that are not drawn: those of a LoRA adapter, to go on from it, or calibrated ones."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
+from prgec.compile.calibrate import calibrated_a, prompts_of
 from prgec.compile.options import CompileOptions
 from prgec.contract.arrays import State
 from prgec.contract.manifest import Site
 from prgec.contract.names import LORA_A_METHOD
-from prgec.errors import InternalError, UsageError
+from prgec.contract.tokenizer import Tokenizer
+from prgec.errors import UsageError
 from prgec.formats.lora_a import a_sha256
 from prgec.formats.peft import PeftAdapter
+from prgec.passes.infra import Pass
+from prgec.passes.inject_lora_fa import InjectLoraFa
+from prgec.passes.pipeline import PassRecord, dump_to, run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
-from prgec.passes.sites import a_name
+from prgec.passes.sites import a_name, sites_of
 
 
 def options_for(options: CompileOptions, adapter: PeftAdapter) -> CompileOptions:
@@ -26,16 +32,8 @@ def options_for(options: CompileOptions, adapter: PeftAdapter) -> CompileOptions
     )
 
 
-def give_a(program: GraphProgram, sites: tuple[Site, ...], adapter: PeftAdapter) -> State:
-    """Put the adapter's A into the finished graph in place of the drawn one.
-
-    Args:
-        program: Result of the pass pipeline, before it is split into methods.
-        sites: Its trained layers.
-        adapter: Whose A to use.
-
-    Returns:
-        The A of every site, f32[r, D] by `<site>.lora_A`: what the program must carry.
+def a_of_adapter(adapter: PeftAdapter, sites: tuple[Site, ...]) -> State:
+    """Return the adapter's A of every site, f32[r, D] by `<site>.lora_A`.
 
     Raises:
         UsageError: If a layer of the adapter could not be trained, or has other widths.
@@ -43,21 +41,52 @@ def give_a(program: GraphProgram, sites: tuple[Site, ...], adapter: PeftAdapter)
     missing = sorted(set(adapter.sites) - {site.name for site in sites})
     if missing:
         raise UsageError(f"the adapter's layer {missing[0]} is no site of this model")
-    rewriter = Rewriter(program, "give-a")
     given: State = {}
     for site in sites:
         name = a_name(site.name)
-        matrix = adapter.tensors[name]
+        given[name] = matrix = adapter.tensors[name]
         if matrix.shape != (adapter.rank, site.in_features):
             raise UsageError(f"the adapter's {name} is {list(matrix.shape)}; the layer reads {site.in_features}")
-        drawn = program.module.get_buffer(name)
-        if drawn.dtype != torch.float32 or tuple(drawn.shape) != matrix.shape:
-            raise InternalError(f"{name} is {drawn.dtype}{list(drawn.shape)} in the finished graph")
-        # The graph holds A times alpha / r (inject-lora-fa).
-        rewriter.overwrite(name, torch.from_numpy(matrix) * (adapter.alpha / adapter.rank))
-        given[name] = matrix
-    program.finish()
     return given
+
+
+def give_a(program: GraphProgram, given: State, branch: InjectLoraFa) -> None:
+    """Put A matrices into a graph in place of the drawn ones, before any other pass makes something of these.
+
+    Args:
+        program: What `branch` left.
+        given: A of every site, by name.
+        branch: The pass that injected the sites.
+    """
+    rewriter = Rewriter(program, "give-a")
+    for name, matrix in given.items():
+        # The graph holds A times alpha / r.
+        rewriter.overwrite(name, torch.from_numpy(matrix) * (branch.alpha / branch.rank))
+    program.finish()
+
+
+def run_giving_a(
+    program: GraphProgram,
+    passes: Sequence[Pass],
+    options: CompileOptions,
+    adapter: PeftAdapter | None,
+    tokenizer: Tokenizer,
+) -> tuple[State, list[PassRecord]]:
+    """Run a pipeline; return the A matrices that were given instead of drawn, and what each pass did."""
+    given: State = {}
+    dump = dump_to(options.dump_passes) if options.dump_passes else None
+
+    def callback(number: int, each: Pass, program: GraphProgram, record: PassRecord) -> None:
+        if isinstance(each, InjectLoraFa):
+            if adapter is not None:
+                given.update(a_of_adapter(adapter, sites_of(program)))
+            elif options.is_calibrated:
+                given.update(calibrated_a(program, prompts_of(options, tokenizer), each.rank))
+            give_a(program, given, each)
+        if dump is not None:
+            dump(number, each, program, record)
+
+    return given, run_pipeline(program, passes, callback)
 
 
 def a_constants(given: State) -> dict[str, torch.Tensor]:

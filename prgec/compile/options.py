@@ -24,6 +24,8 @@ PREFIX_CHOICES = ("auto", "none", "shared", "method")
 EMBEDDING_BITS = (0, 8, 4)
 RNG_CHOICES = ("auto", "kernel", "decomposed")
 DEFAULT_OUTPUT = Path("model.pte")
+# What --lora-a says where A is no adapter's.
+CALIBRATED_A = "calibrated"
 # What a program that trains nothing cannot be told.
 _ONLY_TRAINING = frozenset(
     {
@@ -132,7 +134,8 @@ class CompileOptions:
     lora_a: Path | None = option(
         "adapter",
         None,
-        "Take A, layers, rank and alpha from this PEFT adapter, so that prgec run --init-adapter can go on from it.",
+        "Take A, layers, rank and alpha from this PEFT adapter, so that prgec run --init-adapter can go on from it; or "
+        "calibrated: A from what each layer reads in up to 64 prompts of --data.",
         metavar="DIR",
     )
 
@@ -195,6 +198,11 @@ class CompileOptions:
         return cls(**values, settings=settings)
 
     @property
+    def is_calibrated(self) -> bool:
+        """Whether A is chosen from prompts of the data."""
+        return str(self.lora_a) == CALIBRATED_A
+
+    @property
     def num_rows(self) -> int:
         """N: 2qB where losses are measured, B where gradients are computed."""
         return 2 * self.q * self.batch_size if self.method == "prge" else self.batch_size
@@ -215,6 +223,8 @@ class CompileOptions:
             raise UsageError(f"--seq-len is {self.seq_len}; expected at least 4")
         if self.num_labels >= self.seq_len > 0:
             raise UsageError(f"--label-tokens is {self.num_labels}; expected less than --seq-len {self.seq_len}")
+        if self.is_calibrated and not self.data:
+            raise UsageError("--lora-a calibrated needs prompts", hint="name a file of them with --data")
         self._check_method()
         check_settings(self.backend, self.settings)
         if self.output.is_dir():

@@ -84,7 +84,11 @@ def check_device_memory(checkpoint: Checkpoint, options: CompileOptions) -> Memo
 
 def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
     """Return what a plan calls a compilation; None where a plan has no word for it."""
-    is_usual = options.targets == ("all-linear",) and options.lora_a is None and options.passes is None
+    is_usual = (
+        options.targets == ("all-linear",)
+        and (options.lora_a is None or options.is_calibrated)
+        and options.passes is None
+    )
     if not is_usual or options.method == SIDE or options.backend != CALIBRATED or len(options.layers) != 1:
         return None
     is_prge = options.method == "prge"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ from prgec.runs.options import RunOptions
 from prgec.runs.run import run
 from tests.device_backend import DeviceBackend
 from tests.models import TinyLlama
+from tests.tiny_program import GOOD
 
 PROGRAMS = {
     "portable": {"backend": "portable"},
@@ -36,6 +38,7 @@ PROGRAMS = {
     "exact": {"backend": "portable", "method": "exact", "polyak": 0.0},
     "exact-prefix": {"backend": "portable", "method": "exact", "layers": ("last:1",), "prefix": "method"},
     "shortcut": {"backend": "xnnpack", "method": "shortcut", "optimizer": "adamw"},
+    "calibrated": {"backend": "portable", "lora_a": Path("calibrated")},
     "gathering": {"backend": "xnnpack", "method": "exact", "optimizer": "momentum", "accumulate": True},
 }
 # State behind the losses, noise in the graph, and weights in a file beside it, as on a GPU.
@@ -147,10 +150,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def program(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Callable[[str], Path]:
     """Compile one of PROGRAMS, or return what was compiled before."""
     folder = tmp_path_factory.mktemp("programs")
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"text": f"the film was {word} and it is {word}"}) + "\n" for word in GOOD))
 
     def compiled(name: str) -> Path:
         path = folder / f"{name}.pte"
         if not path.exists():
+            data = (prompts,) if "lora_a" in PROGRAMS[name] else ()
             compile_model(
                 CompileOptions(
                     model=str(checkpoint),
@@ -162,6 +168,7 @@ def program(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Calla
                     rank=4,
                     alpha=8.0,
                     targets=("q_proj", "down_proj"),
+                    data=data,
                     **PROGRAMS[name],
                 ),
                 backend=DeviceBackend() if name == DEVICE else None,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
 
 from prgec.errors import NumericsError, UsageError
 from prgec.formats.journal import read_journal
@@ -43,6 +44,23 @@ def test_equals_the_python_driver(make: Callable[..., Drivers], name: str, tmp_p
     drivers.python(out=tmp_path / "python")
     _assert_same(tmp_path / "cpp", tmp_path / "python")
     assert len(read_journal(tmp_path / "cpp" / "journal.bin").steps) == STEPS
+
+
+@pytest.mark.slow
+def test_an_adapter_carries_the_a_that_was_given(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    """In either driver's files alike; a program with another A refuses it."""
+    drivers = make("calibrated", steps=20, eval_rows=None, eval_every=0)
+    assert drivers.cpp().returncode == 0
+    adapter = tmp_path / "cpp" / "adapter.safetensors"
+    drivers.python(adapter=adapter, out=tmp_path / "python-2")
+    assert drivers.cpp(adapter=adapter, out=tmp_path / "cpp-2").returncode == 0
+    _assert_same(tmp_path / "cpp-2", tmp_path / "python-2")
+    with safe_open(adapter, "numpy") as file:
+        assert {name.rpartition(".")[2] for name in file.keys()} == {"lora_A", "lora_B"}  # noqa: SIM118
+    other = make("portable", steps=20, eval_rows=None, eval_every=0, adapter=adapter, out=tmp_path / "other")
+    refused = other.cpp()
+    assert refused.returncode == 4
+    assert "error: the adapter does not fit the program: its a_sha256 is another" in refused.stderr
 
 
 @pytest.mark.parametrize(

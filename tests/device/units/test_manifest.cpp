@@ -60,6 +60,16 @@ TEST(a_program_with_gradients_takes_its_batch_once) {
   CHECK(is_refused(text, "no usable state:"));
 }
 
+TEST(a_that_was_given_is_part_of_what_an_adapter_belongs_to) {
+  const auto drawn = Manifest::parse(kGood),
+             given = Manifest::parse(with("\"a_sha256\": \"\"", "\"a_sha256\": \"ff\""));
+  CHECK(given.ok() && given->a_sha256 == "ff" && drawn->a_sha256.empty());
+  const std::string seed = "\"a_seed\":\"" + given->a_seed + "\",";
+  CHECK(given->adapter_metadata(false).find(seed + "\"a_sha256\":\"ff\",\"alpha\":") == 1);
+  CHECK(drawn->adapter_metadata(false).find(seed + "\"alpha\":") == 1);
+  CHECK(!(given->identity() == drawn->identity()));
+}
+
 TEST(fields_that_make_no_sense_are_named) {
   CHECK(is_refused(with("\"state\"", "\"method\": \"other\", \"state\""), "no usable method:"));
   CHECK(is_refused(with("\"state\"", "\"method\": \"exact\", \"state\""), "no usable optimizer:"));
@@ -71,7 +81,6 @@ TEST(fields_that_make_no_sense_are_named) {
   CHECK(is_refused(with("seeded", "other"), "no usable state:"));
   CHECK(is_refused(with("\"state\"", "\"prefix\": \"odd\", \"state\""), "no usable prefix:"));
   CHECK(is_refused(with("\"index\": 5", "\"index\": -1"), "no usable sites:"));
-  CHECK(is_refused(with("\"a_sha256\": \"\"", "\"a_sha256\": \"ff\""), "were given, not drawn"));
   CHECK(is_refused(with("\"alpha\": 8", "\"alpha\": \"8\""), "no usable alpha or a_seed:"));
 }
 

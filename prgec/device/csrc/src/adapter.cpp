@@ -66,7 +66,8 @@ Error check_metadata(const std::string& path, const Json& found, const Manifest&
       return unfit(path, "is another", name);
     }
   }
-  return Error::Ok;
+  // Only of A that was given.
+  return found["a_sha256"].text == manifest.a_sha256 ? Error::Ok : unfit(path, "is another", "a_sha256");
 }
 
 bool is_shape(const std::vector<Json>& found, const std::vector<int64_t>& expected) {
@@ -100,12 +101,24 @@ Result<const uint8_t*> find_values(
   return data + start;
 }
 
+bool has_optimizer_of(const Program& program, std::optional<uint64_t> step) {
+  return step.has_value() && !program.optimizer().empty();
+}
+
 // `step` is that of a snapshot.
 Error save(const std::string& path, const Program& program, std::optional<uint64_t> step) {
   Tensors tensors = tensors_of(program, step.has_value());
+  // An adapter is never without its A; a snapshot is nothing without its program, which has it.
+  const auto given = program.given_a();
+  PRGE_TRY(given.error());
+  for (const StateTensor& each : *given) {
+    if (!has_optimizer_of(program, step)) {
+      tensors.push_back(&each);
+    }
+  }
   std::sort(tensors.begin(), tensors.end(), [](auto* left, auto* right) { return left->name < right->name; });
   // A journal has the hash of the masters alone, which may be those of several steps.
-  const bool has_optimizer = step.has_value() && !program.optimizer().empty();
+  const bool has_optimizer = has_optimizer_of(program, step);
   const std::string optimizer_sha256 = has_optimizer ? program.optimizer_sha256().hex() : "";
   const std::string header =
       header_of(tensors, program.manifest().adapter_metadata(true, optimizer_sha256, step.value_or(0)));

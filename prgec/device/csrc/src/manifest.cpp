@@ -133,9 +133,7 @@ Result<Manifest> Manifest::parse(std::string_view text) {
     }
     *field = json[name].text;
   }
-  if (!json["a_sha256"].text.empty()) {
-    return fail(Error::InvalidProgram, "the program's A matrices were given, not drawn: train it with prgec run");
-  }
+  out.a_sha256 = json["a_sha256"].text;
   out.data_sha256 = json["data_sha256"].text;
   out.pipeline = json["pipeline"].text;
   out.has_checksums = json["has_checksums"].kind == Json::Kind::True;
@@ -166,6 +164,9 @@ std::string Manifest::adapter_metadata(bool with_model, const std::string& optim
     append_quoted(out, value);
   };
   add("a_seed", a_seed);
+  if (!a_sha256.empty()) {
+    add("a_sha256", a_sha256);
+  }
   add("alpha", alpha);
   add("base_sha256", base_sha256);
   add("contract", std::to_string(kContractVersion));

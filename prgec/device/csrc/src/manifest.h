@@ -59,6 +59,7 @@ struct Manifest {
   Prefix prefix = Prefix::None;
   std::string model, backend, base_sha256, pipeline;
   std::string optimizer; // norm, momentum or adamw where there are gradients; else empty
+  std::string a_sha256; // of the A matrices where they were given; empty where they follow from a_seed
   std::string data_sha256; // of the file of weights beside the program; empty without one
   std::string alpha, a_seed; // as Python prints them
   std::vector<Site> sites;

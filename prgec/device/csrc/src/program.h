@@ -37,8 +37,8 @@ struct StateTensor {
 // What became of a gradient, and the first part of an optimiser's state: four numbers each.
 constexpr int64_t kNumFactors = 4;
 
-// Which call of its step a call is, where a step is several: how many came before, and whether the step is taken in this
-// one. Others only gather.
+// Which call of its step a call is, where a step is several: how many came before, and whether the step is taken in
+// this one. Others only gather.
 struct Call {
   int64_t before = 0;
   bool is_last = true;
@@ -70,6 +70,10 @@ class Program {
   const std::vector<StateTensor>& optimizer() const {
     return optimizer_;
   }
+
+  // A of every site, f32[rank, in], where they were given and not drawn: read from the program, and valid as long as
+  // it.
+  Result<std::vector<StateTensor>> given_a() const;
 
   // Places num_rows() rows into the inputs of the next forward, padded as the program wants them.
   void fill(const std::vector<Row>& rows);
