@@ -20,7 +20,7 @@ from torch.fx import Node
 
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
-from prgec.passes.shapes import dynamic_dims, is_same_shape, shape_of
+from prgec.passes.shapes import dtype_of, dynamic_dims, is_same_shape, shape_of
 from prgec.passes.tables import SeqTables
 
 aten = torch.ops.aten
@@ -37,7 +37,8 @@ class Attention:
         q: f32[N, H, T, d].
         k: f32[N, KV, T, d].
         v: f32[N, KV, T, d].
-        mask: Additive mask f32[T, T] for the largest T; None for full attention.
+        mask: Additive mask f32[T, T] for the largest T, or a node f32[N, 1, 1, T] that differs by row; None for full
+            attention.
         scale: Factor of the scores.
         between: Element-wise calls between scores and mask, such as a soft cap, in order.
     """
@@ -46,7 +47,7 @@ class Attention:
     q: Node
     k: Node
     v: Node
-    mask: torch.Tensor | None
+    mask: torch.Tensor | Node | None
     scale: float
     between: tuple[Node, ...] = ()
 
@@ -63,6 +64,7 @@ class AttentionLowering:
         self._rewriter = rewriter
         self._tables = SeqTables(program, rewriter)
         self._masks: list[tuple[torch.Tensor, int, Node]] = []
+        self._row_masks: dict[Node, Node] = {}
 
     def lower(self, found: Attention) -> None:
         """Replace one attention."""
@@ -71,7 +73,10 @@ class AttentionLowering:
         num_kv, width = int(shape_of(found.k)[1]), int(shape_of(found.q)[-1])
         value_width = int(shape_of(found.v)[-1])
         group = num_heads // num_kv
-        mask = None if found.mask is None else self._mask(found.mask, group)
+        if isinstance(found.mask, Node):
+            mask: Node | None = self._row_mask(found.mask, num_kv)
+        else:
+            mask = None if found.mask is None else self._mask(found.mask, group)
         with self._rewriter.before(found.node):
             k = call(aten.reshape.default, call(aten.mul.Tensor, found.k, found.scale), [num_rows * num_kv, -1, width])
             v = call(aten.reshape.default, found.v, [num_rows * num_kv, -1, value_width])
@@ -87,6 +92,15 @@ class AttentionLowering:
                 mixed = call(aten.view.default, mixed, [num_rows * num_kv, group, -1, value_width])
             out = call(aten.view.default, mixed, [num_rows, num_heads, -1, value_width])
         self._rewriter.replace(found.node, out)
+
+    def _row_mask(self, mask: Node, num_heads: int) -> Node:
+        """Return f32[N*H, 1, T] of f32[N, 1, 1, T], behind the mask itself: every layer reads it."""
+        if mask not in self._row_masks:
+            call, num_rows = self._rewriter.call, int(shape_of(mask)[0])
+            with self._rewriter.before(mask.next):
+                repeated = call(aten.expand.default, mask, [-1, num_heads, -1, -1])
+                self._row_masks[mask] = call(aten.reshape.default, repeated, [num_rows * num_heads, 1, -1])
+        return self._row_masks[mask]
 
     def _mask(self, table: torch.Tensor, group: int) -> Node:
         for known, known_group, node in self._masks:
@@ -144,6 +158,13 @@ def constant_mask(program: GraphProgram, mask: object) -> torch.Tensor | None:
     if table.dtype == torch.bool:
         return torch.zeros(table.shape).masked_fill(~table, MASKED)
     return table.to(torch.float32).clamp(min=MASKED)
+
+
+def row_mask(mask: object) -> Node | None:
+    """Return a mask that is one f32[N, 1, 1, T] for each row, added to the scores; None for any other."""
+    if not isinstance(mask, Node) or dtype_of(mask) != torch.float32 or len(shape_of(mask)) != 4:
+        return None
+    return mask if list(shape_of(mask)[1:3]) == [1, 1] else None
 
 
 def _takes_first(cut: Node) -> bool:

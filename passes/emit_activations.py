@@ -11,8 +11,8 @@ After:
     %acts: f32[N, L, K, D] = aten.view(aten.cat([%a1, %a2, ...], 1), [N, L, K, D])
     return %loss, %acts, %z
 
-More than four are joined in steps. A block's output is the last [N, T, D] value whose module path ends in the block's
-number.
+More than four are joined in steps. A block's output is the last [N, T, D] value traced in the module whose path ends
+in the block's number, or in a part of it. The logits are what the targets meet, in front of a log-softmax.
 
 Requires: canonicalize. Ensures: nothing.
 Numerics: CHANGES (more outputs; the loss keeps its bits).
@@ -29,6 +29,8 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
+from prgec.contract.names import TARGETS_INPUT
+from prgec.passes.dependence import downstream
 from prgec.passes.differentiate import outputs_of
 from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier
 from prgec.passes.program import TOKENS, GraphProgram
@@ -51,10 +53,10 @@ class EmitActivations(Pass):
     after: ClassVar[frozenset[str]] = frozenset({"canonicalize", "select-label-tokens"})
 
     def requires(self, program: GraphProgram) -> list[str]:
-        """There is one log-softmax, of the logits, and nothing but the loss is returned."""
+        """Targets meet one value, the logits, and nothing but the loss is returned."""
         reasons = []
-        if len(list(program.calls(aten.log_softmax.int))) != 1:
-            reasons.append("the graph does not end in one log_softmax of its logits")
+        if len(_logits(program)) != 1:
+            reasons.append("the graph does not end in one loss of its logits")
         if len(outputs_of(program)) != 1:
             reasons.append("the graph returns activations or gradients already")
         return reasons
@@ -65,10 +67,10 @@ class EmitActivations(Pass):
         if isinstance(found, Refusal):
             return PassResult(program, False, refusals=(found,))
         rewriter = Rewriter(program, self.name)
-        (log_softmax,) = program.calls(aten.log_softmax.int)
+        (logits,) = _logits(program)
         with rewriter.before(program.graph.output_node()):
             acts = _stacked(program, rewriter, found)
-        rewriter.return_values([*outputs_of(program), acts, log_softmax.args[0]])
+        rewriter.return_values([*outputs_of(program), acts, logits])
         return PassResult(program, True, len(found))
 
 
@@ -78,10 +80,10 @@ def match(program: GraphProgram) -> list[Node] | Refusal:
     assert tokens is not None
     last: dict[tuple[str, int], Node] = {}
     for node in program.graph.nodes:
-        container, _, number = _module_path(node).rpartition(".")
-        if number.isdigit() and is_tensor(node) and dtype_of(node) == torch.float32 and len(shape_of(node)) == 3:
-            if is_same_shape(shape_of(node)[:-1], shape_of(tokens)):
-                last[container, int(number)] = node
+        if not (is_tensor(node) and dtype_of(node) == torch.float32 and len(shape_of(node)) == 3):
+            continue
+        if is_same_shape(shape_of(node)[:-1], shape_of(tokens)):
+            last.update({block: node for block in _numbered_modules(node)})
     if not last:
         return Refusal("blocks", "no module path ends in the number of a block")
     # Blocks may hold numbered modules of their own, further down.
@@ -110,7 +112,19 @@ def _joined(rewriter: Rewriter, parts: list[Node]) -> Node:
     return parts[0]
 
 
-def _module_path(node: Node) -> str:
-    """Path of the innermost module a call was traced in; empty for what no module made."""
+def _numbered_modules(node: Node) -> list[tuple[str, int]]:
+    """Modules a call was traced in whose paths end in a number, as (path up to it, number)."""
     stack = node.meta.get("nn_module_stack") if node.op == "call_function" else None
-    return str(list(stack.values())[-1][0]) if stack else ""
+    paths = [str(path).rpartition(".") for path, _ in stack.values()] if stack else []
+    return [(container, int(number)) for container, _, number in paths if number.isdigit()]
+
+
+def _logits(program: GraphProgram) -> list[Node]:
+    """Values that the model says and the targets meet; a log-softmax counts for what it is of."""
+    targets = program.placeholder(TARGETS_INPUT)
+    tokens = program.placeholder(TOKENS)
+    assert targets is not None and tokens is not None
+    scored, said = downstream([targets]), downstream([tokens])
+    met = {read for node in scored for read in node.all_input_nodes if read in said and read not in scored}
+    found = [node.args[0] if node.target is aten.log_softmax.int else node for node in met if is_tensor(node)]
+    return [node for node in found if isinstance(node, Node)]

@@ -13,7 +13,10 @@ After:
     %6: f32[N*KV, G*T, d] = aten.bmm(%5, %v)
     %7: f32[N, H, T, d] = aten.view(%6)
 
-Requires: constant masks (fold-constants). Ensures: nothing; attention it refuses keeps its op, with a reason.
+A mask of rows, f32[N, 1, 1, T], is added as it is, repeated for the heads.
+
+Requires: constant masks (fold-constants), or masks of rows. Ensures: nothing; attention it refuses keeps its op, with a
+reason.
 Numerics: ROUNDING. -1e4 and not -inf: it is exact zero after the softmax all the same, fits f16, and no row is
 ever masked whole, so ExecuTorch's safe-softmax chain (eq, all, where) has nothing to protect.
 Why: no delegate takes the op itself, its decomposition repeats k and v for every query head, and the safe-softmax
@@ -29,7 +32,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.attention import Attention, AttentionLowering, causal_mask, constant_mask, shared_heads
+from prgec.passes.attention import Attention, AttentionLowering, causal_mask, constant_mask, row_mask, shared_heads
 from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram, argument
 from prgec.passes.rewrite import Rewriter
@@ -64,12 +67,15 @@ def match(program: GraphProgram, node: Node) -> Attention | Refusal:
     if len(shape_of(q)) != 4:
         return Refusal(where, f"its query has rank {len(shape_of(q))}; expected [N, H, T, d]")
     mask = argument(node, 3, "attn_mask", None)
+    table: torch.Tensor | Node | None
     if mask is None:
         table = causal_mask(program.max_seq_len()) if argument(node, 5, "is_causal", False) else None
     else:
         table = constant_mask(program, mask)
+        if table is None and int(shape_of(q)[1]) == int(shape_of(shared_heads(k, v)[0])[1]):
+            table = row_mask(mask)
         if table is None:
-            return Refusal(where, "its mask is not a constant [T, T]")
+            return Refusal(where, "its mask is neither a constant [T, T] nor one [N, 1, 1, T] of rows")
     scale = argument(node, 6, "scale", None)
     default_scale = 1.0 / math.sqrt(int(shape_of(q)[-1]))
     k, v = shared_heads(k, v)

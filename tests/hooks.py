@@ -33,7 +33,7 @@ def hooked(model: nn.Module, tokens: Tensor, label_pos: Tensor) -> tuple[Tensor,
 def _caught(model: nn.Module, row: Tensor) -> tuple[list[Tensor], Tensor]:
     """What each block says at every position of one row, f32[T, D], and the logits f32[T, V]."""
     caught: list[Tensor] = []
-    handles = [block.register_forward_hook(lambda m, i, o: caught.append(_first(o)[0])) for block in blocks_of(model)]
+    handles = [block.register_forward_hook(lambda m, i, o: caught.append(first_of(o)[0])) for block in blocks_of(model)]
     with torch.no_grad():
         logits: Tensor = model(input_ids=row.unsqueeze(0)).logits[0]
     for handle in handles:
@@ -41,7 +41,8 @@ def _caught(model: nn.Module, row: Tensor) -> tuple[list[Tensor], Tensor]:
     return caught, logits
 
 
-def _first(output: object) -> Tensor:
+def first_of(output: object) -> Tensor:
+    """What a module returns, or the first of several."""
     value = output[0] if isinstance(output, tuple) else output
     assert isinstance(value, Tensor)
     return value

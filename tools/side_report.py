@@ -1,8 +1,9 @@
 """Measure side-tuning on a task and write it as a page: accuracy, bytes, times, and what shards give away.
 
-    python tools/side_report.py -o docs/reports/side.md        # the bundled task, about 2 minutes
+    python tools/side_report.py -o docs/reports/side.md        # the bundled task, about 5 minutes
 
-Any checkpoint with fixed answers does: --model, --train and --test.
+Any checkpoint with fixed answers does: --model, --train and --test; what else learns the task is measured on the
+bundled one alone.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from side.ablation import without_additive, without_selector
+from side.paper import link_times, operations, traffic
+from side.rivals import memory, rivals
 
 from prgec.compile.compiler import CompileResult, compile_model
 from prgec.compile.options import CompileOptions
@@ -32,6 +37,7 @@ from prgec.side.cache import Cache, read_cache
 from prgec.side.emit import EmitOptions, Emitted, emit
 from prgec.side.fit import fit
 from prgec.side.fit_options import FitOptions
+from prgec.side.row_ids import row_ids
 from prgec.side.side_program import open_side
 
 KEY = bytes(range(32))
@@ -96,17 +102,41 @@ class Bench:
             assisted = Assisted(self.program, open_side(folder / f"side-{seed}.pte"), KEY)
             found = evaluate(assisted, self.test)
             assert found is not None
+            assert found.accuracy is not None
             accuracies.append(found.accuracy)
             seconds.append(done.seconds)
         return Measured(name, tuple(accuracies), emitted, tuple(seconds), self._attacks(cache))
 
-    def _attacks(self, cache: Cache) -> tuple[Attack, ...]:
-        from prgec.side.row_ids import row_ids
-
-        found = Assisted(self.program, None, b"").scores(self.train)
-        assert found is not None
+    def order(self, cache: Cache) -> list[int]:
+        """Place in a cache of each row of `train`."""
         place = {row.tobytes(): number for number, row in enumerate(cache.ids)}
-        order = [place[row] for row in row_ids(self.train.rows, KEY)]
+        return [place[row] for row in row_ids(self.train.rows, KEY)]
+
+    def ablation(self, found: Sequence[Measured]) -> list[str]:
+        """Table 4's rows, beside what the defaults came to."""
+        cache = read_cache(self.work / found[0].name)
+        plain = without_additive(self.alone, self.train, self.test, cache, self.order(cache), self.seeds, self.work)
+        shape, sent = cache.shape, found[0].emitted.num_bytes / found[0].emitted.num_rows
+        whole = without_selector(self.train, shape.num_blocks, shape.width)
+        mean, passes = statistics.mean(found[0].accuracies), FitOptions.epochs
+        return [
+            "| | right, mean | bytes sent a row | forwards a row |",
+            "|---|---|---|---|",
+            f"| all of it | {mean:.1%} | {sent:,.0f} | 1 |",
+            f"| without the additive network: the server has labels | {statistics.mean(plain):.1%} | {sent:,.0f} | 1 |",
+            f"| without the token selector | {mean:.1%} (by construction) | {whole:,.0f} | 1 |",
+            f"| without the server's cache | {mean:.1%} (by construction) | {passes * sent:,.0f} | {passes} |",
+        ]
+
+    @property
+    def alone(self) -> Assisted:
+        """The backbone without a network."""
+        return Assisted(self.program, None, b"")
+
+    def _attacks(self, cache: Cache) -> tuple[Attack, ...]:
+        found = self.alone.scores(self.train)
+        assert found is not None
+        order = self.order(cache)
         acts = cache.values(_indices(order))[:, -1, 0]
         return attacks(cache.dy[order][:, 0], acts, found[0], self.train.answers, KNOWN)
 
@@ -124,6 +154,7 @@ def main() -> None:
     parser.add_argument("--train", type=Path, default=data_file("train"), help="labelled rows to emit")
     parser.add_argument("--test", type=Path, default=data_file("test"), help="labelled rows to answer")
     parser.add_argument("--seeds", type=int, default=3, help="fits of each variant")
+    parser.add_argument("--mbps", type=float, default=60.0, help="speed of the link, the paper's by default")
     parser.add_argument("-o", "--output", type=Path, default=Path("docs/reports/side.md"), help="page to write")
     said = parser.parse_args()
     quiet_libraries()
@@ -146,10 +177,18 @@ def _page(said: argparse.Namespace, work: Path) -> str:
     program = open_emitting(done.path)
     rows = [encode_dataset(load_dataset(path), program.tokenizer, program.manifest) for path in (said.train, said.test)]
     bench = Bench(program, *rows, work, said.seeds)
-    alone = evaluate(Assisted(program, None, b""), bench.test)
-    assert alone is not None
+    alone = evaluate(bench.alone, bench.test)
+    assert alone is not None and alone.accuracy is not None
     found = [bench.measure(*variant) for variant in VARIANTS]
     lines = _lines(said, done, bench, alone.accuracy, found)
+    seconds = found[0].emitted.seconds * options.batch_size / found[0].emitted.num_rows
+    lines += ["", "## Table 4 on this task", "", *bench.ablation(found)]
+    if said.model == "demo":
+        lines += ["", "## What else learns the task from these rows", "", *_rival_lines(work, found[0])]
+    lines += ["", "## Memory on the device", "", *_memory_lines(done, options, work)]
+    lines += ["", "## The paper's Table 1, from shapes", "", *traffic()]
+    lines += ["", "## Its Table 2, by torch's counter of operations", "", *operations()]
+    lines += ["", "## Its Table 3, what a link takes", "", *link_times(said.mbps, seconds)]
     return "\n".join([*lines, "", f"All of it took {time.monotonic() - started:.0f} s."]) + "\n"
 
 
@@ -176,6 +215,37 @@ def _lines(
         "| variant | " + " | ".join(each.name for each in found[0].tried) + " |",
         "|---|" + "---|" * len(found[0].tried),
         *(f"| {each.name} | " + " | ".join(f"{one.recovered:.1%}" for one in each.tried) + " |" for each in found),
+    ]
+
+
+def _rival_lines(work: Path, side: Measured) -> list[str]:
+    rows = side.emitted.num_rows
+    lines = ["| method | right | rows of forward passes on the device | training |", "|---|---|---|---|"]
+    lines.append(
+        f"| side | {statistics.mean(side.accuracies):.1%} | {rows:,} | {side.emitted.seconds:.1f} s and the fit |"
+    )
+    lines += [f"| {each.name} | {each.accuracy:.1%} | {each.rows:,} | {each.seconds:.1f} s |" for each in rivals(work)]
+    return lines
+
+
+def _memory_lines(done: CompileResult, options: CompileOptions, work: Path) -> list[str]:
+    fitted = replace(options, seq_len=done.manifest.seq_len)
+    emits, answers, idle = memory(fitted, work)
+    mega = 1e6
+    return [
+        f"Peaks of a process that runs 40 calls of {options.batch_size} rows of {fitted.seq_len} tokens, of one that "
+        "runs the same graph without",
+        "activations, and of one that opens it and runs nothing, in MB.",
+        "",
+        "| | emit | answer alone | ratio | nothing | ratio above nothing |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {name} | {e / mega:.1f} | {a / mega:.1f} | {e / a:.3f} | {i / mega:.1f} | {(e - i) / (a - i):.3f} |"
+            for name, e, a, i in (
+                ("resident", emits.rss_bytes, answers.rss_bytes, idle.rss_bytes),
+                ("anonymous", emits.anon_bytes, answers.anon_bytes, idle.anon_bytes),
+            )
+        ),
     ]
 
 

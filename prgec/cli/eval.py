@@ -69,11 +69,15 @@ def eval_command(
                 "task": dataset.task.name,
                 "f1": result.f1,
                 "exact_match": result.exact_match,
+                "rouge": vars(result.rouge) if result.rouge else None,
             }
         )
     else:
         if result.f1 is not None:
             print_lines(f"F1        {result.f1:.1%}, exact match {result.exact_match:.1%}")
+        if result.rouge is not None:
+            r = result.rouge
+            print_lines(f"ROUGE     1 {r.rouge1:.1%}, 2 {r.rouge2:.1%}, L {r.rouge_l:.1%}")
         print_lines(
             f"accuracy  {accuracy}",
             f"loss      {result.loss:.4f}",

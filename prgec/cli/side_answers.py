@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
-from prgec.data.task import Item
+from prgec.data.task import MATTHEWS, Item
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
-    from prgec.side.answers import Assisted
+    from prgec.side.answers import Assisted, SideEvaluation
 
 _SHOWN_PROMPT = 60
+_MEASURES = ("accuracy", "matthews", "pearson", "spearman")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def evaluate_side(beside: Beside, data: Path, task: str, as_json: bool) -> int:
         print_json(
             {
                 "loss": result.loss,
-                "accuracy": result.accuracy,
+                **{name: getattr(result, name) for name in _MEASURES},
                 "seconds": round(result.seconds, 3),
                 "num_examples": result.num_examples,
                 "task": dataset.task.name,
@@ -87,7 +88,7 @@ def evaluate_side(beside: Beside, data: Path, task: str, as_json: bool) -> int:
         )
     else:
         print_lines(
-            f"accuracy  {result.accuracy:.1%}",
+            *_measured(result, dataset.task.metric),
             f"loss      {result.loss:.4f} (mean squared error)",
             f"examples  {result.num_examples} ({dataset.task.name}), {result.seconds:.1f} s",
         )
@@ -108,12 +109,21 @@ def predict_side(beside: Beside, items: Sequence[Item], candidates: Sequence[str
     rows: list[dict[str, object]] = []
     for prompt, scores in zip(encoded.prompts, found[1].tolist(), strict=True):
         by_choice: dict[str, float] = dict(zip(encoded.choices, scores, strict=True))
-        rows.append({"prompt": prompt, "completion": max(by_choice, key=by_choice.__getitem__), "scores": by_choice})
+        best = max(by_choice, key=by_choice.__getitem__) if len(scores) > 1 else f"{scores[0]:.3f}"
+        rows.append({"prompt": prompt, "completion": best, "scores": by_choice})
     if as_json:
         print_json({"task": task, "candidates": list(encoded.choices), "predictions": rows})
     else:
         print_lines(*map(_line, rows))
     return 0
+
+
+def _measured(result: SideEvaluation, metric: str) -> list[str]:
+    """Lines of what was measured; Matthews correlation where the task is measured by it."""
+    if result.accuracy is None:
+        return [f"pearson   {result.pearson:.4f}", f"spearman  {result.spearman:.4f}"]
+    shown = [f"matthews  {result.matthews:.4f}"] if metric == MATTHEWS else []
+    return [*shown, f"accuracy  {result.accuracy:.1%}"]
 
 
 def _line(row: dict[str, object]) -> str:

@@ -42,6 +42,8 @@ def audit(
     dataset, cache = load_dataset(data, task), read_cache(shards)
     assisted = open_assisted(program, None, None, verify=not no_verify)
     encoded = encode_dataset(dataset, assisted.program.tokenizer, assisted.program.manifest)
+    if encoded.scores:
+        raise DataError("attacks guess answers to choose from; these rows have scores", where=data)
     place = {row.tobytes(): number for number, row in enumerate(cache.ids)}
     ids = row_ids(encoded.rows, load_key(key or default_key_path()))
     if not set(ids) <= place.keys():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ import click
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
+from prgec.cli.server_options import connection, server_of
 from prgec.cli.task_option import TASK
 from prgec.cli.verify_option import NO_VERIFY
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
@@ -36,6 +38,7 @@ KEY_HELP = "The device's key, made where there is none [default: prgec/device.ke
 @click.option("--shard-rows", type=int, default=256, show_default=True, metavar="N", help="Most rows of a shard.")
 @click.option("--key", type=FILE, help=KEY_HELP)
 @NO_VERIFY
+@connection(required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def emit(
     program: Path,
@@ -48,12 +51,16 @@ def emit(
     shard_rows: int,
     key: Path | None,
     no_verify: bool,
+    url: str | None,
+    token_file: Path | None,
+    ca: Path | None,
     as_json: bool,
 ) -> int:
     """Run PROGRAM (of prgec compile --method side) once over labelled rows and write shards for prgec side fit."""
     from prgec.data.dataset import load_dataset
     from prgec.data.first_tokens import encode_dataset
     from prgec.engines.executorch.emitting_program import open_emitting
+    from prgec.remote.sending import Sender
     from prgec.side.emit import EmitOptions
     from prgec.side.emit import emit as write_shards
     from prgec.side.row_ids import default_key_path, load_key
@@ -63,12 +70,20 @@ def emit(
     dataset = load_dataset(data, task)
     loaded = open_emitting(program, verify=not no_verify)
     encoded = encode_dataset(dataset, loaded.tokenizer, loaded.manifest)
-    with stop_on_interrupt("stopping behind this shard") as should_stop, RunDisplay(steps=0) as display:
+    with (
+        stop_on_interrupt("stopping behind this shard") as should_stop,
+        RunDisplay(steps=0) as display,
+        ExitStack() as stack,
+    ):
         display.on_data(dataset)
         device_key = load_key(key or default_key_path())
-        done = write_shards(loaded, encoded, output, device_key, options, display.on_eval_batch, should_stop)
+        output.mkdir(parents=True, exist_ok=True)
+        sender = stack.enter_context(Sender(server_of(url, token_file, ca), output)) if url else None
+        send = sender.put if sender else _keep
+        done = write_shards(loaded, encoded, output, device_key, options, display.on_eval_batch, should_stop, send)
+        sent = {"bytes_sent": sender.num_bytes} if sender else {}
     if as_json:
-        print_json({"output": str(output), **vars(done), "seconds": round(done.seconds, 3)})
+        print_json({"output": str(output), **vars(done), "seconds": round(done.seconds, 3), **sent})
     elif not done.interrupted:
         new = "" if done.num_new == done.num_shards else f", {done.num_new} of them new"
         print_lines(
@@ -78,3 +93,7 @@ def emit(
     if done.interrupted:
         raise KeyboardInterrupt
     return 0
+
+
+def _keep(path: Path) -> None:
+    """Send nothing."""

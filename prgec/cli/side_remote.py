@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.render import print_json, print_lines, stderr_console
-from prgec.errors import UsageError
-
-if TYPE_CHECKING:
-    from prgec.remote.client import Server
+from prgec.cli.server_options import connection, server_of
 
 FILE = click.Path(path_type=Path)
-TOKEN_VARIABLE = "PRGEC_SIDE_TOKEN"
 _STORE = click.option(
     "--store", type=FILE, default=Path("side-store"), show_default=True, help="Folder of everything the server keeps."
 )
-
-
-def _connection(command: Callable[..., int]) -> Callable[..., int]:
-    """Add what a device needs to reach a server."""
-    for option in (
-        click.option("--ca", type=FILE, help="Certificates to trust as PEM [default: the system's]."),
-        click.option("--token-file", type=FILE, help=f"File with the device's token [default: ${TOKEN_VARIABLE}]."),
-        click.option("--server", "url", required=True, metavar="URL", help="https://HOST:PORT."),
-        click.argument("shards", type=FILE),
-    ):
-        command = option(command)
-    return command
 
 
 @click.command()
@@ -63,7 +45,8 @@ def token(device: str, store: Path, quota_mb: int) -> int:
 
 
 @click.command()
-@_connection
+@click.argument("shards", type=FILE)
+@connection(required=True)
 @click.option("--no-train", is_flag=True, help="Send only.")
 @click.option("--rank", type=int, help="As of prgec side fit.")
 @click.option("--epochs", type=int, help="As of prgec side fit.")
@@ -80,7 +63,7 @@ def push(
     options = None if no_train else {name: value for name, value in said.items() if value is not None}
     with stderr_console().status("sending") as status:
         done = send(
-            _server(url, token_file, ca), shards, options, lambda n, total: status.update(f"sent {n} of {total}")
+            server_of(url, token_file, ca), shards, options, lambda n, total: status.update(f"sent {n} of {total}")
         )
     if as_json:
         print_json({**vars(done), "seconds": round(done.seconds, 3)})
@@ -93,7 +76,8 @@ def push(
 
 
 @click.command()
-@_connection
+@click.argument("shards", type=FILE)
+@connection(required=True)
 @click.option("-o", "--output", type=FILE, default=Path("side.safetensors"), show_default=True, help="File to write.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Whether to wait until it is learnt.")
 def pull(shards: Path, url: str, token_file: Path | None, ca: Path | None, output: Path, wait: bool) -> int:
@@ -102,7 +86,7 @@ def pull(shards: Path, url: str, token_file: Path | None, ca: Path | None, outpu
 
     with stop_on_interrupt("stopping") as should_stop, stderr_console().status("waiting") as status:
         size = fetch(
-            _server(url, token_file, ca),
+            server_of(url, token_file, ca),
             shards,
             output,
             wait=wait,
@@ -116,24 +100,14 @@ def pull(shards: Path, url: str, token_file: Path | None, ca: Path | None, outpu
 
 
 @click.command()
-@_connection
+@click.argument("shards", type=FILE)
+@connection(required=True)
 def forget(shards: Path, url: str, token_file: Path | None, ca: Path | None) -> int:
     """Delete what the server has of SHARDS, a folder that was pushed."""
     from prgec.remote.client import forget as delete
 
-    delete(_server(url, token_file, ca), shards)
+    delete(server_of(url, token_file, ca), shards)
     return 0
-
-
-def _server(url: str, token_file: Path | None, ca: Path | None) -> Server:
-    from prgec.remote.client import Server
-
-    if token_file is not None:
-        return Server(url, token_file.read_text(encoding="utf-8").strip(), ca)
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    if not token:
-        raise UsageError(f"the device needs its token: --token-file FILE, or ${TOKEN_VARIABLE}")
-    return Server(url, token, ca)
 
 
 def _status(found: dict[str, Any]) -> str:

@@ -23,13 +23,17 @@ def tokenize(program: Path, data: Path, output: Path, task: str, as_json: bool) 
     """Encode DATA for PROGRAM (a .pte), so that a device can train without a tokenizer."""
     from prgec.data.dataset import load_dataset
     from prgec.data.eval_set import encode_row_set
-    from prgec.data.rows_file import pack_rows
+    from prgec.data.first_tokens import encode_dataset
+    from prgec.data.rows_file import RowSet, pack_rows
     from prgec.engines.executorch.runtime import read_constants
     from prgec.machine.files import write_atomic
 
     dataset = load_dataset(data, task)
     manifest, tokenizer = read_constants(program)
-    row_set = encode_row_set(dataset, tokenizer, manifest)
+    if manifest.emits:
+        row_set: RowSet = encode_dataset(dataset, tokenizer, manifest).row_set()
+    else:
+        row_set = encode_row_set(dataset, tokenizer, manifest)
     packed = pack_rows(row_set, manifest, tokenizer.sha256, dataset.task.name)
     write_atomic(output, packed)
     if as_json:

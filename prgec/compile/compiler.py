@@ -193,7 +193,12 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
 def _export(options: CompileOptions, source: Source, dynamic: bool) -> GraphProgram:
     assert source.model is not None
     program = export_loss(
-        source.model, num_rows=options.num_rows, seq_len=options.seq_len, num_labels=options.num_labels, dynamic=dynamic
+        source.model,
+        num_rows=options.num_rows,
+        seq_len=options.seq_len,
+        num_labels=options.num_labels,
+        dynamic=dynamic,
+        head=source.head,
     )
     source.model = None
     if options.save_program is not None:

@@ -12,6 +12,7 @@ from prgec.compile.options import CompileOptions
 from prgec.contract.tokenizer import Tokenizer
 from prgec.errors import CheckpointError, UsageError
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
+from prgec.frontend.classifier import Head, head_of, is_classifier
 from prgec.frontend.model import load_model, weights_sha256
 from prgec.frontend.tokenizer import pack_tokenizer
 
@@ -28,6 +29,7 @@ class Source:
     vocab_size: int
     max_positions: int | None
     model: torch.nn.Module | None
+    head: Head | None = None
 
 
 def load_source(options: CompileOptions) -> Source:
@@ -40,14 +42,31 @@ def load_source(options: CompileOptions) -> Source:
     checkpoint = find_checkpoint(options.model)
     tokenizer = pack_tokenizer(checkpoint.path)
     model = load_model(checkpoint)
+    head = None
+    if is_classifier(checkpoint):
+        head = head_of(checkpoint, model, Tokenizer.unpack(tokenizer))
+        _check_options(options, head)
+        tokenizer = pack_tokenizer(checkpoint.path, head.classes)
     config: Any = model.config
     longest = getattr(config, "max_position_embeddings", None)
-    longest = longest if isinstance(longest, int) else None
+    longest = longest - (head.first_position if head else 0) if isinstance(longest, int) else None
     if longest is not None and options.seq_len > longest:
         raise UsageError(f"--seq-len is {options.seq_len}, but the model knows {longest} positions")
     vocab_size = int(config.vocab_size)
     _check_vocabulary(Tokenizer.unpack(tokenizer), vocab_size, checkpoint)
-    return Source(checkpoint, tokenizer, weights_sha256(model), vocab_size, longest, model)
+    return Source(checkpoint, tokenizer, weights_sha256(model), vocab_size, longest, model, head)
+
+
+def _check_options(options: CompileOptions, head: Head) -> None:
+    if options.num_labels > 1 or (not options.num_labels and not options.data):
+        raise UsageError("a classifier has one answer a row", hint="--label-tokens 1")
+    if options.generate:
+        raise UsageError("--generate is for language models; a classifier writes nothing")
+    if len(head.classes) == 1 and options.method in ("exact", "shortcut"):
+        raise UsageError(
+            f"--method {options.method} has the gradient of a choice between classes; this model gives a score",
+            hint="--method prge or side",
+        )
 
 
 def _check_vocabulary(tokenizer: Tokenizer, vocab_size: int, checkpoint: Checkpoint) -> None:

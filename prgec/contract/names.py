@@ -49,6 +49,8 @@ EMIT_INPUTS = ("tokens", "label_pos")
 APPLY_INPUTS = ("g", "lr", "seed", "step")
 
 IGNORE_TARGET = -100
+# Targets are whole numbers: of an encoder that gives a score, thousandths of it.
+SCORE_UNIT = 1e-3
 STATE_SUFFIX = ".lora_B"
 FROZEN_SUFFIX = ".lora_A"
 # Dual state recovers z as (B+ - B-) / (2 eps), so the eps that made B+ and B- is part of the state.

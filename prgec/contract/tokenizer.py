@@ -25,6 +25,8 @@ TOKENIZER_JSON = "tokenizer.json"
 SETTINGS_JSON = "prgec_tokenizer.json"
 SENTENCEPIECE_MODEL = "tokenizer.model"
 FORMAT_VERSION = 1
+# Of a classifier: rows are whole texts, and answers are its classes, so that what only knows tokens must refuse it.
+CLASSIFIER_FORMAT = 2
 
 _RECOMPILE = "compile the program again"
 # Largest known tokenizer.json files are near 40 MB; anything far beyond is not a tokenizer.
@@ -43,6 +45,7 @@ class Tokenizer:
         chat_template: Jinja template of the checkpoint, None if it has none.
         special_tokens: `bos_token` and the like, as chat templates read them.
         sha256: Hash of the packed blob, by which files of rows name their tokenizer.
+        classes: Names of a classifier's answers, a single one for a score; none of a language model.
     """
 
     backend: tokenizers.Tokenizer
@@ -53,6 +56,7 @@ class Tokenizer:
     chat_template: str | None
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     sha256: str = ""
+    classes: tuple[str, ...] = ()
 
     @classmethod
     def unpack(cls, blob: bytes) -> Tokenizer:
@@ -74,11 +78,18 @@ class Tokenizer:
             chat_template=settings["chat_template"],
             special_tokens=settings["special_tokens"],
             sha256=hashlib.sha256(blob).hexdigest(),
+            classes=tuple(settings.get("classes", ())),
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text, with BOS and the like as the checkpoint adds them unless told otherwise."""
         ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def encode_texts(self, texts: Sequence[str]) -> list[int]:
+        """Return the ids of one text, or of two that belong together, with what the checkpoint puts around them."""
+        first, *rest = texts
+        ids: list[int] = self.backend.encode(first, rest[0] if rest else None).ids
         return ids
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[bool]]:
@@ -154,11 +165,14 @@ def _parse_settings(raw: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProgramError(f"the program's tokenizer settings are damaged: {error}", hint=_RECOMPILE) from error
     checks["special_tokens"] = _is_text_map(settings.setdefault("special_tokens", {}))
-    if version != FORMAT_VERSION:
-        raise ProgramError(f"the program's tokenizer has format {version!r}; this prgec reads {FORMAT_VERSION}")
+    if version == CLASSIFIER_FORMAT:
+        names = settings.get("classes")
+        checks["classes"] = isinstance(names, list) and bool(names) and all(isinstance(each, str) for each in names)
+    elif version != FORMAT_VERSION:
+        raise ProgramError(f"the program's tokenizer has format {version!r}; this prgec reads 1 and 2")
     for name, is_good in checks.items():
         if not is_good:
-            raise ProgramError(f"the program's tokenizer has {name} = {settings[name]!r}", hint=_RECOMPILE)
+            raise ProgramError(f"the program's tokenizer has {name} = {settings.get(name)!r}", hint=_RECOMPILE)
     parsed: dict[str, Any] = settings
     return parsed
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from prgec.data.jsonl import Record
 from prgec.data.records import read_records
-from prgec.data.task import ACCURACY, Example, Item, Task, has, spellings
+from prgec.data.task import ACCURACY, Example, Item, Task, TemplateTask, has, spellings
 from prgec.data.tasks import AUTO_TASK, TASKS, find_task
 from prgec.errors import DataError
 
@@ -111,10 +111,15 @@ def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
         DataError: If no task fits, or several do.
     """
     first = records[0]
-    fits = [task for task in TASKS.values() if not _missing(task, first, labelled)]
+    called = [task for task in _called(first) if not _missing(task, first, labelled)]
+    if called:
+        return called[
+            0
+        ], f"from the fields {', '.join(_needed(called[0], labelled))} and the name of the folder or file"
+    fits = [task for task in _told_by_fields() if not _missing(task, first, labelled)]
     if not fits:
         # Perhaps only the answer is missing: the message about it is the clearer one.
-        fits = [task for task in TASKS.values() if not _missing(task, first, False)]
+        fits = [task for task in _told_by_fields() if not _missing(task, first, False)]
     most = max((len(_needed(task, labelled)) for task in fits), default=0)
     best = [task for task in fits if len(_needed(task, labelled)) == most]
     if not best or (best[0].name == _PLAIN_TEXT and "label" in first.fields):
@@ -129,6 +134,17 @@ def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
             hint="name one with --task",
         )
     return best[0], f"from the fields {', '.join(_needed(best[0], labelled))}{why}"
+
+
+def _told_by_fields() -> list[Task]:
+    return [task for task in TASKS.values() if not (isinstance(task, TemplateTask) and task.is_named)]
+
+
+def _called(first: Record) -> list[Task]:
+    """Tasks that want their name, and have it: `STS-B/train.tsv`, `mnli_matched.jsonl`."""
+    parts = [part.lower().replace("-", "") for part in (*first.path.parts, first.path.stem)]
+    named = [task for task in TASKS.values() if isinstance(task, TemplateTask) and task.is_named]
+    return [task for task in named if any(part == task.name or part.startswith(f"{task.name}_") for part in parts)]
 
 
 def _narrowed(tasks: list[Task], first: Record) -> tuple[list[Task], str]:

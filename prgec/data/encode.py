@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from prgec.contract.manifest import Manifest
+from prgec.data.classes import target_of, texts_of
 from prgec.data.task import Conversation, Document, Example, Item
 from prgec.errors import DataError
 
@@ -27,8 +28,15 @@ class Encoder(Protocol):
     def bos_id(self) -> int | None:
         """Id of the token every text starts with, or None."""
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of a classifier's answers; none of a language model, whose answers are tokens."""
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""
+
+    def encode_texts(self, texts: Sequence[str]) -> list[int]:
+        """Return the ids of one text or two, with what belongs around them."""
 
     def encode_chat(self, messages: Sequence[dict[str, Any]]) -> tuple[list[int], list[bool]]:
         """Return the ids of a conversation and which of them the assistant says."""
@@ -60,12 +68,14 @@ class Encoded:
         where: `file, line n`, for messages.
         has_bos: Whether the first token must survive a cut.
         is_text: Whether it may become several rows.
+        is_classified: Whether it is read whole, by a classifier: it is cut at its end, and the last token stays.
     """
 
     row: Row
     where: str
     has_bos: bool
     is_text: bool = False
+    is_classified: bool = False
 
 
 def encode_rows(pairs: Iterable[tuple[Example, str]], tokenizer: Encoder, manifest: Manifest) -> list[Row]:
@@ -111,9 +121,15 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
     The completion's tokens are those of `prompt + completion` behind what it has in common with `prompt`, so a token
     that straddles the border counts as completion. The last token is only predicted, never read.
 
+    A classifier reads the texts of the example alone, and its target is the class.
+
     Raises:
-        DataError: If the completion has no tokens, or nothing in front of it.
+        DataError: If the completion has no tokens, nothing in front of it, or is no class.
     """
+    if tokenizer.classes:
+        tokens = _shared(tokenizer.encode_texts(texts_of(example)))
+        target = target_of(example, completion, tokenizer.classes)
+        return Encoded(Row(tuple(tokens), (0,), (target,)), example.where, has_bos=True, is_classified=True)
     full = _shared(tokenizer.encode(example.prompt + completion))
     start = _common_prefix(full, tokenizer.encode(example.prompt))
     if start == len(full):
@@ -139,11 +155,12 @@ def fit(encoded: Sequence[Encoded], manifest: Manifest) -> list[Row]:
     too_long = [length for length in lengths if length > manifest.seq_len]
     if too_long:
         logger.warning(
-            "%d of %d rows are longer than %d tokens, the longest has %d: cut from the left of the prompt",
+            "%d of %d rows are longer than %d tokens, the longest has %d: cut from the %s",
             len(too_long),
             len(encoded),
             manifest.seq_len,
             max(too_long),
+            "right of the texts" if any(each.is_classified for each in encoded) else "left of the prompt",
         )
     return rows
 
@@ -183,6 +200,8 @@ def _fitted(encoded: Encoded, manifest: Manifest) -> list[Row]:
     num_cut = max(0, len(row.tokens) - manifest.seq_len)
     if num_cut == 0:
         return [row]
+    if encoded.is_classified:
+        return [replace(row, tokens=row.tokens[: manifest.seq_len - 1] + row.tokens[-1:], truncated=True)]
     head = row.tokens[:1] if encoded.has_bos else ()
     tokens = head + row.tokens[len(head) + num_cut :]
     # Targets of early turns may lie in what was cut; a label needs its own position and the token in front of it.

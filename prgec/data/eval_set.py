@@ -11,7 +11,7 @@ from prgec.contract.manifest import Manifest
 from prgec.data.dataset import Dataset
 from prgec.data.encode import Encoder, encode_items, encode_rows
 from prgec.data.rows_file import RowSet
-from prgec.data.task import SPAN_F1, Example
+from prgec.data.task import OF_TEXT, SPAN_F1, Example
 from prgec.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -25,11 +25,13 @@ class EvalSet(RowSet):
         examples: What the rows came from, where they are examples.
         choices: Texts of each example's candidates.
         questions: Prompts to generate answers for; empty unless answers are compared as text.
+        metric: What they are compared by.
     """
 
     examples: tuple[Example, ...] = ()
     choices: tuple[tuple[str, ...], ...] = ()
     questions: tuple[tuple[int, ...], ...] = ()
+    metric: str = SPAN_F1
 
 
 def encode_eval_set(dataset: Dataset, program: GeneratingProgram) -> EvalSet:
@@ -39,8 +41,9 @@ def encode_eval_set(dataset: Dataset, program: GeneratingProgram) -> EvalSet:
         DataError: If an example cannot be encoded for this program.
     """
     eval_set = encode_row_set(dataset, program.tokenizer, program.manifest)
-    if dataset.task.metric == SPAN_F1 and not eval_set.questions:
-        logger.warning("no F1: the program cannot generate answers; compile it with --generate")
+    if dataset.task.metric in OF_TEXT and not eval_set.questions:
+        name = "F1" if dataset.task.metric == SPAN_F1 else "ROUGE"
+        logger.warning("no %s: the program cannot generate answers; compile it with --generate", name)
     return eval_set
 
 
@@ -59,9 +62,9 @@ def encode_row_set(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) -> 
     answers = tuple(_index(options, example) for options, example in zip(choices, examples, strict=True))
     pairs = [(example, choice) for example, options in zip(examples, choices, strict=True) for choice in options]
     rows = encode_rows(pairs, tokenizer, manifest)
-    is_asked = dataset.task.metric == SPAN_F1 and manifest.generate
+    is_asked = dataset.task.metric in OF_TEXT and manifest.generate
     questions = tuple(tuple(tokenizer.encode(example.prompt)) for example in examples) if is_asked else ()
-    return EvalSet(tuple(rows), len(choices[0]), answers, examples, choices, questions)
+    return EvalSet(tuple(rows), len(choices[0]), answers, examples, choices, questions, dataset.task.metric)
 
 
 def _index(choices: Sequence[str], example: Example) -> int:

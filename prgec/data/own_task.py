@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from prgec.data.task import ACCURACY, LOSS, METRICS, SPAN_F1, TemplateTask, placeholders
+from prgec.data.task import ACCURACY, LOSS, METRICS, OF_TEXT, TemplateTask, placeholders
 from prgec.errors import UsageError
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
@@ -59,8 +59,10 @@ def _task(path: Path, raw: dict[str, Any]) -> TemplateTask:
     if bool(choices) == bool(answer):
         raise UsageError('a task has either "candidates" or "answer"', where=path)
     metric = raw.get("metric", ACCURACY if choices else LOSS)
-    if metric not in METRICS or (metric == SPAN_F1 and choices) or (metric == ACCURACY and not choices):
-        raise UsageError(f'"metric" is {metric!r}', where=path, hint="accuracy with candidates; f1 or loss without")
+    if metric not in METRICS or (metric in OF_TEXT and choices) or (metric == ACCURACY and not choices):
+        raise UsageError(
+            f'"metric" is {metric!r}', where=path, hint="accuracy with candidates; f1, rouge or loss without"
+        )
     names = [name for text in (raw["template"], *choices) for name in placeholders(text)]
     if not names:
         raise UsageError('"template" reads no field', where=path, hint='write fields as "{name}"')

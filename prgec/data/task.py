@@ -18,7 +18,10 @@ Values: TypeAlias = dict[str, str]
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 ACCURACY, SPAN_F1, LOSS = "accuracy", "f1", "loss"
-METRICS = (ACCURACY, SPAN_F1, LOSS)
+MATTHEWS, CORRELATION, ROUGE = "matthews", "correlation", "rouge"
+# Of answers that are generated and compared as text.
+OF_TEXT = (SPAN_F1, ROUGE)
+METRICS = (ACCURACY, *OF_TEXT, LOSS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class Example:
         where: `file, line n`, for messages.
         candidates: Continuations to choose from where the record brings its own.
         references: Every answer that counts as right, where answers are compared as text.
+        texts: The fields themselves, without a template around them: what an encoder reads.
+        classes: Continuations in label order, by which an encoder's classes are called.
     """
 
     prompt: str
@@ -38,6 +43,8 @@ class Example:
     where: str
     candidates: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
+    texts: tuple[str, ...] = field(default=(), compare=False)
+    classes: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,7 @@ class TemplateTask:
         aliases: Other published names of a field.
         derive: Returns values with more names, or with changed text.
         verbatim: Whether values keep white space at their ends.
+        is_named: Whether fields alone do not tell it from another task: it wants its name, or that of a folder or file.
     """
 
     name: str
@@ -132,6 +140,7 @@ class TemplateTask:
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     derive: Callable[[Values, Record], Values] = lambda values, record: values
     verbatim: bool = False
+    is_named: bool = False
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -148,13 +157,14 @@ class TemplateTask:
         prompt = fill(self.template, values)
         choices = tuple(fill(choice, values) for choice in self.choices)
         own = choices if choices != self.candidates else ()
+        read = {"texts": tuple(values[name] for name in self.fields), "classes": self.candidates}
         if not labelled:
-            return Example(prompt, None, record.where, own)
+            return Example(prompt, None, record.where, own, **read)
         if self.choices:
-            return Example(prompt, choices[self._label(record)], record.where, own)
+            return Example(prompt, choices[self._label(record)], record.where, own, **read)
         references = answers_of(find(record, self.answer_field, self.aliases), self.answer_field, record)
         completion = fill(self.answer, {**values, "answer": references[0]})
-        return Example(prompt, completion, record.where, references=references)
+        return Example(prompt, completion, record.where, references=references, **read)
 
     def prompt_of(self, text: str) -> str:
         """Return the prompt for a text given on the command line; for tasks of one field."""
@@ -232,6 +242,7 @@ def answers_of(value: Any, name: str, record: Record) -> tuple[str, ...]:
         value = value.get("text")
     values = value if isinstance(value, list) else [value]
     values = [each.get("text") if isinstance(each, dict) else each for each in values]
+    values = [str(each) if type(each) in (int, float) else each for each in values]
     answers = tuple(dict.fromkeys(text_of(each, name, record) for each in values))
     if not answers or not answers[0].strip():
         raise DataError(f'field "{name}" holds no answer', where=record.where)

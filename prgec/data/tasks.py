@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from prgec.data.formats import ChatFormat, CompletionFormat, TextFormat
 from prgec.data.jsonl import Record
-from prgec.data.task import SPAN_F1, Task, TemplateTask, Values
+from prgec.data.task import CORRELATION, MATTHEWS, ROUGE, SPAN_F1, Task, TemplateTask, Values
 from prgec.errors import DataError, UsageError
 
 AUTO_TASK = "auto"
@@ -164,6 +164,39 @@ _TASKS: tuple[Task, ...] = (
         {"1": 0, "2": 1},
         derive=_winogrande,
     ),
+    # Tasks of GLUE whose fields are another's: what they are called decides. CoLA and STS-B are for encoders above all;
+    # MNLI is asked as MeZO asks CB.
+    TemplateTask(
+        "cola",
+        ("sentence",),
+        "label",
+        "{sentence}\nIs this sentence grammatical? Yes or No?\n",
+        _NO_YES,
+        {"0": 0, "1": 1, "unacceptable": 0, "acceptable": 1},
+        metric=MATTHEWS,
+        is_named=True,
+    ),
+    TemplateTask(
+        "mnli",
+        ("premise", "hypothesis"),
+        "label",
+        'Suppose {premise} Can we infer that "{hypothesis}"? Yes, No, or Maybe?\n',
+        ("Yes", "Maybe", "No"),
+        {"entailment": 0, "neutral": 1, "contradiction": 2, "0": 0, "1": 1, "2": 2},
+        aliases={"premise": ("sentence1",), "hypothesis": ("sentence2",), "label": ("gold_label",)},
+        is_named=True,
+    ),
+    TemplateTask(
+        "stsb",
+        ("sentence1", "sentence2"),
+        "label",
+        "How alike are these two sentences, from 0 to 5?\n" + _PAIR_OF_SENTENCES,
+        answer="{answer}",
+        metric=CORRELATION,
+        aliases={"label": ("score",)},
+        is_named=True,
+    ),
+    TemplateTask("dialogsum", ("dialogue",), "summary", "{dialogue}\nSummary:", answer=" {answer}\n", metric=ROUGE),
     # The line break is learned as the end of the answer.
     TemplateTask(
         "squad",

@@ -12,7 +12,9 @@ from torch.export import Dim, ExportedProgram
 from prgec.contract.names import IGNORE_TARGET
 from prgec.errors import CheckpointError
 from prgec.frontend.checkpoint import Checkpoint
+from prgec.frontend.classifier import MODEL_TYPES, ClassifierLoss, Head, is_classifier
 from prgec.passes.program import GraphProgram, traced_seq_len
+from prgec.passes.read_at_label import read_at_label
 
 _WRAPPED = "hf"
 
@@ -60,10 +62,11 @@ def load_model(checkpoint: Checkpoint) -> nn.Module:
     """Load the weights as f32 on the CPU; code from checkpoints is never run.
 
     Raises:
-        CheckpointError: If transformers does not know the architecture, the model is no causal LM, or the weights do
-            not fit it.
+        CheckpointError: If transformers does not know the architecture, the model is neither a causal LM nor a
+            classifier, or the weights do not fit it.
     """
-    _check_causal(checkpoint)
+    if not is_classifier(checkpoint):
+        _check_causal(checkpoint)
     try:
         loaded = _from_pretrained(checkpoint, "sdpa")
         if loaded is None:
@@ -82,7 +85,7 @@ def load_model(checkpoint: Checkpoint) -> nn.Module:
 
 
 def _check_causal(checkpoint: Checkpoint) -> None:
-    """Refuse encoders: transformers would load one with an LM head it never had."""
+    """Refuse other encoders: transformers would load one with an LM head it never had."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     known: set[str] = set()
@@ -93,16 +96,18 @@ def _check_causal(checkpoint: Checkpoint) -> None:
         raise CheckpointError(
             f"{named[0]} is not a causal language model",
             where=checkpoint.path,
-            hint="choose a model whose config.json names a ...ForCausalLM",
+            hint="choose a model whose config.json names a ...ForCausalLM, or a ...ForSequenceClassification of "
+            + ", ".join(MODEL_TYPES),
         )
 
 
 def _from_pretrained(checkpoint: Checkpoint, attention: str) -> tuple[nn.Module, dict[str, Any]] | None:
     """Load with one implementation of attention; None where the model lacks it (Gemma 2 caps its scores)."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+    kind = AutoModelForSequenceClassification if is_classifier(checkpoint) else AutoModelForCausalLM
     try:
-        loaded: tuple[nn.Module, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
+        loaded: tuple[nn.Module, dict[str, Any]] = kind.from_pretrained(
             checkpoint.path,
             dtype=torch.float32,
             attn_implementation=attention,
@@ -119,7 +124,9 @@ def _from_pretrained(checkpoint: Checkpoint, attention: str) -> tuple[nn.Module,
     return loaded
 
 
-def export_loss(model: nn.Module, *, num_rows: int, seq_len: int, num_labels: int, dynamic: bool) -> GraphProgram:
+def export_loss(
+    model: nn.Module, *, num_rows: int, seq_len: int, num_labels: int, dynamic: bool, head: Head | None = None
+) -> GraphProgram:
     """Export the loss of N rows.
 
     Args:
@@ -128,6 +135,7 @@ def export_loss(model: nn.Module, *, num_rows: int, seq_len: int, num_labels: in
         seq_len: T, the maximum where `dynamic`.
         num_labels: K.
         dynamic: Whether T may vary between 2 and `seq_len`.
+        head: Of a classifier; None for a causal language model.
 
     Returns:
         Graph with inputs tokens, label_pos, targets; attributes carry the names of the Hugging Face model.
@@ -138,14 +146,18 @@ def export_loss(model: nn.Module, *, num_rows: int, seq_len: int, num_labels: in
     traced = traced_seq_len(seq_len) if dynamic else seq_len
     example = (torch.zeros(num_rows, traced, dtype=torch.int64), *_label_examples(num_rows, num_labels))
     shapes = {"tokens": {1: Dim("T", min=2, max=seq_len)} if dynamic else None, "label_pos": None, "targets": None}
+    loss = LossModel(model) if head is None else ClassifierLoss(model, head)
     try:
         # Without no_grad the rotary embedding is traced into a nested graph that switches gradients off.
         with torch.no_grad():
-            exported = torch.export.export(LossModel(model).eval(), example, dynamic_shapes=shapes, strict=False)
+            exported = torch.export.export(loss.eval(), example, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # torch.export's failures have no common base class
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise CheckpointError(f"torch.export cannot trace {type(model).__name__}: {reason}") from error
-    return _with_checkpoint_names(exported)
+    program = _with_checkpoint_names(exported)
+    if head is not None:
+        read_at_label(program)
+    return program
 
 
 def weights_sha256(model: nn.Module) -> str:

@@ -8,18 +8,25 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from prgec.contract.tokenizer import FORMAT_VERSION, SENTENCEPIECE_MODEL, SETTINGS_JSON, TOKENIZER_JSON
+from prgec.contract.tokenizer import (
+    CLASSIFIER_FORMAT,
+    FORMAT_VERSION,
+    SENTENCEPIECE_MODEL,
+    SETTINGS_JSON,
+    TOKENIZER_JSON,
+)
 from prgec.errors import CheckpointError
 
 _TOKENIZER_FILES = (TOKENIZER_JSON, SENTENCEPIECE_MODEL, "vocab.json")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def pack_tokenizer(checkpoint: Path) -> bytes:
+def pack_tokenizer(checkpoint: Path, classes: tuple[str, ...] = ()) -> bytes:
     """Pack the tokenizer of a checkpoint folder; needs transformers.
 
     Args:
         checkpoint: Folder with `tokenizer.json`, or only with sentencepiece's `tokenizer.model`.
+        classes: Names of a classifier's answers; none for a language model, whose answers are tokens.
 
     Returns:
         The zip described in the module's docstring; deterministic.
@@ -33,7 +40,7 @@ def pack_tokenizer(checkpoint: Path) -> bytes:
     backend["truncation"] = backend["padding"] = None
     members = {
         TOKENIZER_JSON: json.dumps(backend, ensure_ascii=False, separators=(",", ":")).encode(),
-        SETTINGS_JSON: json.dumps(_settings(tokenizer), ensure_ascii=False, sort_keys=True).encode(),
+        SETTINGS_JSON: json.dumps(_settings(tokenizer, classes), ensure_ascii=False, sort_keys=True).encode(),
     }
     sentencepiece_model = checkpoint / SENTENCEPIECE_MODEL
     if sentencepiece_model.is_file():
@@ -80,12 +87,12 @@ def _is_bare_sentencepiece(checkpoint: Path) -> bool:
     return not (isinstance(settings, dict) and settings.get("tokenizer_class"))
 
 
-def _settings(tokenizer: Any) -> dict[str, Any]:
+def _settings(tokenizer: Any, classes: tuple[str, ...]) -> dict[str, Any]:
     template = tokenizer.chat_template
     bos_id, eos_id = tokenizer.bos_token_id, tokenizer.eos_token_id
     pad_id = next((i for i in (tokenizer.pad_token_id, eos_id) if i is not None), 0)
     return {
-        "format": FORMAT_VERSION,
+        **({"format": CLASSIFIER_FORMAT, "classes": list(classes)} if classes else {"format": FORMAT_VERSION}),
         "bos_id": bos_id,
         "eos_id": eos_id,
         "pad_id": pad_id,

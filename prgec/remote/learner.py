@@ -1,4 +1,4 @@
-"""The process that learns one job: `python -m prgec.remote.learner FOLDER`.
+"""The process that learns one job: `python -m prgec.remote.learner FOLDER SERVER_PID`.
 
 A server that was killed leaves its process behind; the next one's waits for the folder's lock, and goes on from the
 last epoch on the disk.
@@ -14,18 +14,19 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from prgec.errors import PrgecError
-from prgec.remote.jobs import NETWORK_NAME, options_of_folder
-from prgec.remote.worker import write_error
-from prgec.side.cache import read_cache
-from prgec.side.fit import fit
-from prgec.side.picture import write_lines
-
 _PR_SET_PDEATHSIG = 1
 
 
 def learn(folder: Path) -> int:
     """Learn a job from its shards, or go on with it; return the exit code."""
+    # They take seconds, in which the server may be killed.
+    from prgec.errors import PrgecError
+    from prgec.remote.jobs import NETWORK_NAME, options_of_folder
+    from prgec.remote.worker import write_error
+    from prgec.side.cache import read_cache
+    from prgec.side.fit import fit
+    from prgec.side.picture import write_lines
+
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     output = folder / NETWORK_NAME
@@ -39,12 +40,15 @@ def learn(folder: Path) -> int:
     return 0
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(server_pid: int) -> None:
     """Ask Linux to end this process when its server is gone, however that went."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    # Who was killed before that sends no signal any more.
+    if os.getppid() != server_pid:
+        sys.exit(1)
 
 
 if __name__ == "__main__":
-    _end_with_parent()
+    _end_with_parent(int(sys.argv[2]))
     sys.exit(learn(Path(sys.argv[1])))

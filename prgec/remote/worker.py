@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -75,7 +76,7 @@ class Worker:
 
     def _learn(self, folder: Path) -> None:
         with self._lock:
-            command = [sys.executable, "-m", "prgec.remote.learner", str(folder)]
+            command = [sys.executable, "-m", "prgec.remote.learner", str(folder), str(os.getpid())]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
             self._running = (folder, process)
         code = process.wait()

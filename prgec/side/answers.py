@@ -6,13 +6,14 @@ Letters: n rows, C candidates.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from prgec.contract.arrays import FloatArray
+from prgec.data.correlation import matthews, pearson, spearman
 from prgec.data.first_tokens import FirstTokens
 from prgec.engines.executorch.emitting_program import EmittingProgram, open_emitting
 from prgec.errors import DataError, ProgramError
@@ -108,16 +109,22 @@ class SideEvaluation:
     """What a backbone scores with its network.
 
     Attributes:
-        accuracy: Share of rows whose right answer has the highest score.
+        accuracy: Share of rows whose right answer has the highest score; None where answers are scores.
+        matthews: Correlation of right and given answers; None where answers are scores.
+        pearson: Correlation of right and given scores; None where answers are classes.
+        spearman: That of their ranks.
         loss: Mean squared error of the network, what it was learnt by.
         num_examples: Rows.
         seconds: Wall time.
     """
 
-    accuracy: float
     loss: float
     num_examples: int
     seconds: float
+    accuracy: float | None = None
+    matthews: float | None = None
+    pearson: float | None = None
+    spearman: float | None = None
 
 
 def evaluate(
@@ -139,8 +146,15 @@ def evaluate(
     if found is None:
         return None
     before, after = found
-    answers: Sequence[int] = data.answers
-    accuracy = float((after.argmax(1) == np.array(answers)).mean())
-    missing = difference(before, answers) - (after - centred(before))
+    missing = difference(before, data.wanted) - (after - centred(before))
     loss = float(np.square(missing, dtype=np.float64).mean())
-    return SideEvaluation(accuracy, loss, len(answers), time.monotonic() - started)
+    return SideEvaluation(loss, len(data.rows), time.monotonic() - started, **_measures(data, after))
+
+
+def _measures(data: FirstTokens, after: FloatArray) -> dict[str, float]:
+    if data.scores:
+        found = after[:, 0].tolist()
+        return {"pearson": pearson(data.scores, found), "spearman": spearman(data.scores, found)}
+    chosen = after.argmax(1).tolist()
+    accuracy = float((np.array(chosen) == np.array(data.answers)).mean())
+    return {"accuracy": accuracy, "matthews": matthews(data.answers, chosen)}

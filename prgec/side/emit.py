@@ -44,6 +44,7 @@ LOCAL_NAME = "local.json"
 _NAME = "shard-{:05d}.safetensors"
 
 Listener = Callable[[int, int], None]
+FileListener = Callable[[Path], None]
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Emitted:
 def program_hash(manifest: Manifest) -> str:
     """Return a hash of what activations depend on besides the rows: weights, and what was made of them."""
     parts = [manifest.base_sha256, manifest.backend, manifest.soc, manifest.pipeline]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()
 
 
 def shape_of(manifest: Manifest, num_classes: int, y_pre: str) -> ShardShape:
@@ -118,6 +119,7 @@ def emit(
     options: EmitOptions,
     on_rows: Listener = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
+    on_file: FileListener = lambda path: None,
 ) -> Emitted:
     """Write the shards of a data set; those that are there already are left as they are.
 
@@ -129,6 +131,7 @@ def emit(
         options: How.
         on_rows: Called with (rows done, all rows) after every shard.
         should_stop: Asked before every shard.
+        on_file: Called with every shard, old or new, when it is whole.
 
     Raises:
         DataError: If a label is missing, or the folder holds shards of something else.
@@ -150,6 +153,7 @@ def emit(
         if not (path.exists() and _is_shard_of(path, rows.shape, rows.ids[part], options)):
             write_atomic(path, pack_shard(rows.shard(part)))
             num_new += 1
+        on_file(path)
         on_rows(min(part.stop, total), total)
     return _emitted(folder, total, num_new, started)
 
@@ -183,7 +187,7 @@ class _Rows:
     options: EmitOptions
     shape: ShardShape
     ids: Sequence[bytes]
-    answers: Sequence[int]
+    answers: Sequence[float]
 
     @classmethod
     def of(cls, program: EmittingProgram, data: FirstTokens, key: bytes, options: EmitOptions) -> _Rows:
@@ -191,9 +195,9 @@ class _Rows:
             raise DataError("a row has no label; a side network learns from labelled rows")
         shape = shape_of(program.manifest, len(data.choices), options.y_pre)
         ids = row_ids(data.rows, key)
-        answers: Sequence[int] = data.answers
+        answers: Sequence[float] = data.wanted
         if options.label_dp is not None:
-            answers = randomised(answers, ids, shape.num_classes, options.label_dp, key)
+            answers = randomised(data.answers, ids, shape.num_classes, options.label_dp, key)
         return cls(program, data, key, options, shape, ids, answers)
 
     def shard(self, part: slice) -> Shard:

@@ -18,14 +18,26 @@ _WORD = 1 << 64
 
 
 def centred(z: FloatArray) -> FloatArray:
-    """Return scores of candidates less their mean: f32[..., C]."""
-    result: FloatArray = z - z.mean(-1, keepdims=True, dtype=np.float32)
+    """Return scores of candidates less their mean: f32[..., C]; a single one as it is, compared with nothing."""
+    if z.shape[-1] == 1:
+        return z
+    # Summed in order, as the C++ driver does.
+    total = z[..., 0]
+    for column in range(1, z.shape[-1]):
+        total = total + z[..., column]
+    result: FloatArray = z - (total / np.float32(z.shape[-1]))[..., None]
     return result
 
 
-def difference(y_pre: FloatArray, answers: Sequence[int]) -> FloatArray:
-    """Return `onehot - 1/C - (z - mean z)`, f32[n, C]: what is missing between the model's scores and the answers."""
+def difference(y_pre: FloatArray, answers: Sequence[float]) -> FloatArray:
+    """Return `onehot - 1/C - (z - mean z)`, f32[n, C]: what is missing between the model's scores and the answers.
+
+    Where there is a single score, answers are scores too, and the difference is theirs.
+    """
     num_classes = y_pre.shape[-1]
+    if num_classes == 1:
+        missing: FloatArray = np.asarray(answers, dtype=np.float32)[:, None] - y_pre
+        return missing
     onehot = np.eye(num_classes, dtype=np.float32)[np.asarray(answers)]
     result: FloatArray = onehot - np.float32(1.0 / num_classes) - centred(y_pre)
     return result
@@ -56,8 +68,10 @@ def randomised(answers: Sequence[int], ids: Sequence[bytes], num_classes: int, e
     What becomes of a row follows from the key and the row, so that sending it again tells nothing new.
 
     Raises:
-        UsageError: If epsilon is not a finite number above 0.
+        UsageError: If epsilon is not a finite number above 0, or answers are scores.
     """
+    if num_classes == 1:
+        raise UsageError("--label-dp is for a choice between answers; a score has no other one")
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise UsageError(f"--label-dp is {epsilon}; expected a finite number above 0")
     keep = int(keep_probability(num_classes, epsilon) * _WORD)

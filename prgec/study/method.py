@@ -19,6 +19,7 @@ KINDS = {
     "mezo": "prgec.study.mezo:Mezo",
     "conmezo": "prgec.study.conmezo:ConMezo",
     "fo": "prgec.study.first_order:FirstOrder",
+    "side": "prgec.study.side:Side",
 }
 
 

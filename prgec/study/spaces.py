@@ -9,6 +9,9 @@ Each low-rank method is a forward hook on an unmodified layer y = x W^T + b:
 * `vera`: y + b (d (x A^T)) B with A and B frozen, random and shared by all layers; the vectors d and b trained
   (Kopiczko et al., arXiv 2310.11454).
 
+* `bitfit`: y + c, the vector c trained: what training its bias is, added where a layer has none (Zaken et al.,
+  arXiv 2106.10199).
+
 Letters: D input width, O output width, r rank.
 """
 
@@ -84,12 +87,25 @@ def vera(model: nn.Module, settings: Settings, seed: int) -> list[nn.Parameter]:
     return [parameter for branch in branches for parameter in branch.parameters()]
 
 
+def bitfit(model: nn.Module, settings: Settings, seed: int) -> list[nn.Parameter]:
+    """Train a bias of every layer."""
+    branches = _attach(model, lambda layer, _: _Bias(layer), seed)
+    return [parameter for branch in branches for parameter in branch.parameters()]
+
+
+def frozen(model: nn.Module, settings: Settings, seed: int) -> list[nn.Parameter]:
+    """Train nothing of the model: something beside it is."""
+    return []
+
+
 SPACES: dict[str, Callable[[nn.Module, Settings, int], list[nn.Parameter]]] = {
     "full": full,
     "lora": lora,
     "lora-fa": lora_fa,
     "dora": dora,
     "vera": vera,
+    "bitfit": bitfit,
+    "frozen": frozen,
 }
 
 
@@ -140,6 +156,16 @@ class _Vera(_Branch):
     def hook(self, layer: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         """Return the layer's output with the branch."""
         return output + self.b_O * ((self.d_R * (inputs[0] @ self._a_RD[0].T)) @ self._b_RO[0])
+
+
+class _Bias(_Branch):
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.bias_O = nn.Parameter(torch.zeros(layer.out_features))
+
+    def hook(self, layer: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        """Return the layer's output with another bias."""
+        return output + self.bias_O
 
 
 def _layers(model: nn.Module) -> list[nn.Linear]:

@@ -19,8 +19,9 @@ from prgec.data.answers import exact_match, token_f1
 from prgec.data.batches import evaluation_batches
 from prgec.data.encode import Row
 from prgec.data.eval_set import EvalSet
+from prgec.data.rouge import Rouge, rouge
 from prgec.data.rows_file import RowSet
-from prgec.data.task import Example
+from prgec.data.task import ROUGE, Example
 from prgec.errors import NumericsError
 from prgec.training.generate import LINE_END, generate
 
@@ -42,6 +43,7 @@ class Evaluation:
         seconds: Wall time.
         f1: Mean token F1 of generated answers, where the task compares text and the program generates.
         exact_match: Share of generated answers that equal a reference.
+        rouge: The same by ROUGE, where the task is measured by it.
         answers: What the program chose or generated for each example, as text; empty for open-ended tasks.
     """
 
@@ -53,11 +55,13 @@ class Evaluation:
     f1: float | None = None
     exact_match: float | None = None
     answers: tuple[str, ...] = ()
+    rouge: Rouge | None = None
 
     @property
     def score(self) -> float:
-        """What early stopping maximises: accuracy or F1 where there is one, else the negative loss."""
+        """What early stopping maximises: accuracy, F1 or ROUGE-1 where there is one, else the negative loss."""
         metric = self.accuracy if self.f1 is None else self.f1
+        metric = metric if self.rouge is None else self.rouge.rouge1
         return -self.loss if metric is None else metric
 
 
@@ -94,7 +98,7 @@ def evaluate(
     best = losses.argmin(axis=1)
     is_choice = eval_set.num_candidates > 1
     accuracy = float((best == answers).mean()) if is_choice else None
-    f1 = matched = None
+    f1 = matched = summed = None
     chosen: list[str] = []
     if isinstance(eval_set, EvalSet) and is_choice:
         chosen = [choices[i] for choices, i in zip(eval_set.choices, best.tolist(), strict=True)]
@@ -105,9 +109,12 @@ def evaluate(
         if generated is None:
             return None
         chosen = generated
-        f1, matched = _compare(eval_set.examples, generated)
+        if eval_set.metric == ROUGE:
+            summed = rouge(generated, [example.references for example in eval_set.examples])
+        else:
+            f1, matched = _compare(eval_set.examples, generated)
     seconds = time.monotonic() - start
-    return Evaluation(loss, accuracy, len(answers), num_calls, seconds, f1, matched, tuple(chosen))
+    return Evaluation(loss, accuracy, len(answers), num_calls, seconds, f1, matched, tuple(chosen), summed)
 
 
 def _compare(examples: Sequence[Example], answers: Sequence[str]) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Break runs as a phone does, and check that nothing is lost: `make faults`.
 
     python tools/faults.py [--method exact --optimizer adamw] [--kills 200] [--driver PRGE_TRAIN] [--seed 0]
+    python tools/faults.py --side [--kills 100]
 
 Both drivers train tiny programs, one for each method and update rule, and are killed (SIGKILL) at random times, over
 and over until the run is complete; interrupted, suspended, starved of disk space, and locked out of their folder. After
@@ -24,6 +25,7 @@ from pathlib import Path
 from prgec.contract.names import OPTIMIZERS, TRAINING_METHODS
 from tests.checks.fault_cases import KILLED, Bench, Tally, run_cases
 from tests.checks.fault_drivers import CppDriver, PythonDriver
+from tests.checks.side_faults import side_faults
 from tests.tiny_inputs import make_inputs
 
 
@@ -100,8 +102,11 @@ def main() -> int:
     parser.add_argument("--method", action="append", choices=TRAINING_METHODS, help="repeatable [prge]")
     parser.add_argument("--optimizer", action="append", choices=OPTIMIZERS, help="update rules; repeatable [norm]")
     parser.add_argument("--driver", type=Path, help="a built prge_train [build one]")
+    parser.add_argument("--side", action="store_true", help="break the server of side networks and its client instead")
     parser.add_argument("--seed", type=int, default=0, help="of the random times [0]")
     options = parser.parse_args()
+    if options.side:
+        return side_faults(options.kills // 2, options.seed)
     found: list[Tally] = []
     with workplace() as work, PythonDriver() as python:
         shutil.copy(options.driver or build_driver(work), work / "prge_train")

@@ -1,6 +1,7 @@
 """Feed damaged files to every reader, in Python and in C++: `make fuzz`.
 
     python tools/fuzz.py [--seconds 120] [--reader BUILT] [--seed 0] [--atheris KIND]
+    python tools/fuzz.py --only shard --inputs 100000
 
 Inputs are mutations of good files and of those in tests/fuzz/corpus, most with their lengths and checksums put right
 again. The Python readers may raise errors of `prgec.errors` and nothing else, and take neither long nor much memory;
@@ -154,6 +155,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120, help="for all kinds of files together [120]")
     parser.add_argument("--reader", type=Path, help="a built read_inputs [build one]")
     parser.add_argument("--seed", type=int, default=0, help="of the mutations [0]")
+    parser.add_argument("--only", metavar="KIND", help="one kind of file")
+    parser.add_argument("--inputs", type=int, default=0, help="inputs of each kind, however long they take")
     parser.add_argument("--atheris", metavar="KIND", help="one kind of file, guided by coverage")
     options = parser.parse_args()
     from tests.tiny_inputs import make_inputs
@@ -170,11 +173,27 @@ def main() -> int:
         if options.atheris:
             chosen = next(reader for reader in readers if reader.kind == options.atheris)
             guide(chosen, work, [f"-max_total_time={options.seconds:.0f}"])
+        if options.only:
+            readers = [reader for reader in readers if reader.kind == options.only]
         tallies: list[Tally] = []
+        if readers and all(reader.kind not in NATIVE_KINDS for reader in readers):
+            for reader in readers:
+                tallies += fuzz(reader, random.Random(options.seed), work, None, ends(options, len(readers)))
+            return told(tallies)
         with NativeReader(options.reader or build_reader(work, KEPT / "native"), program) as native:
             for reader in readers:
-                end = time.monotonic() + options.seconds / len(readers)
-                tallies += fuzz(reader, random.Random(options.seed), work, native, lambda _: time.monotonic() > end)  # noqa: B023
+                tallies += fuzz(reader, random.Random(options.seed), work, native, ends(options, len(readers)))
+    return told(tallies)
+
+
+def ends(options: argparse.Namespace, num_kinds: int) -> Callable[[int], bool]:
+    """Tell from the number of inputs of one kind whether to end: by `--inputs`, or by its share of the time."""
+    end = time.monotonic() + options.seconds / num_kinds
+    return lambda tried: tried >= options.inputs if options.inputs else time.monotonic() > end
+
+
+def told(tallies: list[Tally]) -> int:
+    """Print the table and return the exit code."""
     print(table(tallies))
     print(f"{sum(t.tried for t in tallies)} inputs, {sum(len(t.crashes) for t in tallies)} crashes")
     return 1 if any(t.crashes for t in tallies) else 0

@@ -143,8 +143,19 @@ def _repair_adapter(data: bytearray) -> None:
         struct.pack_into("<Q", data, 0, end + 3 - 8 if data[end + 2 : end + 3] == b"}" else end + 2 - 8)
 
 
+def _repair_tensors(data: bytearray) -> None:
+    end = data.rfind(b"]}}")
+    if end > 8:
+        end += 3
+        while data[end : end + 1] == b" ":
+            end += 1
+        struct.pack_into("<Q", data, 0, end - 8)
+
+
 _REPAIRS: dict[str, Callable[[bytearray], None]] = {
     "journal": _repair_journal,
     "rows": _repair_rows,
     "adapter": _repair_adapter,
+    "shard": _repair_tensors,
+    "network": _repair_tensors,
 }

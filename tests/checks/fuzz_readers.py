@@ -83,6 +83,8 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
     from prgec.engines.executorch.pte_file import check_pte_file
     from prgec.formats.adapter import load_adapter, save_adapter
     from prgec.formats.journal import read_journal
+    from prgec.formats.shards import read_shard
+    from prgec.formats.side_network import read_network
     from tests.tiny_inputs import write_rows
 
     opened = open_pte(program)
@@ -98,6 +100,8 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
         "tokenizer": tokenizer,
         "envelope": program.read_bytes()[:64],
         "program": program.read_bytes(),
+        "shard": _shard("f16"),
+        "network": _network(work / "network"),
     }
     read: dict[str, Callable[[Path], object]] = {
         "journal": read_journal,
@@ -108,8 +112,11 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
         "tokenizer": lambda path: Tokenizer.unpack(path.read_bytes()),
         "envelope": check_pte_file,
         "program": inspect_program,
+        "shard": read_shard,
+        "network": read_network,
     }
-    return [Reader(kind, read[kind], [good[kind], *_kept(kind)]) for kind in read]
+    others = {"shard": [_shard("i8")]}
+    return [Reader(kind, read[kind], [good[kind], *others.get(kind, []), *_kept(kind)]) for kind in read]
 
 
 def _kept(kind: str) -> list[bytes]:
@@ -128,6 +135,29 @@ def _journal(path: Path) -> bytes:
     with JournalWriter(path, header) as writer:
         for record in (*records, EvaluationRecord(2, 2.5, None, 4), StateRecord(2, "ef" * 32)):
             writer.append(record)
+    return path.read_bytes()
+
+
+def _shard(dtype: str) -> bytes:
+    import numpy as np
+
+    from prgec.formats.shards import Shard, ShardShape, narrow, pack_shard
+
+    acts = np.linspace(-2, 2, 3 * 2 * 4, dtype=np.float32).reshape(3, 2, 1, 4)
+    sent, scales = narrow(acts, dtype, "here")
+    ids, dy = np.arange(48, dtype=np.uint8).reshape(3, 16), np.full((3, 1, 2), 0.5, dtype=np.float32)
+    return pack_shard(Shard(ShardShape("ef" * 32, 2, 1, 4, 2), ids, sent, scales, dy))
+
+
+def _network(path: Path) -> bytes:
+    import numpy as np
+
+    from prgec.formats.shards import ShardShape
+    from prgec.formats.side_network import SideNetwork, weight_shapes, write_network
+
+    shape = ShardShape("ef" * 32, 2, 1, 4, 2)
+    weights = {name: np.ones(sizes, dtype=np.float32) for name, sizes in weight_shapes(shape, 2).items()}
+    write_network(path, SideNetwork(shape, "rms", weights))
     return path.read_bytes()
 
 

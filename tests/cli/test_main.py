@@ -225,7 +225,7 @@ def test_flags_are_frozen() -> None:
         "study": "--json --only --out",
         "replay": "--adapter --json --no-verify --output --program --step -o",
         "export": "--base --format --json --output --program -o",
-        "report": "--json --output -o",
+        "report": "--json --output --side -o",
         "eval": "--adapter --data --json --key --no-verify --side --task",
         "predict": "--adapter --candidate --data --generate --json --key --no-verify --side --task --text",
         "demo": "--backend --estimator --json --lr --method --out --seed --steps",
@@ -245,7 +245,8 @@ def test_flags_of_side_are_frozen() -> None:
         options = [flag for p in command.params if isinstance(p, click.Option) for flag in p.opts]
         found[name] = " ".join(sorted(options))
     assert found == {
-        "emit": "--data --dtype --json --key --label-dp --no-verify --output --shard-rows --task --y-pre -o",
+        "emit": "--ca --data --dtype --json --key --label-dp --no-verify --output --server --shard-rows --task "
+        "--token-file --y-pre -o",
         "fit": "--batch-size --early-stop --epochs --held-out --json --lr --no-norm --output --rank --resume --seed "
         "--weight-decay -o",
         "build": "--backend --batch-size --json --output -o",

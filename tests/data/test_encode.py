@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 
 import pytest
 
@@ -21,6 +22,11 @@ class CharTokenizer:
     def __init__(self, *, bos: bool = True, merge: str = "") -> None:
         self.bos_id = BOS if bos else None
         self._merge = merge
+
+    classes: tuple[str, ...] = ()
+
+    def encode_texts(self, texts: Sequence[str]) -> list[int]:
+        raise NotImplementedError
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         ids = [BOS] if self.bos_id is not None and add_special_tokens else []

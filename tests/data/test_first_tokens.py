@@ -28,6 +28,11 @@ class Words:
     def __init__(self) -> None:
         self.ids: dict[str, int] = {}
 
+    classes: tuple[str, ...] = ()
+
+    def encode_texts(self, texts: Sequence[str]) -> list[int]:
+        raise NotImplementedError
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         parts = text.replace(" ", "\n ").split("\n")
         return [1, *(self.ids.setdefault(part, 2 + len(self.ids)) for part in parts if part)]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from prgec.data.dataset import load_dataset
+from prgec.data.task import Example
 from prgec.errors import DataError, UsageError
 
 
@@ -91,5 +92,30 @@ def test_unlabelled_records(tmp_path: Path) -> None:
 def test_named_task(tmp_path: Path) -> None:
     path = _write(tmp_path, {"sentence": "x", "label": 1, "prompt": "p", "completion": "c"})
     assert load_dataset(path, "completion").examples[0].prompt == "p"
-    with pytest.raises(UsageError, match="unknown task 'mnli'"):
-        load_dataset(path, "mnli")
+    with pytest.raises(UsageError, match="unknown task 'mnl1'"):
+        load_dataset(path, "mnl1")
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "expected"),
+    [
+        ("CoLA/dev.jsonl", {"sentence": "x", "label": 1}, ("cola", "Yes")),
+        ("mnli_mismatched.jsonl", {"premise": "p", "hypothesis": "h", "label": 2}, ("mnli", "No")),
+        ("MNLI/dev.jsonl", {"sentence1": "p", "sentence2": "h", "gold_label": "neutral"}, ("mnli", "Maybe")),
+        ("STS-B/dev.jsonl", {"sentence1": "p", "sentence2": "h", "score": 3.8}, ("stsb", "3.8")),
+        ("sst2.jsonl", {"sentence": "x", "label": 1}, ("sst2", " great")),
+        ("rows.jsonl", {"premise": "p", "hypothesis": "h", "label": 0}, ("rte", "Yes")),
+    ],
+)
+def test_tasks_of_equal_fields_are_told_by_what_files_are_called(
+    tmp_path: Path, name: str, record: dict[str, object], expected: tuple[str, str]
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(record))
+    dataset = load_dataset(path)
+    (example,) = dataset.examples
+    assert isinstance(example, Example)
+    assert (dataset.task.name, example.completion) == expected
+    texts = [value for field, value in record.items() if field not in ("label", "gold_label", "score")]
+    assert list(example.texts) == texts

@@ -166,6 +166,12 @@ def test_commands(side_pte: Path, train_jsonl: Path, tmp_path: Path, capsys: pyt
     assert (alone["side_sha256"], assisted["side_sha256"]) == (None, fitted["sha256"])
     assert predicted["predictions"][0]["completion"] in predicted["candidates"]
     assert Path(f"{network}.png").stat().st_size > 1000
+    assert main(["report", network, "--side"]) == 0
+    page = Path(f"{network}.html").read_text()
+    assert fitted["sha256"] in page and "held-out error" not in page and "<svg" in page
+    Path(f"{network}.jsonl").rename(f"{network}.kept")
+    assert main(["report", network, "--side"]) != 0
+    Path(f"{network}.kept").rename(f"{network}.jsonl")
     assert len(Path(f"{network}.jsonl").read_text().splitlines()) == fitted["epochs"]
 
 

@@ -164,5 +164,7 @@ def test_miss(paths: tuple[str, ...], widths: tuple[int, ...], reason: str) -> N
 
 def test_failure_without_a_loss() -> None:
     b = GraphBuilder()
-    with pytest.raises(PassError, match="^emit-activations: cannot run: the graph does not end in one log_softmax"):
+    with pytest.raises(
+        PassError, match="^emit-activations: cannot run: the graph does not end in one loss of its logits"
+    ):
         EACH(b.done(b.hidden()))

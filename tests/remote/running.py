@@ -68,3 +68,18 @@ class RunningServer:
             return response.status, json.loads(answer) if answer.startswith(b"{") else {}
         finally:
             connection.close()
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate of 127.0.0.1 and its key into `folder`."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(cert)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key

@@ -13,13 +13,15 @@ import pytest
 
 from prgec.cli.main import main
 from prgec.errors import DataError, PrgecError, UsageError
-from prgec.remote.client import Server, forget, job_of, pull, push
+from prgec.remote.client import forget, job_of, pull, push
+from prgec.remote.line import Server
+from prgec.remote.sending import Sender
 from prgec.remote.serve import ServeOptions
 from prgec.remote.tokens import add_device
 from prgec.side.cache import read_cache
 from prgec.side.fit import fit
 from prgec.side.fit_options import FitOptions
-from tests.remote.running import RunningServer
+from tests.remote.running import RunningServer, make_certificate
 from tests.side.test_fit import write_shards
 
 pytest.importorskip("starlette")
@@ -98,22 +100,8 @@ def test_a_device_killed_while_it_sends_goes_on(store: Path, acts: Path, tmp_pat
     assert (tmp_path / "side").read_bytes() == _expected(acts, tmp_path)
 
 
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", str(key), "-out", str(cert)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return cert, key
-
-
 def test_tls(store: Path, acts: Path, tmp_path: Path) -> None:
-    cert, key = _certificate(tmp_path)
+    cert, key = make_certificate(tmp_path)
     token = add_device(store, "phone")
     with RunningServer(store, "--tls-cert", str(cert), "--tls-key", str(key)) as running:
         assert running.url.startswith("https://127.0.0.1:")
@@ -122,6 +110,22 @@ def test_tls(store: Path, acts: Path, tmp_path: Path) -> None:
             push(Server(running.url, token), acts, None)
         with pytest.raises(PrgecError, match="the server refuses: the token is none of this server's"):
             push(Server(running.url, "x" * 43, cert), acts, None)
+
+
+def test_shards_are_sent_while_others_are_made(store: Path, acts: Path) -> None:
+    token = add_device(store, "phone")
+    paths = sorted(acts.glob("shard-*"))
+    with RunningServer(store) as running:
+        server = Server(running.url, token)
+        with Sender(server, acts) as sender:
+            for path in paths:
+                sender.put(path)
+            assert sender.num_bytes == sum(path.stat().st_size for path in paths)
+        assert push(server, acts, None).num_sent == 0
+        paths[0].write_bytes(b"no shard")
+        with pytest.raises(DataError, match="shard-00000"), Sender(server, acts) as sender:
+            sender.put(paths[0])
+            assert sender.num_bytes
 
 
 @pytest.mark.parametrize(
@@ -155,7 +159,7 @@ def test_where_a_server_does_not_listen(changes: dict[str, object], message: str
 
 
 def test_a_server_that_is_not_there(acts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prgec.remote.client.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("prgec.remote.line.time.sleep", lambda seconds: None)
     with pytest.raises(PrgecError, match="cannot be reached: .*refused.*Hint: the same command goes on"):
         push(Server("http://127.0.0.1:9", "token"), acts, None)
     job = job_of(acts, make=False)

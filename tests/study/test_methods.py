@@ -20,7 +20,9 @@ from prgec.study.first_order import FirstOrder
 from prgec.study.method import build_method
 from prgec.study.mezo import Mezo
 from prgec.study.prge import Prge
+from prgec.study.side import Side
 from prgec.study.spaces import SPACES, Settings
+from tests.hooks import hooked
 from tests.models import TinyLlama
 
 SETTINGS = Settings(rank=4, alpha=8.0, vera_rank=24)
@@ -74,7 +76,25 @@ def test_sizes_of_the_spaces(checkpoint: str) -> None:
         "lora-fa": sum(4 * o for _, o in wide),
         "dora": sum(4 * (d + o) + o for d, o in wide),
         "vera": sum(24 + o for _, o in wide),
+        "bitfit": sum(o for _, o in wide),
+        "frozen": 0,
     }
+
+
+def test_bitfit_trains_what_biases_are(checkpoint: str) -> None:
+    """Its gradients are those of the model's own biases."""
+    program, model = _program(checkpoint, "bitfit"), load_model(find_checkpoint(checkpoint))
+    program.losses(_batch(program)).sum().backward()
+    layers = [layer for layer in model.model.layers.modules() if isinstance(layer, torch.nn.Linear)]
+    for layer in layers:
+        layer.bias.requires_grad_(True)
+    batch = _batch(program)
+    for row in range(2):
+        logits = model(input_ids=torch.from_numpy(batch.tokens_NT[row : row + 1])).logits[0]
+        targets = torch.from_numpy(batch.targets_NK[row])
+        torch.nn.functional.cross_entropy(logits[torch.from_numpy(batch.label_pos_NK[row])], targets).backward()
+    for layer, trained in zip(layers, program.trained, strict=True):
+        torch.testing.assert_close(trained.grad, layer.bias.grad, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("space", ["lora", "lora-fa", "dora"])
@@ -256,3 +276,21 @@ def test_divergence_and_wrong_options(checkpoint: str) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             build_method(checkpoint, options, 0, where)
+
+
+def test_side_learns_beside_a_model_that_stays_as_it_is(checkpoint: str) -> None:
+    method = Side(checkpoint, seed=0, batch_size=2, rank=4)
+    program, model = method.program, load_model(find_checkpoint(checkpoint))
+    batch = _batch(program)
+    tokens, label_pos = batch.tokens_NT[:2], batch.label_pos_NK[:2]
+    rows = (tokens, label_pos, batch.targets_NK[:2])
+    acts, logits = program.said(*rows[:2])
+    expected_acts, expected_logits = hooked(model, torch.from_numpy(tokens), torch.from_numpy(label_pos[:, :1]))
+    np.testing.assert_allclose(acts.numpy(), expected_acts.numpy(), rtol=1e-4, atol=1e-5)
+    before = program.evaluate(*rows)
+    z = expected_logits[:, 0][:, [40, 11]]
+    np.testing.assert_allclose(np.sort(before), np.sort(-torch.log_softmax(z, -1)[[0, 1], [0, 1]].numpy()), rtol=1e-4)
+    losses = [method.step(batch, 1e-2).loss for _ in range(40)]
+    assert losses[-1] < 0.1 * losses[0]
+    assert program.evaluate(*rows).mean() < before.mean()
+    np.testing.assert_array_equal(program.said(*rows[:2])[1], logits)

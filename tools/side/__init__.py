@@ -1,0 +1,1 @@
+"""Parts of side_report.py."""
