@@ -99,8 +99,9 @@ def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
         layers=options.layers[0],
         q=options.q if is_prge else 1,
         batch_size=options.batch_size,
-        seq_len=options.seq_len,
-        num_labels=options.num_labels,
+        # Where data will say T and K, only weights are asked for, which depend on neither.
+        seq_len=options.seq_len or CompileOptions.seq_len,
+        num_labels=options.num_labels or CompileOptions.num_labels,
         rank=options.rank,
         prefix="none" if prefix == "auto" else prefix,
         optimizer=options.optimizer,

@@ -63,6 +63,17 @@ def test_a_machine_too_small_to_compile(monkeypatch: pytest.MonkeyPatch) -> None
             check_host_memory(load_backend(name), DEMO, OPTIONS, "none")
 
 
+@pytest.mark.parametrize("method", ["prge", "exact", "shortcut"])
+def test_weights_are_counted_before_data_say_how_long_rows_are(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed: list[int] = []
+    backend = load_backend("xnnpack")
+    monkeypatch.setattr(type(backend), "memory_bytes", lambda self, weights, scheme: needed.append(weights) or 0)
+    options = replace(OPTIONS, method=method, data=(Path("rows.jsonl"),))
+    check_host_memory(backend, DEMO, options, "none")
+    check_host_memory(backend, DEMO, replace(options, seq_len=0, num_labels=0), "none")
+    assert needed[0] == needed[1] > 0
+
+
 def test_gradients_take_more_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     needed: list[int] = []
     backend = load_backend("xnnpack")
