@@ -12,6 +12,7 @@ Letters: N rows, T tokens, D inputs, O outputs, G groups of a bmm.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from torch.fx import Node
 
 from prgec.errors import PassError
+from prgec.passes.cuts import cuts_of
 from prgec.passes.gradient_shapes import reduced, reshaped_like, row_sum, transposed, transposed_constant
 from prgec.passes.infra import describe
 from prgec.passes.program import argument
@@ -107,9 +109,11 @@ def pow_scalar(tape: Tape, node: Node, dy: Node) -> Shares:
 
 
 def rsqrt(tape: Tape, node: Node, dy: Node) -> Shares:
-    """`y = x^(-1/2)`: `dx = -y^3 dy / 2`."""
-    cube = tape.call(aten.mul.Tensor, tape.call(aten.mul.Tensor, node, node), node)
-    yield node.args[0], tape.call(aten.mul.Tensor, tape.call(aten.mul.Tensor, cube, -0.5), dy)
+    """`y = x^(-1/2)`: `dx = -y^3 dy / 2`; y^3 alone may have no place in 16 bits."""
+    share = tape.call(aten.mul.Tensor, dy, -0.5)
+    for _ in range(3):
+        share = tape.call(aten.mul.Tensor, share, node)
+    yield node.args[0], share
 
 
 def tanh(tape: Tape, node: Node, dy: Node) -> Shares:
@@ -219,6 +223,17 @@ def cat(tape: Tape, node: Node, dy: Node) -> Shares:
         begin = end
 
 
+def cut(tape: Tape, node: Node, dy: Node) -> Shares:
+    """A slice of the last dimension, or a part of a split: zeros where it was cut off."""
+    taker = node.args[0] if node.target is operator.getitem else node
+    assert isinstance(taker, Node)
+    found = next((each for each in cuts_of(taker) or () if each.node is node), None)
+    if found is None:
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is no cut of the last dimension")
+    behind = int(shape_of(found.source)[-1]) - found.end
+    yield found.source, tape.call(aten.constant_pad_nd.default, dy, [found.begin, behind], 0.0)
+
+
 RULES: dict[Any, Rule] = {
     aten.linear.default: linear,
     aten.bmm.default: bmm,
@@ -244,4 +259,7 @@ RULES: dict[Any, Rule] = {
     aten.clone.default: same,
     aten.contiguous.default: same,
     aten.cat.default: cat,
+    # Where T is fixed, cuts are legal and stay.
+    aten.slice.Tensor: cut,
+    operator.getitem: cut,
 }

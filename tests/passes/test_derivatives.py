@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import pytest
@@ -130,6 +131,17 @@ def cat_over_t(b: Leaves) -> Node:
     return b.call(aten.cat.default, [b.leaf_T(), b.leaf_T(3)], 2)
 
 
+def split(op: Callable[..., Tensor], *arguments: object) -> MakeNode:
+    """Both parts are read, the first one twice."""
+
+    def make(b: Leaves) -> Node:
+        parts = b.call(op, b.leaf(2, 3, 6), *arguments)
+        first, second = (b.call(operator.getitem, parts, index) for index in range(2))
+        return b.call(aten.cat.default, [first, second, first], -1)
+
+    return make
+
+
 def read_three_times(b: Leaves) -> Node:
     x = b.leaf(3, 4)
     return b.call(aten.add.Tensor, b.call(aten.mul.Tensor, x, x), b.call(aten.tanh.default, x))
@@ -199,6 +211,10 @@ CASES: tuple[tuple[object, str, MakeNode], ...] = (
     (aten.contiguous.default, "plain", unary(aten.contiguous.default)),
     (aten.cat.default, "three widths", cat),
     (aten.cat.default, "over T", cat_over_t),
+    (aten.slice.Tensor, "middle", lambda b: b.call(aten.slice.Tensor, b.leaf(2, 3, 6), 2, 1, 4)),
+    (aten.slice.Tensor, "to the end", lambda b: b.call(aten.slice.Tensor, b.leaf(3, 5), -1, -2, 2**63 - 1)),
+    (operator.getitem, "chunk", split(aten.chunk.default, 2, -1)),
+    (operator.getitem, "split", split(aten.split_with_sizes.default, [1, 5], 2)),
 )
 
 
