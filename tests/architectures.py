@@ -8,7 +8,7 @@ Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,19 @@ class Architecture:
         model: torch.nn.Module = AutoModelForCausalLM.from_config(config).eval()
         randomise(model, seed)
         return model
+
+    @property
+    def num_layers(self) -> int:
+        """Decoder blocks."""
+        return int(self.options.get("n_layer", self.options.get("num_hidden_layers", 1)))
+
+    def deeper(self, num_layers: int) -> Architecture:
+        """Return it with more blocks; what a config lists by block goes round."""
+        by_block = {key: value for key, value in self.options.items() if isinstance(value, list)}
+        longer = {key: [value[n % len(value)] for n in range(num_layers)] for key, value in by_block.items()}
+        depth = "n_layer" if "n_layer" in self.options else "num_hidden_layers"
+        num_sites = self.num_sites // self.num_layers * num_layers
+        return replace(self, options={**self.options, **longer, depth: num_layers}, num_sites=num_sites)
 
     def write(self, folder: Path) -> Path:
         """Write a checkpoint with a tokenizer into `folder`, created if missing; return it."""

@@ -9,6 +9,7 @@ Letters: B examples, T tokens, K label positions, V vocabulary, D input width, O
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,43 @@ from torch import Tensor, nn
 from prgec.runtime_ops.lora import lora_a
 
 IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How an architecture's blocks write to the residual stream.
+
+    Attributes:
+        blocks: Module path of the blocks.
+        written_by: Layer that writes -> module whose output is added: the layer itself, or the norm behind it.
+    """
+
+    blocks: str
+    written_by: Mapping[str, str]
+
+    def written_below(self, block: int) -> dict[str, str]:
+        """Return the same by whole paths, for all blocks below one."""
+        return {
+            f"{self.blocks}.{n}.{layer}": f"{self.blocks}.{n}.{module}"
+            for n in range(block)
+            for layer, module in self.written_by.items()
+        }
+
+
+_LLAMA = Stream("model.layers", {"self_attn.o_proj": "self_attn.o_proj", "mlp.down_proj": "mlp.down_proj"})
+_GEMMA = Stream(
+    "model.layers", {"self_attn.o_proj": "post_attention_layernorm", "mlp.down_proj": "post_feedforward_layernorm"}
+)
+# By `model_type`.
+STREAMS = {
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite"), _LLAMA),
+    **dict.fromkeys(("gemma2", "gemma3_text"), _GEMMA),
+    "opt": Stream("model.decoder.layers", {"self_attn.out_proj": "self_attn.out_proj", "fc2": "fc2"}),
+    "gpt2": Stream("transformer.h", {"attn.c_proj": "attn.c_proj", "mlp.c_proj": "mlp.c_proj"}),
+    "gpt_neox": Stream(
+        "gpt_neox.layers", {"attention.dense": "attention.dense", "mlp.dense_4h_to_h": "mlp.dense_4h_to_h"}
+    ),
+}
 
 
 class LoraFa:
@@ -62,8 +100,11 @@ class LoraFa:
             block: Module path of the block.
             written_by: Site -> module path whose output is added to the stream: the site, or the norm behind it.
         """
-        self._watch(block, written_by.values())
-        stream_gradient = torch.autograd.grad(self.losses(*rows).mean(), self.seen[block], retain_graph=True)
+        if block not in self.seen:
+            self._watch(block, written_by.values())
+        (stream_gradient,) = torch.autograd.grad(self.losses(*rows).mean(), self.seen[block], retain_graph=True)
+        # Granite's blocks multiply what they add.
+        stream_gradient = stream_gradient * getattr(self.model.config, "residual_multiplier", 1.0)
         found = {}
         for site, module in written_by.items():
             (found[site],) = torch.autograd.grad(

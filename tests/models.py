@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from prgec.passes.weights import Scheme, rounded
+from prgec.passes.weights import Scheme, quantized, rounded
 
 VOCAB_SIZE = 320
 _WORDS = "the film was great terrible awful lovely movie plot acting boring bright dull a an it is in of and It".split()
@@ -151,14 +151,26 @@ def _bpe_json() -> str:
     return text
 
 
-def rounded_checkpoint(checkpoint: Path, folder: Path, scheme: Scheme) -> Path:
-    """Write a copy of a checkpoint whose linear layers hold what the weights become in a scheme by output."""
+def rounded_checkpoint(checkpoint: Path, folder: Path, scheme: Scheme, *, group: int = 32) -> Path:
+    """Write a copy of a checkpoint whose linear layers hold what the weights become in a scheme."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     for module in model.modules():
         if isinstance(module, torch.nn.Linear):
-            qdata, scale, _ = rounded(module.weight, scheme)
-            module.weight = torch.nn.Parameter(qdata * scale[:, None])
+            module.weight = torch.nn.Parameter(_rounded(module.weight, scheme, group))
     model.save_pretrained(folder)
     return folder
+
+
+def _rounded(weight: torch.Tensor, scheme: Scheme, group: int) -> torch.Tensor:
+    """One scale an output, or one for every group of inputs where they come out even; f32 where they do not."""
+    if not scheme.quantizes_input:
+        qdata, scale, _ = rounded(weight, scheme)
+        return qdata * scale[:, None]
+    width = weight.shape[1]
+    group = group if scheme.is_grouped else width
+    if width % group:
+        return weight.detach()
+    qdata, scale, _ = quantized(weight, scheme, [1, group])
+    return (qdata.reshape(-1, group) * scale.reshape(-1, 1)).reshape(weight.shape)

@@ -2,6 +2,7 @@
 
     python tools/parity.py [--steps 100] [--json]
     python tools/parity.py --backend qnn         # on the HTP simulator; 20 steps, some minutes
+    python tools/parity.py --method exact --method shortcut     # beside PyTorch's autograd: parity_gradients.py
 
 Each case compiles the same small random Llama, trains the program and the oracle side by side, each by its own losses
 alone, and prints one row: the largest relative difference of a loss over all rows and steps, that of the trained B, and
@@ -22,7 +23,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prgec.contract.names import OPTIMIZERS, TRAINING_METHODS
 from prgec.machine.quiet import quiet_libraries
+from tests.checks.parity_gradients import gradients_main
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -128,6 +131,8 @@ class Row:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all cases; return the exit code."""
     options = _parse(argv)
+    if options.method != ["prge"]:
+        return gradients_main(options)
     quiet_libraries()
     import torch
 
@@ -153,8 +158,15 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--backend", action="append", choices=PLANS, help="repeatable (default: xnnpack, portable)")
     parser.add_argument("--steps", type=int, help="training steps a case (default: 100; 20 with qnn)")
     parser.add_argument("--layers", type=int, default=2, help="layers of the model (default: 2)")
+    parser.add_argument("--method", action="append", choices=TRAINING_METHODS, help="repeatable [prge]")
+    parser.add_argument("--optimizer", action="append", choices=OPTIMIZERS, help="update rules; repeatable [all]")
+    parser.add_argument("--quantize", action="append", help="schemes of methods with gradients; repeatable [all]")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
+    parser.add_argument("--markdown", action="store_true", help="print rows of Markdown, of methods with gradients")
     options = parser.parse_args(argv)
+    options.method = options.method or ["prge"]
+    if "prge" in options.method and len(options.method) > 1:
+        parser.error("--method prge is compared with another oracle: run it by itself")
     if (options.steps is not None and options.steps < 1) or options.layers < 1:
         parser.error("--steps and --layers are at least 1")
     options.backend = options.backend or ["xnnpack", "portable"]

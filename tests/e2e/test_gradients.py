@@ -22,7 +22,7 @@ from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.sites import b_name, sites_of
 from tests.architectures import ARCHITECTURES, SEQ_LEN, Architecture, architecture, random_rows
-from tests.autograd import IGNORED, LoraFa
+from tests.autograd import IGNORED, STREAMS, LoraFa
 
 OPTIONS = CompileOptions(
     "unused",
@@ -39,16 +39,8 @@ OPTIONS = CompileOptions(
 # Shorter than the window of attention, and in between; the longest last.
 LENGTHS = (4, 11, SEQ_LEN)
 ROUNDING = 2e-5
-# Writers of a block, with the module whose output is added to the stream.
-WRITES: dict[str, tuple[str, dict[str, str]]] = {
-    "Llama": ("model.layers", {"self_attn.o_proj": "self_attn.o_proj", "mlp.down_proj": "mlp.down_proj"}),
-    "GPT-NeoX": ("gpt_neox.layers", {"attention.dense": "attention.dense", "mlp.dense_4h_to_h": "mlp.dense_4h_to_h"}),
-    "Gemma 2": (
-        "model.layers",
-        {"self_attn.o_proj": "post_attention_layernorm", "mlp.down_proj": "post_feedforward_layernorm"},
-    ),
-    "GPT-2": ("transformer.h", {"attn.c_proj": "attn.c_proj", "mlp.c_proj": "mlp.c_proj"}),
-}
+# Plain writers, two at once, norms behind writers, and layers called otherwise.
+STREAMED = ("Llama", "GPT-NeoX", "Gemma 2", "GPT-2")
 
 
 @pytest.mark.parametrize("each", ARCHITECTURES, ids=lambda each: each.model_type)
@@ -61,34 +53,44 @@ def test_exact_gradients_are_those_of_autograd(each: Architecture) -> None:
         _assert_equal(program, rows, oracle.losses(*rows), oracle.gradients(rows))
 
 
-@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("name", ["Llama", "GPT-NeoX"])
+def test_gradients_where_the_length_is_fixed(name: str) -> None:
+    """Cuts of activations stay there, and have a derivative."""
+    each = architecture(name)
+    program = _graph(each, "exact", dynamic=False)
+    assert any(program.calls(torch.ops.aten.slice.Tensor, torch.ops.aten.chunk.default))
+    oracle, rows = _oracle(each, program), _rows(SEQ_LEN)
+    _assert_equal(program, rows, oracle.losses(*rows), oracle.gradients(rows))
+
+
+@pytest.mark.parametrize("name", STREAMED)
 def test_shortcut_gradients_are_those_of_its_definition(name: str) -> None:
     """Autograd in the last block; below it, what enters the last block reaches every write as it is."""
-    path, writes = WRITES[name]
-    each = _deeper(architecture(name), 3)
+    each = architecture(name).deeper(3)
+    stream = STREAMS[each.model_type]
     program = _graph(each, "shortcut")
-    below = {f"{path}.{block}.{site}": f"{path}.{block}.{writes[site]}" for block in range(2) for site in writes}
+    below = stream.written_below(2)
     names = [site.name for site in sites_of(program)]
     assert sorted(names[: len(below)]) == sorted(below)
     in_last = names[len(below) :]
-    assert len(in_last) == each.num_sites // _num_layers(architecture(name))
-    assert all(each.startswith(f"{path}.2.") for each in in_last)
+    assert len(in_last) == each.num_sites // 3
+    assert all(each.startswith(f"{stream.blocks}.2.") for each in in_last)
     oracle = _oracle(each, program)
     rows = _rows(11)
     expected = oracle.gradients(rows)
-    handed_down = oracle.handed_down(rows, f"{path}.2", below)
-    in_first = [site for site in below if site.startswith(f"{path}.0.")]
+    handed_down = oracle.handed_down(rows, f"{stream.blocks}.2", below)
+    in_first = [site for site in below if site.startswith(f"{stream.blocks}.0.")]
     assert all(_relative(handed_down[site], expected[site]) > 0.05 for site in in_first), "nothing is cut short here"
     _assert_equal(program, rows, oracle.losses(*rows), {**expected, **handed_down})
 
 
 def test_shortcut_gradients_keep_their_promise_at_every_position() -> None:
     """As in chat: every position has a label of its own but those of the prompt, of another length in each row."""
-    path, writes = WRITES["Llama"]
-    each = _deeper(architecture("Llama"), 3)
+    each = architecture("Llama").deeper(3)
+    stream = STREAMS[each.model_type]
     program = _graph(each, "shortcut", num_labels=10)
     oracle = _oracle(each, program)
-    below = {f"{path}.{block}.{site}": f"{path}.{block}.{writes[site]}" for block in range(2) for site in writes}
+    below = stream.written_below(2)
     tokens, _, _ = _rows(11)
     label_pos = torch.arange(10).expand(OPTIONS.num_rows, -1).contiguous()
     targets = tokens[:, 1:].clone()
@@ -96,13 +98,13 @@ def test_shortcut_gradients_keep_their_promise_at_every_position() -> None:
         targets[row, :prompt] = IGNORED
     rows = tokens, label_pos, targets
     expected = oracle.gradients(rows)
-    handed_down = oracle.handed_down(rows, f"{path}.2", below)
-    in_first = [site for site in below if site.startswith(f"{path}.0.")]
+    handed_down = oracle.handed_down(rows, f"{stream.blocks}.2", below)
+    in_first = [site for site in below if site.startswith(f"{stream.blocks}.0.")]
     assert all(_relative(handed_down[site], expected[site]) > 0.05 for site in in_first), "nothing is cut short here"
     _assert_equal(program, rows, oracle.losses(*rows), {**expected, **handed_down})
 
 
-def _graph(each: Architecture, method: str, *, num_labels: int = 2) -> GraphProgram:
+def _graph(each: Architecture, method: str, *, num_labels: int = 2, dynamic: bool = True) -> GraphProgram:
     """The graph with gradients among its outputs, at values of B that matter."""
     options = replace(OPTIONS, method=method, num_labels=num_labels)
     program = export_loss(
@@ -110,7 +112,7 @@ def _graph(each: Architecture, method: str, *, num_labels: int = 2) -> GraphProg
         num_rows=options.num_rows,
         seq_len=SEQ_LEN,
         num_labels=num_labels,
-        dynamic=True,
+        dynamic=dynamic,
     )
     passes = default_pipeline(options, load_backend(options.backend))
     run_pipeline(program, [each for each in passes if not isinstance(each, InsertOptimizer)])
@@ -149,12 +151,3 @@ def _assert_equal(
 
 def _relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / expected.norm())
-
-
-def _deeper(each: Architecture, num_layers: int) -> Architecture:
-    key = "n_layer" if "n_layer" in each.options else "num_hidden_layers"
-    return replace(each, options={**each.options, key: num_layers})
-
-
-def _num_layers(each: Architecture) -> int:
-    return int(each.options.get("n_layer", each.options.get("num_hidden_layers", 1)))
