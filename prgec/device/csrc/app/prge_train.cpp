@@ -1,6 +1,4 @@
 // prge_train: trains a .pte on a file of rows, with the flags of `prgec run`.
-#include <executorch/runtime/platform/platform.h>
-
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -15,6 +13,7 @@
 #include "fail.h"
 #include "metrics.h"
 #include "prge/trainer.h"
+#include "quiet.h"
 #include "utf8.h"
 
 namespace {
@@ -29,20 +28,6 @@ volatile std::sig_atomic_t stop_requested = 0;
 void request_stop(int signal) {
   stop_requested = 1;
   std::signal(signal, SIG_DFL); // the second one ends the process
-}
-
-bool is_debug() {
-  const char* value = std::getenv("PRGEC_DEBUG");
-  return value != nullptr && *value != '\0' && std::strcmp(value, "0") != 0;
-}
-
-// ExecuTorch's own lines are for those who ask; a user gets one line.
-void log_line(et_timestamp_t, et_pal_log_level_t, const char*, const char*, size_t, const char* text, size_t) {
-  if (is_debug()) {
-    std::string line = text;
-    prge::make_printable(line);
-    std::fprintf(stderr, "executorch: %s\n", line.c_str());
-  }
 }
 
 void warn(const char* line) {
@@ -197,7 +182,7 @@ int main(int argc, char** argv) {
     return kUsageCode;
   }
   options.settings.warn = warn;
-  executorch::runtime::register_pal(executorch::runtime::PalImpl::create(log_line, __FILE__));
+  quiet_executorch();
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   Run run(options);

@@ -48,6 +48,7 @@ class Rows {
   uint32_t fingerprint() const;
 
  private:
+  friend class EmittingProgram;
   friend class Trainer;
   Rows() = default;
   Error check_header(const std::string& path);
