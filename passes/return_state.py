@@ -12,9 +12,10 @@ After:
     return %loss, %9
 
 Sites come in the order of their noise index. What is returned is the value a call stores: the state behind the update
-of the step before.
+of the step before, or behind that of the call itself where it computes a gradient.
 
-Requires: seeded state, written by insert-self-update and not by the fused kernel. Ensures: one output for each site.
+Requires: seeded state, written by insert-self-update or decompose-optimizer and not by a kernel. Ensures: one output
+for each site.
 Numerics: EXACT.
 Why: a CUDA delegate owns its mutable buffers and the ExecuTorch Python runtime has no way in; an adapter must come out
 of the program somehow, and a few megabytes a step cost nothing beside a forward.
@@ -44,7 +45,9 @@ class ReturnState(Pass):
 
     name: ClassVar[str] = "return-state"
     tier: ClassVar[Tier] = EXACT
-    after: ClassVar[frozenset[str]] = frozenset({"insert-self-update", "hoist-updates", "fuse-update"})
+    after: ClassVar[frozenset[str]] = frozenset(
+        {"insert-self-update", "hoist-updates", "fuse-update", "insert-optimizer", "decompose-optimizer"}
+    )
     is_legality: ClassVar[bool] = True
 
     def requires(self, program: GraphProgram) -> Sequence[str]:

@@ -32,6 +32,7 @@ class CudaBackend(Backend):
     embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})
     dtypes: ClassVar[tuple[str, ...]] = ("bf16", "f16", "f32")
     legality: ClassVar[frozenset[str]] = frozenset({"return-state", "narrow-weights"})
+    methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut"})
 
     def check(self) -> None:
         """CUDA PyTorch, Triton, the CUDA toolkit, a C++ compiler and a GPU; there is no silent way around any.

@@ -9,6 +9,7 @@ from prgec.errors import UsageError
 from prgec.passes import pass_table
 from prgec.passes.branch_to_bmm import BranchToBmm
 from prgec.passes.decompose_noise import DecomposeNoise
+from prgec.passes.decompose_optimizer import DecomposeOptimizer
 from prgec.passes.differentiate import Differentiate
 from prgec.passes.dualize import Dualize
 from prgec.passes.emit_activations import EmitActivations
@@ -25,7 +26,7 @@ from prgec.passes.share_prefix import SharePrefix
 
 # What only programs of one kind of method have.
 _BY_LOSSES: set[type[Pass]] = {Dualize, InsertSelfUpdate, HoistUpdates, FuseUpdate, DecomposeNoise}
-_BY_GRADIENTS: set[type[Pass]] = {BranchToBmm, Differentiate, InsertOptimizer}
+_BY_GRADIENTS: set[type[Pass]] = {BranchToBmm, Differentiate, InsertOptimizer, DecomposeOptimizer}
 _BY_TRAINING: set[type[Pass]] = {InjectLoraFa, SharePrefix, *_BY_LOSSES, *_BY_GRADIENTS}
 
 
@@ -97,6 +98,7 @@ def _unused(options: CompileOptions, backend: Backend) -> set[type[Pass]]:
         or (options.prefix == "auto" and options.layers != ("all",)),
         FuseUpdate: has_kernels,
         DecomposeNoise: not has_kernels,
+        DecomposeOptimizer: not has_kernels,
         QuantizeBase: options.quantize != "none" and options.quantize not in WEIGHT_ONLY_BITS,
         QuantizeEmbedding: bool(options.quantize_embedding),
         NarrowWeights: _dtype(options, backend) != "f32",

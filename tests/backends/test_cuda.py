@@ -110,6 +110,24 @@ def test_step_is_one_partition_that_owns_its_state(checkpoint: Path) -> None:
     assert all("delegation_tag" in node.meta for node in edge.graph.nodes if node.name in state)
 
 
+@pytest.mark.parametrize("method", ["exact", "shortcut"])
+def test_steps_along_gradients_are_one_partition(method: str, checkpoint: Path) -> None:
+    """The update is arithmetic, and the masters come out behind the losses and the factors."""
+    from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
+    from executorch.exir import to_edge
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
+
+    exported = _exported(checkpoint, method=method)
+    edge = to_edge(exported, compile_config=_edge_config()).exported_program()
+    result = AotiPartitioner("CudaBackend", [CompileSpec("method_name", b"forward")]).partition(edge)
+    assert len(result.partition_tags) == 1
+    calls = [node for node in edge.graph.nodes if node.op == "call_function"]
+    assert all("delegation_tag" in node.meta for node in calls)
+    assert not [node for node in calls if "prge" in str(node.target)]
+    outputs = [node.meta["val"].shape for node in exported.graph.output_node().args[0]]  # type: ignore[union-attr]
+    assert [tuple(shape) for shape in outputs[-4:]] == [(1,), (4,), (4, 16), (4, 8)]
+
+
 def test_mutable_buffers_have_more_than_one_element(checkpoint: Path) -> None:
     """Inductor takes smaller ones for constants."""
     exported = _exported(checkpoint).run_decompositions({})
@@ -180,13 +198,15 @@ def twin(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Twin:
     folder = tmp_path_factory.mktemp("twin")
     options = CompileOptions(model=str(checkpoint), output=folder / "m.pte", backend="portable", static=True, **SHAPES)
     like = open_pte(compile_model(options).path)
+    return Twin(_package(_exported(checkpoint, dtype="f32"), folder), like)
+
+
+def _package(exported: ExportedProgram, folder: Path) -> Path:
+    """Compile a step for this CPU."""
     # Headers and wrapper take longer to compile than to run.
     quick = {"aot_inductor.precompile_headers": False, "aot_inductor.compile_wrapper_opt_level": "O0"}
     with exact_integers(), torch.no_grad(), torch._inductor.config.patch(quick):
-        package = torch._inductor.aoti_compile_and_package(
-            _exported(checkpoint, dtype="f32"), package_path=str(folder / "step.pt2")
-        )
-    return Twin(Path(package), like)
+        return Path(torch._inductor.aoti_compile_and_package(exported, package_path=str(folder / "step.pt2")))
 
 
 @pytest.mark.slow  # Inductor takes two minutes for the noise of two sites

@@ -5,6 +5,7 @@ What a GPU would run is run here by ExecuTorch's own kernels: the same graph, co
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,14 @@ from prgec.compile.options import CompileOptions
 from prgec.contract.checksums import read_checksums
 from prgec.contract.inspection import inspect_program
 from prgec.contract.ptd import data_path
+from prgec.engines.executorch.device_gradient_program import DeviceGradientProgram
 from prgec.engines.executorch.device_program import DeviceProgram
 from prgec.engines.executorch.open import open_pte
 from prgec.errors import ProgramError, UsageError
 from tests.device_backend import DeviceBackend
 from tests.e2e.conftest import MODEL, Compile
-from tests.lockstep import follow, oracle_for, random_steps
+from tests.gradient_lockstep import follow_gradients
+from tests.lockstep import batch_of, follow, oracle_for, random_steps
 
 EPS, LR, SEED = 1e-2, 5e-3, 2**40 + 5
 
@@ -62,6 +65,25 @@ def test_follows_the_oracle(path: Path, checkpoint: Path) -> None:
     assert found.max_abs_state > 0.02
     assert found.max_rel_loss_diff < 1e-5
     assert found.max_rel_state_diff < 1e-4
+
+
+def test_follows_autograd_along_its_own_gradients(checkpoint: Path, tmp_path: Path) -> None:
+    """One method takes steps and, at a rate of 0, evaluates; what the optimiser keeps stays inside."""
+    options = replace(_options(checkpoint, tmp_path / "exact.pte"), method="exact", targets=("q_proj", "down_proj"))
+    program = open_pte(compile_model(options, backend=DeviceBackend()).path)
+    assert isinstance(program, DeviceGradientProgram)
+    steps = random_steps(6, program.manifest, lr=LR, pool=6)
+    found = follow_gradients(program, MODEL.build, steps)
+    assert found.max_rel_gradient_diff < 1e-4 and found.max_rel_loss_diff < 1e-5
+    assert found.rel_state_diff < 1e-4 and found.max_abs_state > 0.02
+    batch, held = batch_of(steps[0][0], program.manifest), program.read_state()
+    rows = batch.tokens_NT, batch.label_pos_NK, batch.targets_NK
+    losses = program.evaluate(*rows)
+    assert np.array_equal(losses, program.evaluate(*rows))
+    assert all(np.array_equal(held[name], master) for name, master in program.read_state().items())
+    program.write_state(held)
+    with pytest.raises(ProgramError, match="no adapter can be put into it .*Hint: take its steps again with --resume"):
+        program.write_state({name: 0.0 * master for name, master in held.items()})
 
 
 def test_starts_from_zero_and_refuses_another_state(path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from prgec.contract.arrays import FloatArray, State
+from prgec.contract.manifest import Manifest
 from prgec.contract.names import FORWARD_INPUTS, FORWARD_METHOD, IGNORE_TARGET
 from prgec.engines.executorch.program import LoadMethod, Program
 from prgec.errors import ProgramError
@@ -21,10 +22,7 @@ class DeviceProgram(Program):
 
     def _bind_state(self, load_method: LoadMethod) -> None:
         self._forward = load_method(FORWARD_METHOD, (*FORWARD_INPUTS, *self._hidden_input))
-        rank = self.manifest.rank
-        self._masters: State = {
-            site.state_name: np.zeros((rank, site.out_features), dtype=np.float32) for site in self.manifest.sites
-        }
+        self._masters = zeros_of(self.manifest)
 
     def _keep(self, outputs: Sequence[Any]) -> None:
         if len(outputs) != len(self._masters):
@@ -54,10 +52,19 @@ class DeviceProgram(Program):
         Raises:
             ProgramError: Always, unless the program is in that state already.
         """
-        if set(state) == set(self._masters) and all(np.array_equal(state[n], m) for n, m in self._masters.items()):
-            return
-        raise ProgramError(
-            f"a program for {self.manifest.backend} keeps its state on the device; no adapter can be put into it",
-            where=self.path,
-            hint="replay its journal with --resume",
-        )
+        if not is_equal(state, self._masters):
+            raise ProgramError(
+                f"a program for {self.manifest.backend} keeps its state on the device; no adapter can be put into it",
+                where=self.path,
+                hint="replay its journal with --resume",
+            )
+
+
+def zeros_of(manifest: Manifest) -> State:
+    """Return the masters of a program before its first call."""
+    return {site.state_name: np.zeros((manifest.rank, site.out_features), dtype=np.float32) for site in manifest.sites}
+
+
+def is_equal(state: Mapping[str, FloatArray], other: Mapping[str, FloatArray]) -> bool:
+    """Return whether two states are the same, to the bit."""
+    return set(state) == set(other) and all(np.array_equal(state[name], other[name]) for name in state)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prgec.contract.arrays import State
+from prgec.engines.executorch.device_gradient_program import DeviceGradientProgram
 from prgec.engines.executorch.device_program import DeviceProgram
 from prgec.engines.executorch.gradient_program import GradientProgram
 from prgec.engines.executorch.program import Program
@@ -38,7 +39,9 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
     def read_a() -> State:
         return given_a(raw, manifest, path)
 
-    if manifest.has_gradients:
-        return GradientProgram(path, manifest, tokenizer, load, read_a)
-    kind = DeviceProgram if manifest.state_access == "outputs" else Program
-    return kind(path, manifest, tokenizer, load, read_a)
+    kinds = _BY_GRADIENTS if manifest.has_gradients else _BY_LOSSES
+    return kinds[manifest.state_access](path, manifest, tokenizer, load, read_a)
+
+
+_BY_LOSSES: Mapping[str, type[Program]] = {"buffers": Program, "outputs": DeviceProgram}
+_BY_GRADIENTS: Mapping[str, type[Program]] = {"buffers": GradientProgram, "outputs": DeviceGradientProgram}

@@ -56,6 +56,9 @@ TEST(a_program_with_gradients_takes_its_batch_once) {
   gathers.insert(gathers.find("\"q\""), "\"accumulates\": true, ");
   CHECK(Manifest::parse(gathers)->accumulates);
   CHECK(is_refused(with("\"state\"", "\"accumulates\": true, \"state\""), "no usable accumulates:"));
+  std::string kept = text;
+  kept.replace(kept.find("\"state\""), 7, "\"state_access\": \"outputs\", \"state\"");
+  CHECK(is_refused(kept, "keeps gradients and state on a device: use prgec run"));
   text.replace(text.find("seeded"), 6, "dual");
   CHECK(is_refused(text, "no usable state:"));
 }

@@ -80,8 +80,13 @@ Error read_choices(const Json& json, Manifest& out) {
   }
   out.is_dual = state == "dual";
   const std::string access = text_or(json["state_access"], "buffers");
-  if (access != "buffers" && (access != "outputs" || out.is_dual || out.has_gradients)) {
+  if (access != "buffers" && (access != "outputs" || out.is_dual)) {
     return damaged("state_access");
+  }
+  if (access == "outputs" && out.has_gradients) {
+    return fail(
+        Error::InvalidProgram,
+        "this driver cannot train a program that keeps gradients and state on a device: use prgec run");
   }
   out.returns_state = access == "outputs";
   const std::string prefix = text_or(json["prefix"], "none");

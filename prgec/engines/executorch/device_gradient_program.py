@@ -1,0 +1,91 @@
+"""A program that computes its own gradients and keeps its state on a device, which tells it behind the losses.
+
+Letters: B examples a step, T tokens, K label positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prgec.contract.arrays import FloatArray, IntArray, State
+from prgec.contract.engine import ONLY_CALL, Call
+from prgec.contract.names import FORWARD_METHOD, GRADIENT_INPUTS
+from prgec.engines.executorch.device_program import is_equal, zeros_of
+from prgec.engines.executorch.gradient_program import GradientProgram
+from prgec.engines.executorch.program import LoadMethod
+from prgec.engines.executorch.runtime import float_scalar, int_tensors
+from prgec.errors import ProgramError
+
+
+class DeviceGradientProgram(GradientProgram):
+    """A program of contract 2 whose manifest says `state_access: outputs`.
+
+    It has one method. Evaluating is a step with a learning rate of 0, which changes nothing: as dear as a step. What
+    an optimiser keeps beside the masters never leaves the device.
+    """
+
+    def _bind_state(self, load_method: LoadMethod) -> None:
+        self._forward = load_method(FORWARD_METHOD, GRADIENT_INPUTS)
+        self._masters = zeros_of(self.manifest)
+
+    def train(
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
+    ) -> tuple[FloatArray, FloatArray]:
+        """Take one training step, always in one call; with a learning rate of 0, none.
+
+        Returns:
+            The losses f32[B] of the state before the step, and what became of the gradient f32[4].
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        del call
+        inputs = [*int_tensors(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
+        loss_B, factors, *masters = self._execute(self._forward, inputs)
+        self._keep(masters)
+        return loss_B.numpy().copy(), factors.numpy().copy()
+
+    def _keep(self, outputs: Sequence[Any]) -> None:
+        if len(outputs) != len(self._masters):
+            raise ProgramError(
+                f"the program returns {len(outputs)} masters; its manifest names {len(self._masters)}", where=self.path
+            )
+        self._masters = {name: each.numpy().copy() for name, each in zip(self._masters, outputs, strict=True)}
+
+    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+        """Return the loss of every row under the present state: f32[B]; rows are B different texts.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        return self.train(tokens_NT, label_pos_NK, targets_NK, 0.0)[0]
+
+    def read_state(self) -> State:
+        """Return copies of the masters behind the last call, in site order; zeros before the first."""
+        return {name: master.copy() for name, master in self._masters.items()}
+
+    def write_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Refuse: the delegate owns its state.
+
+        Raises:
+            ProgramError: Always, unless the program is in that state already.
+        """
+        if not is_equal(state, self._masters):
+            raise ProgramError(
+                f"a program for {self.manifest.backend} keeps its state on the device; no adapter can be put into it",
+                where=self.path,
+                hint="take its steps again with --resume",
+            )
+
+    def read_optimizer(self) -> State:
+        """Return nothing: no host reads it."""
+        return {}
+
+    def write_optimizer(self, state: Mapping[str, FloatArray]) -> None:
+        """Refuse: the delegate owns its state.
+
+        Raises:
+            ProgramError: If there is any in `state`.
+        """
+        self._overwrite({}, state)
