@@ -73,8 +73,8 @@ _F32 = GradientBounds(loss=1e-4, gradient=1e-4, cosine=0.999999, state=1e-3)
 BOUNDS = {
     "none": _F32,
     "qnn": GradientBounds(loss=1e-2, gradient=2e-2, cosine=0.9999, state=5e-2),
-    "8da8w": GradientBounds(loss=0.05, gradient=0.1, cosine=0.99, state=0.2),
-    "8da4w": GradientBounds(loss=0.1, gradient=0.5, cosine=0.9, state=0.5),
+    "8da8w": GradientBounds(loss=0.1, gradient=0.25, cosine=0.98, state=0.1),
+    "8da4w": GradientBounds(loss=0.15, gradient=0.5, cosine=0.9, state=0.4),
 }
 CASES = tuple(
     GradientCase(method, optimizer, *each)
