@@ -67,6 +67,7 @@ def test_follows_the_oracle(path: Path, checkpoint: Path) -> None:
     assert found.max_rel_state_diff < 1e-4
 
 
+@pytest.mark.slow
 def test_follows_autograd_along_its_own_gradients(checkpoint: Path, tmp_path: Path) -> None:
     """One method takes steps and, at a rate of 0, evaluates; what the optimiser keeps stays inside."""
     options = replace(_options(checkpoint, tmp_path / "exact.pte"), method="exact", targets=("q_proj", "down_proj"))

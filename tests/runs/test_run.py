@@ -174,7 +174,7 @@ def test_failure_in_the_middle_leaves_an_earlier_run_alone(options: RunOptions) 
         ({"data": None, "rows": Path("rows.bin")}, DataError, "no such file of rows"),
         ({"estimator": "adam"}, UsageError, "unknown estimator"),
         ({"schedule": "step"}, UsageError, "unknown schedule"),
-        ({"task": "mnli"}, UsageError, "unknown task"),
+        ({"task": "klingon"}, UsageError, "unknown task"),
         ({"data": Path("none.jsonl")}, DataError, "no such data file"),
         ({"program": Path("none.pte")}, ProgramError, "no such program"),
         ({"adapter": Path("none.safetensors")}, ProgramError, "no such adapter"),
