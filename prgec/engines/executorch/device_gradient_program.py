@@ -5,17 +5,15 @@ Letters: B examples a step, T tokens, K label positions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from prgec.contract.arrays import FloatArray, IntArray, State
 from prgec.contract.engine import ONLY_CALL, Call
 from prgec.contract.names import FORWARD_METHOD, GRADIENT_INPUTS
-from prgec.engines.executorch.device_program import is_equal, zeros_of
+from prgec.engines.executorch.device_program import check_is_state, masters_behind, zeros_of
 from prgec.engines.executorch.gradient_program import GradientProgram
 from prgec.engines.executorch.program import LoadMethod
 from prgec.engines.executorch.runtime import float_scalar, int_tensors
-from prgec.errors import ProgramError
 
 
 class DeviceGradientProgram(GradientProgram):
@@ -43,15 +41,9 @@ class DeviceGradientProgram(GradientProgram):
         del call
         inputs = [*int_tensors(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
         loss_B, factors, *masters = self._execute(self._forward, inputs)
-        self._keep(masters)
+        behind = masters_behind(masters, self._masters, self.path)
+        self._masters = {name: master.copy() for name, master in behind.items()}
         return loss_B.numpy().copy(), factors.numpy().copy()
-
-    def _keep(self, outputs: Sequence[Any]) -> None:
-        if len(outputs) != len(self._masters):
-            raise ProgramError(
-                f"the program returns {len(outputs)} masters; its manifest names {len(self._masters)}", where=self.path
-            )
-        self._masters = {name: each.numpy().copy() for name, each in zip(self._masters, outputs, strict=True)}
 
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row under the present state: f32[B]; rows are B different texts.
@@ -71,12 +63,7 @@ class DeviceGradientProgram(GradientProgram):
         Raises:
             ProgramError: Always, unless the program is in that state already.
         """
-        if not is_equal(state, self._masters):
-            raise ProgramError(
-                f"a program for {self.manifest.backend} keeps its state on the device; no adapter can be put into it",
-                where=self.path,
-                hint="take its steps again with --resume",
-            )
+        check_is_state(state, self._masters, self.manifest, self.path, hint="take its steps again with --resume")
 
     def read_optimizer(self) -> State:
         """Return nothing: no host reads it."""

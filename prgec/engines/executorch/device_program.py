@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,7 @@ class DeviceProgram(Program):
         self._masters = zeros_of(self.manifest)
 
     def _keep(self, outputs: Sequence[Any]) -> None:
-        if len(outputs) != len(self._masters):
-            raise ProgramError(
-                f"the program returns {len(outputs)} masters; its manifest names {len(self._masters)}", where=self.path
-            )
-        self._masters = {name: each.numpy() for name, each in zip(self._masters, outputs, strict=True)}
+        self._masters = masters_behind(outputs, self._masters, self.path)
 
     def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
         """Perform only the update that `forward` of `step` performs on entry.
@@ -52,12 +49,7 @@ class DeviceProgram(Program):
         Raises:
             ProgramError: Always, unless the program is in that state already.
         """
-        if not is_equal(state, self._masters):
-            raise ProgramError(
-                f"a program for {self.manifest.backend} keeps its state on the device; no adapter can be put into it",
-                where=self.path,
-                hint="replay its journal with --resume",
-            )
+        check_is_state(state, self._masters, self.manifest, self.path, hint="replay its journal with --resume")
 
 
 def zeros_of(manifest: Manifest) -> State:
@@ -65,6 +57,28 @@ def zeros_of(manifest: Manifest) -> State:
     return {site.state_name: np.zeros((manifest.rank, site.out_features), dtype=np.float32) for site in manifest.sites}
 
 
-def is_equal(state: Mapping[str, FloatArray], other: Mapping[str, FloatArray]) -> bool:
-    """Return whether two states are the same, to the bit."""
-    return set(state) == set(other) and all(np.array_equal(state[name], other[name]) for name in state)
+def masters_behind(outputs: Sequence[Any], masters: State, path: Path) -> State:
+    """Return the masters that a call returned, by the names of those before it; they are the runtime's own memory.
+
+    Raises:
+        ProgramError: If there are more or fewer.
+    """
+    if len(outputs) != len(masters):
+        raise ProgramError(f"the program returns {len(outputs)} masters; its manifest names {len(masters)}", where=path)
+    return {name: each.numpy() for name, each in zip(masters, outputs, strict=True)}
+
+
+def check_is_state(
+    state: Mapping[str, FloatArray], masters: State, manifest: Manifest, path: Path, *, hint: str
+) -> None:
+    """Refuse a state other than `masters`, to the bit: nothing can be written into a device.
+
+    Raises:
+        ProgramError: With `hint`, the way to the state.
+    """
+    if set(state) != set(masters) or not all(np.array_equal(state[name], masters[name]) for name in masters):
+        raise ProgramError(
+            f"a program for {manifest.backend} keeps its state on the device; no adapter can be put into it",
+            where=path,
+            hint=hint,
+        )
