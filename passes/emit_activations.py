@@ -6,13 +6,15 @@ Before:
     %loss: f32[N] = their mean negative log-likelihood by row
     return %loss
 After:
-    %i: i64[N, K, D] = aten.expand(aten.unsqueeze(label_pos, -1), [-1, -1, D])
-    %a1: f32[N, K, D] = aten.gather(%1, 1, %i); %a2, ... of the blocks above it
+    %i: i64[N, K, D] = aten.expand(aten.unsqueeze(label_pos, -1), [-1, -1, D]), at the entry
+    %a1: f32[N, K, D] = aten.gather(%1, 1, %i), directly behind %1; %a2, ... behind the blocks above it
     %acts: f32[N, L, K, D] = aten.view(aten.cat([%a1, %a2, ...], 1), [N, L, K, D])
     return %loss, %acts, %z
 
-More than four are joined in steps. A block's output is the last [N, T, D] value traced in the module whose path ends
-in the block's number, or in a part of it. The logits are what the targets meet, in front of a log-softmax.
+Positions chosen directly behind a block are all that stays of its output: chosen at the end, the outputs of all blocks
+would be alive until then. More than four are joined in steps. A block's output is the last [N, T, D] value traced in
+the module whose path ends in the block's number, or in a part of it. The logits are what the targets meet, in front of
+a log-softmax.
 
 Requires: canonicalize. Ensures: nothing.
 Numerics: CHANGES (more outputs; the loss keeps its bits).
@@ -68,8 +70,7 @@ class EmitActivations(Pass):
             return PassResult(program, False, refusals=(found,))
         rewriter = Rewriter(program, self.name)
         (logits,) = _logits(program)
-        with rewriter.before(program.graph.output_node()):
-            acts = _stacked(program, rewriter, found)
+        acts = _stacked(program, rewriter, found)
         rewriter.return_values([*outputs_of(program), acts, logits])
         return PassResult(program, True, len(found))
 
@@ -100,9 +101,15 @@ def _stacked(program: GraphProgram, rewriter: Rewriter, blocks: list[Node]) -> N
     assert label_pos is not None
     num_rows, num_labels = shape_of(label_pos)
     width = shape_of(blocks[0])[-1]
-    index = rewriter.call(aten.expand.default, rewriter.call(aten.unsqueeze.default, label_pos, -1), [-1, -1, width])
-    parts = [rewriter.call(aten.gather.default, block, 1, index) for block in blocks]
-    return rewriter.call(aten.view.default, _joined(rewriter, parts), [num_rows, len(parts), num_labels, width])
+    with rewriter.before(program.placeholders()[-1].next):
+        rows = rewriter.call(aten.unsqueeze.default, label_pos, -1)
+        index = rewriter.call(aten.expand.default, rows, [-1, -1, width])
+    parts = []
+    for block in blocks:
+        with rewriter.before(block.next):
+            parts.append(rewriter.call(aten.gather.default, block, 1, index))
+    with rewriter.before(program.graph.output_node()):
+        return rewriter.call(aten.view.default, _joined(rewriter, parts), [num_rows, len(parts), num_labels, width])
 
 
 def _joined(rewriter: Rewriter, parts: list[Node]) -> Node:

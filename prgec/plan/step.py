@@ -129,16 +129,12 @@ def _written(shape: ModelShape, work: Workload, trained: int, below: int) -> _Wr
         forward.rows = work.rows
         stream = tape.put("repeat", forward.tokens * shape.width, stream)
     forward.writes.clear()
-    outputs: list[int] = []
     for index in range(trained):
         first_of_last, stream_of_last = len(forward.sites), stream
         stream = forward.block(stream, site_names(shape, work, is_last=index == trained - 1))
-        outputs.append(stream)
+        if work.is_frozen:
+            tape.keep(forward.at_labels(stream))
     logits = forward.head(stream)
-    if work.is_frozen:
-        # What blocks say is chosen behind the last of them: their outputs live until then.
-        for each in outputs:
-            tape.keep(forward.at_labels(each))
     if work.has_gradients:
         _differentiate(forward, logits, first_of_last, stream_of_last)
     constants = tuple(tape.constants().items())

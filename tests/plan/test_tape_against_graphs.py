@@ -65,7 +65,7 @@ def test_multiplications_are_those_of_the_graph(each: Architecture, method: str,
 
 
 def test_a_model_that_stays_as_it_is(tmp_path: Path) -> None:
-    """The outputs of all blocks are read at the label positions, behind the last of them."""
+    """The output of each block is read at the label positions."""
     sizes = {"batch_size": 3, "seq_len": 16, "num_labels": 1}
     each = next(each for each in ARCHITECTURES if each.name == "Gemma 3")
     checkpoint = each.write(tmp_path / "model")
