@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from prgec.backends.base import Backend, Setting
 from prgec.backends.qnn.socs import DEFAULT_SOC, device_needs, find_soc
+from prgec.contract.names import SIDE
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -41,6 +42,7 @@ class QnnBackend(Backend):
     legality: ClassVar[frozenset[str]] = frozenset(
         {"lower-sdpa", "lower-eager-attention", "layer-norm-to-means", "narrow-weights"}
     )
+    methods: ClassVar[frozenset[str]] = frozenset({"prge", SIDE})
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting("soc", "CHIP", f"Chip for --backend qnn, such as {DEFAULT_SOC}, the default."),
     )

@@ -21,12 +21,14 @@ from prgec.backends.base import EdgePass
 from prgec.backends.edge_clones import remove_clones
 from prgec.backends.qnn.loading import sdk_root
 from prgec.backends.qnn.socs import Soc
-from prgec.contract.names import FORWARD_INPUTS, FORWARD_METHOD
+from prgec.contract.names import EMIT_METHOD, FORWARD_INPUTS, FORWARD_METHOD
 from prgec.errors import BackendError, PrgecError
 from prgec.machine.native_log import captured_native_stderr
 
 _INDICES = {"tokens", "label_pos"}
 _VECTOR_F16 = 64
+# Those the HTP runs; a program has one of them.
+_METHODS = (FORWARD_METHOD, EMIT_METHOD)
 _ERROR = "[ERROR] [Qnn ExecuTorch]:"
 
 
@@ -80,7 +82,7 @@ def session(specs: list[Any]) -> Iterator[None]:
     with_mkldnn = torch.backends.mkldnn.enabled
     with captured_native_stderr() as log:
         try:
-            with sdk_root(), _root_handled(), _weights_shared(), QnnManagerContext({FORWARD_METHOD: specs}):
+            with sdk_root(), _root_handled(), _weights_shared(), QnnManagerContext(dict.fromkeys(_METHODS, specs)):
                 yield
         except Exception as error:  # neither the exporter nor the libraries have a base class of their own
             failure = error

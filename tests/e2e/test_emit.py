@@ -14,7 +14,7 @@ from prgec.contract.names import EMIT_METHOD, SIDE_CONTRACT_VERSION
 from prgec.engines.executorch.emitting_program import open_emitting
 from prgec.engines.executorch.open import open_pte
 from prgec.errors import PassError, ProgramError, UsageError
-from tests.architectures import ARCHITECTURES, LENGTHS, Architecture, random_rows
+from tests.architectures import ARCHITECTURES, LENGTHS, SEQ_LEN, Architecture, random_rows
 from tests.hooks import hooked
 from tests.models import TinyLlama
 from tests.side_program import OPTIONS, SIDE_MODEL
@@ -110,7 +110,7 @@ def test_a_program_that_trains_does_not_emit(tiny_pte: Path) -> None:
         ({"layers": ("last:1",)}, "--layers is for programs that train"),
         ({"generate": True}, "--generate is for programs that train"),
         ({"num_labels": 2}, "--label-tokens is 2; --method side needs the first token of an answer"),
-        ({"backend": "qnn"}, "--backend qnn cannot train with --method side"),
+        ({"backend": "cuda"}, "--backend cuda cannot train with --method side"),
     ],
 )
 def test_options_of_other_methods_are_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -123,3 +123,18 @@ def test_a_pipeline_that_emits_nothing_is_told(side_checkpoint: Path, tmp_path: 
     options = replace(OPTIONS, model=str(side_checkpoint), output=tmp_path / "m.pte", passes="canonicalize")
     with pytest.raises(PassError, match="^emit-activations: found no blocks"):
         build_graphs(options)
+
+
+@pytest.mark.slow
+def test_the_simulator_of_an_htp_emits_what_hooks_see(tmp_path: Path) -> None:
+    """In fp16, all of it in one context binary."""
+    model = TinyLlama(num_layers=2, hidden_size=64)
+    options = replace(OPTIONS, model=str(model.write(tmp_path / "c")), output=tmp_path / "m.pte", backend="qnn")
+    done = compile_model(options)
+    assert [each.backend for each in done.delegation.delegates] == ["QnnBackend"]
+    program = open_emitting(done.path)
+    tokens, label_pos, _ = random_rows(2, SEQ_LEN)
+    acts, logits = program.emit(tokens.numpy(), label_pos[:, :1].numpy())
+    expected_acts, expected_logits = hooked(model.build(), tokens, label_pos[:, :1])
+    assert _difference(torch.from_numpy(acts), expected_acts) < 1e-2
+    assert _difference(torch.from_numpy(logits), expected_logits) < 1e-2
