@@ -50,6 +50,7 @@ class Backend(ABC):
         settings: What it lets a user choose besides.
         methods: Ways to train that its programs have.
         default_method: The one of a user who names none.
+        is_half: Whether it computes gradients in 16 bits, so that they need a loss scale and gentle constants.
     """
 
     name: ClassVar[str]
@@ -63,6 +64,7 @@ class Backend(ABC):
     settings: ClassVar[tuple[Setting, ...]] = ()
     methods: ClassVar[frozenset[str]] = frozenset({"prge"})
     default_method: ClassVar[str] = "prge"
+    is_half: ClassVar[bool] = False
 
     @property
     def soc(self) -> str:

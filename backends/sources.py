@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+import torch
 from executorch.exir.dialects._ops import ops as exir_ops
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-from prgec.contract.names import STEP_INPUTS
+from prgec.contract.names import STEP_INPUTS, TARGETS_INPUT
 from prgec.passes.dependence import ROWS, downstream, updates_of, upstream
 
 LOG_SOFTMAX = exir_ops.edge.aten._log_softmax.default
@@ -20,6 +21,12 @@ _STEP = frozenset({*STEP_INPUTS, STATE})
 def row_nodes(program: ExportedProgram) -> set[Node]:
     """What depends on a row."""
     return downstream(_inputs(program, ROWS))
+
+
+def target_nodes(program: ExportedProgram) -> set[Node]:
+    """What depends on targets, and on nothing else that a row has."""
+    targets = frozenset({TARGETS_INPUT})
+    return downstream(_inputs(program, targets)) - downstream(_inputs(program, ROWS - targets))
 
 
 def update_nodes(program: ExportedProgram) -> set[Node]:
@@ -37,6 +44,19 @@ def update_nodes(program: ExportedProgram) -> set[Node]:
 def loss_nodes(program: ExportedProgram) -> set[Node]:
     """The log-softmax of the logits and everything that depends on it."""
     return downstream(node for node in program.graph.nodes if node.target is LOG_SOFTMAX)
+
+
+def gradient_nodes(program: ExportedProgram) -> list[Node]:
+    """What updates at the end of the graph read as gradients; empty where the host makes the steps."""
+    wrapped = torch.ops.higher_order.auto_functionalized_v2
+    updates = [call for call in program.graph.find_nodes(op="call_function", target=wrapped) if _is_ours(call.args[0])]
+    computed = downstream(_inputs(program, ROWS)) - loss_nodes(program) - downstream(updates)
+    read = dict.fromkeys(node for call in updates for node in call.all_input_nodes)
+    return [node for node in read if node in computed and node.op == "call_function"]
+
+
+def _is_ours(op: object) -> bool:
+    return isinstance(op, torch._ops.OpOverload) and op.namespace == "prge"
 
 
 def is_loss(node: Node, program: ExportedProgram) -> bool:

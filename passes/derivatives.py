@@ -31,10 +31,11 @@ aten = torch.ops.aten
 
 Shares = Iterator[tuple[Any, Node]]
 
-# The square of anything a model computes is far above this; it keeps 0 / 0 out.
-_SMALLEST_SQUARE = 1e-30
-# Lifts every positive f32 a model computes above 1.
-_STEEP = 1e30
+# The square of anything a model computes is far above this, or so small in 16 bits that it says nothing; it keeps 0 / 0
+# out.
+_SMALLEST_SQUARE, _SMALLEST_SQUARE_HALF = 1e-30, 2.0**-22
+# Lifts every positive number a model computes above 1; of 16 bits, all that matter.
+_STEEP, _STEEP_HALF = 1e30, 2.0**15
 
 
 def linear(tape: Tape, node: Node, dy: Node) -> Shares:
@@ -137,7 +138,8 @@ def silu(tape: Tape, node: Node, dy: Node) -> Shares:
 
 def relu(tape: Tape, node: Node, dy: Node) -> Shares:
     """`y = max(x, 0)`: `dx = dy` where y > 0. No delegate compares, so the step is a steep ramp, cut at 1."""
-    step = tape.call(aten.clamp.default, tape.call(aten.mul.Tensor, node, _STEEP), 0.0, 1.0)
+    ramp = tape.call(aten.mul.Tensor, node, _STEEP_HALF if tape.half else _STEEP)
+    step = tape.call(aten.clamp.default, ramp, 0.0, 1.0)
     yield node.args[0], tape.call(aten.mul.Tensor, dy, step)
 
 
@@ -148,7 +150,8 @@ def gelu(tape: Tape, node: Node, dy: Node) -> Shares:
     call, x = tape.call, node.args[0]
     square = call(aten.mul.Tensor, x, x)
     odd = call(aten.mul.Tensor, call(aten.sub.Tensor, node, call(aten.mul.Tensor, x, 0.5)), x)
-    ratio = call(aten.div.Tensor, odd, call(aten.add.Tensor, square, _SMALLEST_SQUARE))
+    smallest = _SMALLEST_SQUARE_HALF if tape.half else _SMALLEST_SQUARE
+    ratio = call(aten.div.Tensor, odd, call(aten.add.Tensor, square, smallest))
     bell = call(aten.exp.default, call(aten.mul.Tensor, square, -0.5))
     density = call(aten.mul.Tensor, bell, 1.0 / math.sqrt(2.0 * math.pi))
     slope = call(aten.add.Tensor, call(aten.add.Tensor, ratio, 0.5), call(aten.mul.Tensor, x, density))

@@ -13,7 +13,9 @@ After:
 Gradients are those of the mean of the B losses. `method=exact` walks back through every trained block.
 `method=shortcut` walks back through the last trained block and hands the gradient at its input, unchanged, to the
 layers of the blocks below that write to the residual stream: the stream is a sum, so its derivative is the identity
-to first order, and nothing of those blocks has to be kept, transposed or multiplied.
+to first order, and nothing of those blocks has to be kept, transposed or multiplied. `loss-scale=S`, a power of two,
+multiplies the loss gradient by S and every result by 1 / S, for delegates whose 16 bits hold no small gradients
+(Micikevicius et al., "Mixed Precision Training", section 3.2).
 
 Requires: branch-to-bmm; for shortcut, inject-lora-fa{only-writers=true}. Ensures: one gradient for each site.
 Numerics: CHANGES (more outputs; the loss keeps its bits).
@@ -24,9 +26,11 @@ Models Fine-tuning") needs only x A^T, r numbers a token, of each layer's input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch.fx import Node
@@ -46,6 +50,9 @@ from prgec.passes.sites import b_names, is_b, site_of
 
 aten = torch.ops.aten
 
+# Gradients of some nodes, from those of others.
+_Walk: TypeAlias = Callable[[Mapping[Node, Node], Sequence[Node]], dict[Node, Node]]
+
 EXACT, SHORTCUT = "exact", "shortcut"
 METHODS = (EXACT, SHORTCUT)
 
@@ -56,6 +63,8 @@ class Differentiate(Pass):
 
     Attributes:
         method: `exact` or `shortcut`.
+        loss_scale: What gradients are multiplied by until the last op, a power of two.
+        half: Whether numbers have 16 bits where the graph will run.
     """
 
     name: ClassVar[str] = "differentiate"
@@ -78,12 +87,16 @@ class Differentiate(Pass):
     after: ClassVar[frozenset[str]] = needs | {"branch-to-bmm"}
 
     method: str = EXACT
+    loss_scale: float = 1.0
+    half: bool = False
 
     def requires(self, program: GraphProgram) -> list[str]:
         """There are sites, one log-softmax, and no gradients yet."""
         reasons = []
         if self.method not in METHODS:
             reasons.append(f"method is {self.method!r}; expected one of {', '.join(METHODS)}")
+        if self.loss_scale <= 0 or math.frexp(self.loss_scale)[0] != 0.5:
+            reasons.append(f"loss-scale is {self.loss_scale}; expected a power of two")
         if program.placeholder(TARGETS_INPUT) is None or len(list(_log_softmaxes(program))) != 1:
             reasons.append("the graph does not end in one log_softmax of its logits")
         if not b_names(program):
@@ -101,9 +114,11 @@ class Differentiate(Pass):
         assert isinstance(logits, Node)
         states = {str(node.target): node for node in _first_reads(program)}
         with rewriter.before(end):
-            seed = _loss_gradient(program, rewriter, logits)
+            seed = _loss_gradient(program, rewriter, logits, self.loss_scale)
             walk = _exact if self.method == EXACT else _shortcut
-            found = walk(rewriter, logits, seed, states)
+            found = walk(partial(gradients, rewriter, RULES, half=self.half), logits, seed, states)
+            if self.loss_scale != 1.0:
+                found = {b: rewriter.call(aten.mul.Tensor, each, 1.0 / self.loss_scale) for b, each in found.items()}
         missing = [name for name in states if states[name] not in found]
         if missing:
             raise PassError(f"{self.name}: no gradient reaches {missing[0]}", hint=_SHORTCUT_HINT)
@@ -120,8 +135,8 @@ class Differentiate(Pass):
 _SHORTCUT_HINT = "with method=shortcut, sites are those of inject-lora-fa{only-writers=true}"
 
 
-def _loss_gradient(program: GraphProgram, rewriter: Rewriter, logits: Node) -> Node:
-    """Gradient of the mean loss by the logits: softmax less one-hot rows, times each label's weight in the mean.
+def _loss_gradient(program: GraphProgram, rewriter: Rewriter, logits: Node, scale: float) -> Node:
+    """Gradient of the scaled mean loss by the logits: softmax less one-hot rows, times each label's weight in the mean.
 
     One-hot rows and weights depend on the targets alone, so they are made outside a delegate.
     """
@@ -131,7 +146,7 @@ def _loss_gradient(program: GraphProgram, rewriter: Rewriter, logits: Node) -> N
     num_rows, _, vocab = (int(size) for size in shape_of(logits))
     counts = call(aten.to.dtype, call(aten.ne.Scalar, targets, IGNORE_TARGET), torch.float32)
     num_counted = call(aten.clamp.default, call(aten.sum.dim_IntList, counts, [1], True), 1.0)
-    weights = call(aten.div.Tensor, counts, call(aten.mul.Tensor, num_counted, float(num_rows)))
+    weights = call(aten.div.Tensor, counts, call(aten.mul.Tensor, num_counted, float(num_rows) / scale))
     tokens = rewriter.folded(torch.arange(vocab))
     hit = call(aten.eq.Tensor, call(aten.unsqueeze.default, targets, -1), tokens)
     one_hot = call(aten.to.dtype, hit, torch.float32)
@@ -139,11 +154,11 @@ def _loss_gradient(program: GraphProgram, rewriter: Rewriter, logits: Node) -> N
     return call(aten.mul.Tensor, excess, call(aten.unsqueeze.default, weights, -1))
 
 
-def _exact(rewriter: Rewriter, logits: Node, seed: Node, states: Mapping[str, Node]) -> dict[Node, Node]:
-    return gradients(rewriter, RULES, {logits: seed}, list(states.values()))
+def _exact(walk: _Walk, logits: Node, seed: Node, states: Mapping[str, Node]) -> dict[Node, Node]:
+    return walk({logits: seed}, list(states.values()))
 
 
-def _shortcut(rewriter: Rewriter, logits: Node, seed: Node, states: Mapping[str, Node]) -> dict[Node, Node]:
+def _shortcut(walk: _Walk, logits: Node, seed: Node, states: Mapping[str, Node]) -> dict[Node, Node]:
     """Exact down to the input of the last trained block, then the same gradient for every write below it."""
     last = max(block for node in states.values() if (block := block_of(site_of(node))) is not None)
     in_last = [node for node in states.values() if block_of(site_of(node)) in (last, None)]
@@ -151,14 +166,14 @@ def _shortcut(rewriter: Rewriter, logits: Node, seed: Node, states: Mapping[str,
     writes = residual_writes(logits)
     first = next((n for n, write in enumerate(writes) if _holds_any(write, in_last)), None)
     if first is None:
-        raise PassError(f"{rewriter.rule}: block {last} writes to no residual stream", hint="use method exact")
+        raise PassError(f"{Differentiate.name}: block {last} writes to no residual stream", hint="use method exact")
     stream = writes[first].stream
-    found = gradients(rewriter, RULES, {logits: seed}, [stream, *in_last] if below else in_last)
+    found = walk({logits: seed}, [stream, *in_last] if below else in_last)
     handed_down = found.pop(stream, None)
     if handed_down is not None:
         # One at a time: what is written below reaches the writes above it too, and that way is the one cut short.
         for write in writes[:first]:
-            found |= gradients(rewriter, RULES, {write.written: handed_down}, nearest_states(write.written))
+            found |= walk({write.written: handed_down}, nearest_states(write.written))
     return found
 
 

@@ -28,13 +28,15 @@ class Tape:
     Args:
         rewriter: Adds nodes at the place of the walk.
         needed: Nodes whose gradient somebody waits for.
+        half: Whether numbers have 16 bits where the graph will run.
 
     Attributes:
         call: Adds one op; short for `rewriter.call`.
     """
 
-    def __init__(self, rewriter: Rewriter, needed: set[Node]) -> None:
+    def __init__(self, rewriter: Rewriter, needed: set[Node], half: bool = False) -> None:
         self.rewriter = rewriter
+        self.half = half
         self.call = rewriter.call
         self._needed = needed
         self._gradients: dict[Node, Node] = {}
@@ -57,7 +59,12 @@ Rule: TypeAlias = Callable[[Tape, Node, Node], Iterable[tuple[Any, Node]]]
 
 
 def gradients(
-    rewriter: Rewriter, rules: Mapping[Any, Rule], seeds: Mapping[Node, Node], wrt: Sequence[Node]
+    rewriter: Rewriter,
+    rules: Mapping[Any, Rule],
+    seeds: Mapping[Node, Node],
+    wrt: Sequence[Node],
+    *,
+    half: bool = False,
 ) -> dict[Node, Node]:
     """Add the nodes that compute gradients.
 
@@ -67,6 +74,7 @@ def gradients(
             arguments that need one.
         seeds: Node -> the node that holds its gradient, to begin with.
         wrt: Nodes whose gradients are asked for.
+        half: Whether numbers have 16 bits where the graph will run.
 
     Returns:
         Gradient of each of `wrt` that a seed depends on.
@@ -76,7 +84,7 @@ def gradients(
     """
     # On a way from what is asked for to what has a gradient.
     needed = downstream(wrt) & upstream(seeds)
-    tape = Tape(rewriter, needed)
+    tape = Tape(rewriter, needed, half)
     for node, seed in seeds.items():
         tape.add(node, seed)
     leaves = set(wrt)

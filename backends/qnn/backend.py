@@ -42,7 +42,8 @@ class QnnBackend(Backend):
     legality: ClassVar[frozenset[str]] = frozenset(
         {"lower-sdpa", "lower-eager-attention", "layer-norm-to-means", "narrow-weights"}
     )
-    methods: ClassVar[frozenset[str]] = frozenset({"prge", SIDE})
+    methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut", SIDE})
+    is_half: ClassVar[bool] = True
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting("soc", "CHIP", f"Chip for --backend qnn, such as {DEFAULT_SOC}, the default."),
     )

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from executorch.backends.qualcomm.partition.qnn_partitioner import QnnPartitioner
+from executorch.exir.backend.partitioner import PartitionResult
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from prgec.backends.qnn.unsupported import check_in_one_piece
-from prgec.backends.sources import LOG_SOFTMAX, row_nodes, update_nodes
+from prgec.backends.sources import LOG_SOFTMAX, gradient_nodes, row_nodes, target_nodes, update_nodes
+from prgec.contract.names import STATE_SUFFIX
 from prgec.passes.dependence import upstream
 
 
@@ -36,6 +38,15 @@ class ForwardPartitioner(QnnPartitioner):  # type: ignore[misc]  # executorch sh
         check_in_one_piece(inside, {node for partition in partitions for node in partition.nodes})
         return partitions
 
+    def partition(self, edge_program: ExportedProgram) -> PartitionResult:
+        """Keep B out of delegates that only read it: the method that evaluates shares it with the one that trains."""
+        result = super().partition(edge_program)
+        for name, buffer in edge_program.graph_signature.inputs_to_buffers.items():
+            if buffer.endswith(STATE_SUFFIX):
+                placeholder = next(node for node in edge_program.graph.nodes if node.name == name)
+                placeholder.meta.pop("delegation_tag", None)
+        return result
+
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
         """What Qualcomm's partitioner wants whole, but `stack`: the updates of dual state stack, on the CPU."""
         whole, choose = super().ops_to_not_decompose(ep)
@@ -43,7 +54,11 @@ class ForwardPartitioner(QnnPartitioner):  # type: ignore[misc]  # executorch sh
 
 
 def model_nodes(program: ExportedProgram) -> set[Node]:
-    """Return what computes the logits (or the hidden state of a prefix) from rows and trained weights."""
-    ends = [node for node in program.graph.nodes if node.target is LOG_SOFTMAX]
-    ends = ends or [program.graph.output_node()]
-    return upstream(source for end in ends for source in end.all_input_nodes) - update_nodes(program)
+    """Return what computes logits and gradients (or the hidden state of a prefix) from rows and trained weights.
+
+    The last op of a gradient is not among it: it takes the loss scale off, in f32, where no small number is lost. Nor
+    is what is made of targets alone, which are integers to compare.
+    """
+    results = [node for node in program.graph.nodes if node.target is LOG_SOFTMAX] + gradient_nodes(program)
+    inside = upstream(source for end in results or [program.graph.output_node()] for source in end.all_input_nodes)
+    return inside - update_nodes(program) - target_nodes(program)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from prgec.backends.sources import is_loss, is_update, sources_of
+from prgec.backends.sources import gradient_nodes, is_loss, is_update, sources_of
 
 _UPDATE = "the state update, in f32 and in memory the host reads"
 _LOSS = "the f32 loss; one in fp16 is too coarse to differ"
+_UNSCALED = "it takes the loss scale off a gradient, in f32"
 _UNSUPPORTED = "the HTP has no such op, or not in this shape or dtype"
 
 
@@ -20,6 +21,8 @@ def why_on_cpu(op: str, node: Node, program: ExportedProgram) -> str:
         node: The call.
         program: Edge program it is in, after partitioning.
     """
+    if node in gradient_nodes(program):
+        return _UNSCALED
     if is_loss(node, program):
         return _LOSS
     return _UPDATE if op.startswith("prge.") or is_update(sources_of(node, program)) else _UNSUPPORTED

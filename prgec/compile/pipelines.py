@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from prgec.backends.base import Backend
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
 from prgec.contract.names import SIDE
@@ -71,7 +73,7 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
     only_writers = options.method == "shortcut"
     return (
         InjectLoraFa(options.targets, options.rank, options.alpha, options.a_seed, options.layers, only_writers),
-        Differentiate(options.method),
+        Differentiate(options.method, _loss_scale(options) if backend.is_half else 1.0, backend.is_half),
         InsertOptimizer(
             options.optimizer,
             clip=options.clip_norm,
@@ -116,6 +118,14 @@ def _unused(options: CompileOptions, backend: Backend) -> set[type[Pass]]:
 def _needed(options: CompileOptions) -> frozenset[str]:
     """Legality passes that a method needs on every backend."""
     return frozenset() if options.method in ("prge", SIDE) else Differentiate.needs
+
+
+def _loss_scale(options: CompileOptions) -> float:
+    """The power of two that takes the mean over the labels of a step off again: what is left of it is at most 2.
+
+    Gradients of a sum are as large as those of one label, whatever a step holds; docs/qnn.md has what that leaves.
+    """
+    return 2.0 ** math.ceil(math.log2(options.batch_size * options.num_labels))
 
 
 def _dtype(options: CompileOptions, backend: Backend) -> str:

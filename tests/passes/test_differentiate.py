@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from prgec.errors import PassError
-from prgec.passes.differentiate import Differentiate
+from prgec.passes.differentiate import Differentiate, outputs_of
 from prgec.passes.infra import CHANGES
 from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
@@ -114,6 +114,26 @@ def test_failure_unknown_method() -> None:
     with pytest.raises(PassError) as error:
         Differentiate(method="forward")(example())
     assert str(error.value) == "differentiate: cannot run: method is 'forward'; expected one of exact, shortcut"
+
+
+@pytest.mark.parametrize("scale", [0.0, -2.0, 3.0])
+def test_failure_loss_scale(scale: float) -> None:
+    with pytest.raises(PassError, match=f"loss-scale is {scale}; expected a power of two"):
+        Differentiate(loss_scale=scale)(example())
+
+
+@pytest.mark.parametrize("method", ["exact", "shortcut"])
+def test_hit_a_loss_scale_is_taken_off_by_the_last_op(method: str) -> None:
+    """What is inside is larger, what is returned equal to the bit."""
+    plain, scaled = two_blocks(), two_blocks()
+    run_pass(plain, Differentiate(method))
+    run_pass(scaled, Differentiate(method, loss_scale=1024.0))
+    inputs = rows(plain, 6)
+    for ours, theirs in zip(run(scaled, inputs), run(plain, inputs), strict=True):
+        assert torch.equal(ours, theirs)
+    returned = outputs_of(scaled)[1:]
+    assert [node.args[1] for node in returned] == [1 / 1024.0] * 2
+    assert all(node.target is aten.mul.Tensor for node in returned)
 
 
 def test_failure_no_site() -> None:
