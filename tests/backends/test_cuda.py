@@ -18,6 +18,7 @@ from prgec.cli.main import main
 from prgec.compile.options import CompileOptions
 from prgec.compile.pipelines import default_pipeline
 from prgec.contract.manifest import Manifest
+from prgec.engines.executorch.device_gradient_program import DeviceGradientProgram
 from prgec.engines.executorch.device_program import DeviceProgram
 from prgec.engines.executorch.open import open_pte
 from prgec.engines.executorch.program import Program
@@ -26,7 +27,9 @@ from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import export_loss, load_model
 from prgec.passes.pipeline import run_pipeline
 from prgec.runtime_ops import noise
-from tests.lockstep import follow, oracle_for, random_steps
+from tests.device_backend import DeviceBackend
+from tests.gradient_lockstep import follow_gradients
+from tests.lockstep import batch_of, follow, oracle_for, random_steps
 from tests.models import TinyLlama
 
 EPS, LR, SEED = 1e-2, 5e-3, 2**40 + 5
@@ -183,6 +186,18 @@ class Twin(DeviceProgram):
         self._bind_state(lambda name, inputs: method)
 
 
+class GradientTwin(DeviceGradientProgram):
+    """The same of a program that computes its own gradients."""
+
+    def __init__(self, package: Path, like: Program) -> None:
+        self.path = package
+        self.manifest: Manifest = like.manifest
+        self.tokenizer = like.tokenizer
+        self.prefix = None
+        method = _Package(torch._inductor.aoti_load_package(str(package)))
+        self._bind_state(lambda name, inputs: method)
+
+
 class _Package:
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -218,6 +233,27 @@ def test_compiled_step_follows_the_oracle(twin: Twin, checkpoint: Path) -> None:
     assert found.max_abs_state > 0.02
     assert found.max_rel_loss_diff < 1e-4
     assert found.max_rel_state_diff < 1e-3
+
+
+@pytest.mark.slow  # Inductor
+@pytest.mark.parametrize("method", ["exact", "shortcut"])
+def test_compiled_steps_along_gradients_follow_autograd(method: str, tmp_path: Path) -> None:
+    """Gradients, losses and B over twenty steps, and an evaluation in between that changes nothing."""
+    from prgec.compile.compiler import compile_model
+
+    checkpoint = TinyLlama(num_layers=2, hidden_size=16).write(tmp_path / "checkpoint")
+    shapes = {**SHAPES, "batch_size": 2, "method": method, "targets": ("o_proj", "down_proj", "v_proj")}
+    options = CompileOptions(str(checkpoint), output=tmp_path / "m.pte", backend="portable", static=True, **shapes)
+    like = open_pte(compile_model(options, backend=DeviceBackend()).path)
+    twin = GradientTwin(_package(_exported(checkpoint, dtype="f32", **shapes), tmp_path), like)
+    steps = random_steps(20, like.manifest, lr=LR, pool=6)
+    found = follow_gradients(twin, lambda: load_model(find_checkpoint(str(checkpoint))), steps)
+    assert found.max_rel_gradient_diff < 1e-4 and found.max_rel_loss_diff < 1e-4
+    assert found.rel_state_diff < 1e-3 and found.max_abs_state > 0.02
+    before = twin.read_state()
+    batch = batch_of(steps[0][0], like.manifest)
+    twin.evaluate(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
+    assert all(np.array_equal(before[name], master) for name, master in twin.read_state().items())
 
 
 class _Padded:
