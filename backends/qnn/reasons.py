@@ -21,8 +21,9 @@ def why_on_cpu(op: str, node: Node, program: ExportedProgram) -> str:
         node: The call.
         program: Edge program it is in, after partitioning.
     """
+    # Updates first: those along a gradient are behind the loss, which tells them whether a step is finite.
+    if op.startswith("prge.") or is_update(sources_of(node, program)):
+        return _UPDATE
     if node in gradient_nodes(program):
         return _UNSCALED
-    if is_loss(node, program):
-        return _LOSS
-    return _UPDATE if op.startswith("prge.") or is_update(sources_of(node, program)) else _UNSUPPORTED
+    return _LOSS if is_loss(node, program) else _UNSUPPORTED
