@@ -26,10 +26,14 @@ class GraphProgram:
 
     Args:
         module: Graph whose nodes all carry `meta["val"]`.
+
+    Attributes:
+        readings: What layers read over a few rows, f32[n, D] by layer; empty where nobody looked.
     """
 
     def __init__(self, module: GraphModule) -> None:
         self.module = module
+        self.readings: dict[str, torch.Tensor] = {}
 
     @classmethod
     def from_exported(cls, exported: ExportedProgram) -> GraphProgram:

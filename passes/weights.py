@@ -42,7 +42,7 @@ SCHEMES: dict[str, Scheme] = {
 # What is added to a 4-bit value to make it a nibble.
 NIBBLE_ZERO = 8
 # Scales tried for 4-bit weights, as fractions of the one that clips nothing.
-_FRACTIONS = tuple(1.0 - 0.05 * step for step in range(12))
+FRACTIONS = tuple(1.0 - 0.05 * step for step in range(12))
 
 
 def layer_name(node: Node) -> str:
@@ -76,7 +76,7 @@ def rounded(weight: torch.Tensor, scheme: Scheme) -> tuple[torch.Tensor, torch.T
     # A row of zeros has no scale of its own; any serves.
     widest_O = weight_OD.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / scheme.maximum
     best_O, scale_O = torch.full_like(widest_O, torch.inf), widest_O
-    for fraction in _FRACTIONS if scheme.bits < 8 else (1.0,):
+    for fraction in FRACTIONS if scheme.bits < 8 else (1.0,):
         tried_O = widest_O * fraction
         error_O = (_values(weight_OD, tried_O, scheme) * tried_O[:, None] - weight_OD).square().sum(dim=1)
         is_better = error_O < best_O

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import torch
 
-from prgec.compile.calibrate import calibrated_a, prompts_of
+from prgec.compile.calibrate import calibrated_a
 from prgec.compile.options import CompileOptions
+from prgec.compile.readings import prompts_of, readings_of
 from prgec.contract.arrays import State
 from prgec.contract.manifest import Site
-from prgec.contract.names import LORA_A_METHOD
+from prgec.contract.names import GPTQ, LORA_A_METHOD
 from prgec.contract.tokenizer import Tokenizer
 from prgec.errors import UsageError
 from prgec.formats.lora_a import a_sha256
@@ -83,6 +84,8 @@ def run_giving_a(
             elif options.is_calibrated:
                 given.update(calibrated_a(program, prompts_of(options, tokenizer), each.rank))
             give_a(program, given, each)
+            if options.rounding == GPTQ:
+                program.readings = readings_of(program, prompts_of(options, tokenizer))
         if dump is not None:
             dump(number, each, program, record)
 

@@ -11,12 +11,14 @@ from typing import Any
 from prgec.backends import BACKENDS, all_settings, check_settings, find_backend
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
-from prgec.contract.names import METHODS, OPTIMIZERS, SIDE, STATE_MODES
+from prgec.contract.names import GPTQ, METHODS, NEAREST, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
 from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 from prgec.errors import UsageError
 
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "w8a16", "w4a16", "int8", "int4")
+# Those whose rounding is ours.
+_ROUNDED = ("8da8w", "8da4w", "w8a16", "w4a16")
 # Schemes that quantise weights only, and the bits of one.
 WEIGHT_ONLY_BITS = {"int8": 8, "int4": 4}
 DTYPES = ("auto", "f32", "bf16", "f16")
@@ -149,6 +151,13 @@ class CompileOptions:
     dtype: str = option(
         "weights", "auto", "What frozen layers multiply in; auto is f32, and 16 bits for GPUs and HTPs.", choices=DTYPES
     )
+    rounding: str = option(
+        "weights",
+        NEAREST,
+        "Round weights to the nearest value, or so that what layers compute over up to 64 prompts of --data changes "
+        "least (gptq).",
+        choices=ROUNDINGS,
+    )
     group_size: int = option("weights", 32, "Inputs that share a scale in 4-bit weights and in the embedding.")
     quantize_embedding: int = option("weights", 0, "Bits of the embedding table; 0 keeps f32.", choices=EMBEDDING_BITS)
 
@@ -225,6 +234,10 @@ class CompileOptions:
             raise UsageError(f"--label-tokens is {self.num_labels}; expected less than --seq-len {self.seq_len}")
         if self.is_calibrated and not self.data:
             raise UsageError("--lora-a calibrated needs prompts", hint="name a file of them with --data")
+        if self.rounding == GPTQ and self.quantize not in _ROUNDED:
+            raise UsageError("--rounding gptq needs weights to round", hint=f"add --quantize {' or '.join(_ROUNDED)}")
+        if self.rounding == GPTQ and not self.data:
+            raise UsageError("--rounding gptq needs prompts", hint="name a file of them with --data")
         self._check_method()
         check_settings(self.backend, self.settings)
         if self.output.is_dir():

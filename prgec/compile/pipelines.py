@@ -84,7 +84,7 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
         SharePrefix(options.q if options.method == "prge" else 0),
         Dualize(options.q),
         InsertSelfUpdate(options.state),
-        QuantizeBase(options.quantize, options.group_size),
+        QuantizeBase(options.quantize, options.group_size, options.rounding),
         QuantizeEmbedding(options.quantize_embedding, options.group_size),
         NarrowWeights(
             _dtype(options, backend), WEIGHT_ONLY_BITS.get(options.quantize, NarrowWeights.bits), options.group_size

@@ -70,6 +70,9 @@ SIDE = "side"
 TRAINING_METHODS = ("prge", "exact", "shortcut")
 METHODS = (*TRAINING_METHODS, SIDE)
 OPTIMIZERS = ("norm", "momentum", "adamw")
+# How a frozen weight becomes one of few values: for itself, or together with the others of its output.
+NEAREST, GPTQ = "nearest", "gptq"
+ROUNDINGS = (NEAREST, GPTQ)
 STATE_MODES = ("seeded", "dual")
 PREFIX_MODES = ("none", "shared", "method")
 STATE_ACCESS = ("buffers", "outputs")

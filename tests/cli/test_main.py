@@ -208,7 +208,7 @@ def test_flags_are_frozen() -> None:
         "compile": "--a-seed --accumulate --alpha --backend --batch-size --clip-norm --config --data --dtype "
         "--dump-passes --emit-driver --generate --group-size --ignore-memory --json --label-tokens --layers --lora-a "
         "--memory --method --optimizer --output --passes --polyak --prefix --q --quantize --quantize-embedding --rank "
-        "--rng --save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
+        "--rng --rounding --save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
         "inspect": "--config --json",
         "doctor": "--json",
         "cache list": "--folder --json",
