@@ -22,6 +22,7 @@ from prgec.passes.infra import Pass
 from prgec.passes.inject_lora_fa import InjectLoraFa
 from prgec.passes.pipeline import PassRecord, dump_to, run_pipeline
 from prgec.passes.program import GraphProgram
+from prgec.passes.quantize_base import QuantizeBase
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.sites import a_name, sites_of
 
@@ -84,7 +85,7 @@ def run_giving_a(
             elif options.is_calibrated:
                 given.update(calibrated_a(program, prompts_of(options, tokenizer), each.rank))
             give_a(program, given, each)
-            if options.rounding == GPTQ:
+            if any(isinstance(other, QuantizeBase) and other.rounding == GPTQ for other in passes) and options.data:
                 program.readings = readings_of(program, prompts_of(options, tokenizer))
         if dump is not None:
             dump(number, each, program, record)

@@ -11,14 +11,15 @@ from typing import Any
 from prgec.backends import BACKENDS, all_settings, check_settings, find_backend
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
-from prgec.contract.names import GPTQ, METHODS, NEAREST, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
+from prgec.contract.names import GPTQ, METHODS, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
 from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 from prgec.errors import UsageError
 
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "w8a16", "w4a16", "int8", "int4")
-# Those whose rounding is ours.
-_ROUNDED = ("8da8w", "8da4w", "w8a16", "w4a16")
+AUTO_ROUNDING = "auto"
+# Bits of the weights whose rounding is ours.
+_ROUNDED_BITS = {"8da8w": 8, "8da4w": 4, "w8a16": 8, "w4a16": 4}
 # Schemes that quantise weights only, and the bits of one.
 WEIGHT_ONLY_BITS = {"int8": 8, "int4": 4}
 DTYPES = ("auto", "f32", "bf16", "f16")
@@ -153,10 +154,10 @@ class CompileOptions:
     )
     rounding: str = option(
         "weights",
-        NEAREST,
+        AUTO_ROUNDING,
         "Round weights to the nearest value, or so that what layers compute over up to 64 prompts of --data changes "
-        "least (gptq).",
-        choices=ROUNDINGS,
+        "least (gptq); auto is gptq for 4-bit weights where there is data.",
+        choices=(AUTO_ROUNDING, *ROUNDINGS),
     )
     group_size: int = option("weights", 32, "Inputs that share a scale in 4-bit weights and in the embedding.")
     quantize_embedding: int = option("weights", 0, "Bits of the embedding table; 0 keeps f32.", choices=EMBEDDING_BITS)
@@ -212,6 +213,13 @@ class CompileOptions:
         return str(self.lora_a) == CALIBRATED_A
 
     @property
+    def rounds_by_prompts(self) -> bool:
+        """Whether weights are rounded by what layers compute over prompts of the data."""
+        if self.rounding == AUTO_ROUNDING:
+            return bool(self.data) and _ROUNDED_BITS.get(self.quantize) == 4
+        return self.rounding == GPTQ
+
+    @property
     def num_rows(self) -> int:
         """N: 2qB where losses are measured, B where gradients are computed."""
         return 2 * self.q * self.batch_size if self.method == "prge" else self.batch_size
@@ -234,8 +242,9 @@ class CompileOptions:
             raise UsageError(f"--label-tokens is {self.num_labels}; expected less than --seq-len {self.seq_len}")
         if self.is_calibrated and not self.data:
             raise UsageError("--lora-a calibrated needs prompts", hint="name a file of them with --data")
-        if self.rounding == GPTQ and self.quantize not in _ROUNDED:
-            raise UsageError("--rounding gptq needs weights to round", hint=f"add --quantize {' or '.join(_ROUNDED)}")
+        if self.rounding == GPTQ and self.quantize not in _ROUNDED_BITS:
+            known = " or ".join(_ROUNDED_BITS)
+            raise UsageError("--rounding gptq needs weights to round", hint=f"add --quantize {known}")
         if self.rounding == GPTQ and not self.data:
             raise UsageError("--rounding gptq needs prompts", hint="name a file of them with --data")
         self._check_method()

@@ -6,7 +6,7 @@ import math
 
 from prgec.backends.base import Backend
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
-from prgec.contract.names import SIDE
+from prgec.contract.names import GPTQ, NEAREST, SIDE
 from prgec.errors import UsageError
 from prgec.passes import pass_table
 from prgec.passes.branch_to_bmm import BranchToBmm
@@ -84,7 +84,7 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
         SharePrefix(options.q if options.method == "prge" else 0),
         Dualize(options.q),
         InsertSelfUpdate(options.state),
-        QuantizeBase(options.quantize, options.group_size, options.rounding),
+        QuantizeBase(options.quantize, options.group_size, GPTQ if options.rounds_by_prompts else NEAREST),
         QuantizeEmbedding(options.quantize_embedding, options.group_size),
         NarrowWeights(
             _dtype(options, backend), WEIGHT_ONLY_BITS.get(options.quantize, NarrowWeights.bits), options.group_size
