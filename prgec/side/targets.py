@@ -9,12 +9,15 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prgec.contract.arrays import FloatArray
 from prgec.errors import UsageError
 from prgec.side.row_ids import keyed
 
 _WORD = 1 << 64
+_DIGEST_BITS = 256
+_SMALL = 1e-12
 
 
 def centred(z: FloatArray) -> FloatArray:
@@ -48,12 +51,26 @@ def secret_scores(last_acts: FloatArray, num_classes: int, key: bytes) -> FloatA
 
     Whoever has the public model can compute its scores, but not these.
     """
-    seed = int.from_bytes(keyed(key, "secret-head", b"")[:8], "little")
-    bits = np.random.PCG64(seed).random_raw(num_classes * last_acts.shape[-1])
-    signs = np.where(bits & 1 == 1, 1.0, -1.0).astype(np.float32).reshape(num_classes, -1)
-    rms = np.sqrt(np.square(last_acts).mean(-1, keepdims=True, dtype=np.float32)) + np.float32(1e-12)
-    scale = np.float32(1.0 / math.sqrt(last_acts.shape[-1]))
-    result: FloatArray = (last_acts / rms) @ signs.T * scale
+    width = last_acts.shape[-1]
+    wide = last_acts.astype(np.float64)
+    rms = np.sqrt(_in_order(wide * wide) / width) + _SMALL
+    totals = np.stack([_in_order(wide * signs) for signs in _signs(num_classes, width, key)], -1)
+    result: FloatArray = (totals / (rms * math.sqrt(width))[:, None]).astype(np.float32)
+    return result
+
+
+def _signs(num_classes: int, width: int, key: bytes) -> NDArray[np.float64]:
+    """Return 1 or -1 for each input of each score: f64[C, D]."""
+    size = num_classes * width
+    numbers = (number.to_bytes(8, "little") for number in range(-(-size // _DIGEST_BITS)))
+    drawn = np.frombuffer(b"".join(keyed(key, "secret-head", number) for number in numbers), dtype=np.uint8)
+    bits = np.unpackbits(drawn, bitorder="little")[:size].reshape(num_classes, width)
+    return np.where(bits == 1, 1.0, -1.0)
+
+
+def _in_order(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return sums of the last dimension, added one by one, as the C++ driver does."""
+    result: NDArray[np.float64] = np.cumsum(values, axis=-1)[..., -1]
     return result
 
 
