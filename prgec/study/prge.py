@@ -47,13 +47,15 @@ def shared_program(model: str, options: Mapping[str, Any]) -> TorchProgram:
 
     Args:
         model: Checkpoint folder, alias or hub id.
-        options: Fields of `CompileOptions`; targets and layers may be texts with commas.
+        options: Fields of `CompileOptions`; targets, layers and data may be texts with commas.
     """
     # Without legality passes that exist for delegates alone: they cost time here.
     chosen = {"backend": "portable", "seq_len": 64, **options}
-    for name in ("targets", "layers"):
+    for name, kind in {"targets": str, "layers": str, "data": Path}.items():
         if isinstance(chosen.get(name), str):
-            chosen[name] = tuple(chosen[name].split(","))
+            chosen[name] = tuple(map(kind, chosen[name].split(",")))
+    if "lora_a" in chosen:
+        chosen["lora_a"] = Path(chosen["lora_a"])
     program = _program(tuple(sorted({**chosen, "model": model}.items())))
     program.write_state({name: 0.0 * array for name, array in program.read_state().items()})
     return program
