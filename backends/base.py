@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from prgec.contract.names import STATE_MODES
+
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
@@ -51,6 +53,7 @@ class Backend(ABC):
         methods: Ways to train that its programs have.
         default_method: The one of a user who names none.
         is_half: Whether it computes gradients in 16 bits, so that they need a loss scale and gentle constants.
+        states: Values of `--state` that it has.
     """
 
     name: ClassVar[str]
@@ -65,6 +68,7 @@ class Backend(ABC):
     methods: ClassVar[frozenset[str]] = frozenset({"prge"})
     default_method: ClassVar[str] = "prge"
     is_half: ClassVar[bool] = False
+    states: ClassVar[frozenset[str]] = frozenset(STATE_MODES)
 
     @property
     def soc(self) -> str:

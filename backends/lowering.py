@@ -39,18 +39,21 @@ class Lowered:
     edge: EdgeProgramManager
     delegation: DelegationReport
 
-    def finish(self, constants: Mapping[str, Any], *, external_constants: bool = False) -> ExecutorchProgramManager:
+    def finish(
+        self, constants: Mapping[str, Any], *, external_constants: bool = False, copies_inputs: bool = True
+    ) -> ExecutorchProgramManager:
         """Add constant methods and plan memory.
 
         Args:
             constants: Constant methods (str, int or tensor) by name.
             external_constants: Keep weights out of the .pte, for a file beside it.
+            copies_inputs: Whether a call copies its inputs into memory of the program, or reads them where they are.
         """
         methods = {name: self.edge.exported_program(name) for name in self.edge.methods}
         edge = EdgeProgramManager(methods, constant_methods=dict(constants), compile_config=_EDGE_CONFIG)
         return edge.to_executorch(
             ExecutorchBackendConfig(
-                memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
+                memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True, alloc_graph_input=copies_inputs),
                 emit_mutable_buffer_names=True,
                 external_constants=external_constants,
             )

@@ -21,6 +21,11 @@ With `accumulate` a step may be several calls, and each adds to what the step ga
     %m0: f32[r, O] = prge.accumulate(@site.lora_B_sum, %g0, call)
 stand for %loss and %g0 in what follows. The input call i64[2] says how many calls came before, and whether this is the
 last; where it is not, %s0 is infinite, and nothing but the sums changes.
+
+With `state=host` the host keeps B and takes the step. All that changes is where the graph reads B:
+    lora_B_0: f32[r, O]     an input
+    return %loss, %g0, %g1, ...
+What else is said here, the rule and its numbers, is then for the host to know.
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ from torch.fx import Node
 
 from prgec.contract.names import (
     CALL_INPUT,
+    HOST_STATE,
     LOSS_SUM_STATE,
     OPTIMIZER_STATE,
     OPTIMIZERS,
@@ -46,10 +52,12 @@ from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
-from prgec.passes.sites import b_names
+from prgec.passes.sites import b_names, state_input, state_inputs
 from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - torch.ops.prge exists only after it
 
 prge = torch.ops.prge
+
+_STATES = ("seeded", HOST_STATE)
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,7 @@ class InsertOptimizer(Pass):
         decay: Decoupled weight decay.
         polyak: Largest share of the loss that a step of `norm` or `momentum` may aim to take away; 0 for any.
         accumulate: Whether a step may be several calls.
+        state: Who keeps B and what belongs to it: the program (`seeded`) or the host (`host`).
     """
 
     name: ClassVar[str] = "insert-optimizer"
@@ -79,27 +88,32 @@ class InsertOptimizer(Pass):
     decay: float = 0.0
     polyak: float = 0.2
     accumulate: bool = False
+    state: str = "seeded"
 
     def requires(self, program: GraphProgram) -> Sequence[str]:
         """The rule is known and there is a gradient for each site."""
         reasons = []
         if self.rule not in OPTIMIZERS:
             reasons.append(f"rule is {self.rule!r}; expected one of {', '.join(OPTIMIZERS)}")
+        if self.state not in _STATES:
+            reasons.append(f"state is {self.state!r}; expected one of {', '.join(_STATES)}")
         if not (0.0 <= self.beta1 < 1.0 and 0.0 <= self.beta2 < 1.0):
             reasons.append(f"beta1 is {self.beta1} and beta2 {self.beta2}; expected 0 or more and less than 1")
         if min(self.clip, self.eps, self.decay, self.polyak) < 0.0:
             reasons.append(
                 f"clip is {self.clip}, eps {self.eps}, decay {self.decay} and polyak {self.polyak}; expected 0 or more"
             )
-        if program.placeholder("lr") is not None:
+        if program.placeholder("lr") is not None or state_inputs(program):
             reasons.append("the graph updates itself already")
         elif len(outputs_of(program)) != 1 + len(b_names(program)):
             reasons.append("the graph does not return one gradient for each site")
         return reasons
 
     def run(self, program: GraphProgram) -> PassResult:
-        """Update every site, in the order of the sites."""
+        """Update every site, in the order of the sites; or make inputs of what the host keeps."""
         rewriter = Rewriter(program, self.name)
+        if self.state == HOST_STATE:
+            return PassResult(program, True, _take_masters(program, rewriter))
         loss, *gradients = outputs_of(program)
         lr = rewriter.input("lr", torch.zeros(()))
         end = program.graph.output_node()
@@ -143,6 +157,16 @@ class InsertOptimizer(Pass):
         square = rewriter.state(name + STATE_SUFFIX_SQUARE, zeros.clone())
         betas = (self.beta1, self.beta2, self.eps, self.decay)
         call(prge.adamw_update.default, master, mean, square, gradient, lr, factors, *betas)
+
+
+def _take_masters(program: GraphProgram, rewriter: Rewriter) -> int:
+    names = b_names(program)
+    for index, name in enumerate(names):
+        reads = [node for node in program.graph.find_nodes(op="get_attr") if node.target == name]
+        entry = rewriter.input(state_input(index), _zeros_like(reads[0]))
+        for node in reads:
+            rewriter.replace(node, entry)
+    return len(names)
 
 
 def _gathered(rewriter: Rewriter, names: Sequence[str], loss: Node, gradients: Sequence[Node]) -> list[Node]:

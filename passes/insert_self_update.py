@@ -12,13 +12,16 @@ After, state=seeded (one master; noise is drawn again from the counter-based gen
 After, state=dual (2q copies kept, noise recovered as (B+ - B-) / 2 eps):
     ...  M' = (B+ + B-)/2 - lr/(q eps_prev) * sum_i g_i (B+_i - B-_i)/2
     ...  copy_(B, [M' + eps z_i, M' - eps z_i]); copy_(eps_prev, eps)
+After, state=host (the host keeps the masters, and makes the copies):
+    lora_B_0: f32[2q, r, O]                                       an input
 
-Adds the inputs g f32[q], lr f32[], eps f32[], seed i64[], step i64[].
+The first two add the inputs g f32[q], lr f32[], eps f32[], seed i64[], step i64[].
 
-Requires: sites from dualize. Ensures: every site's B is written once.
+Requires: sites from dualize. Ensures: every site's B is written once, or is no weight of the program any more.
 Numerics: CHANGES (this is the training step; with g = 0 and eps = 0 the losses are those of the graph before).
 Why: an inference runtime has no optimiser, but it has buffers and arithmetic. Dual state is the module of Gao et al.,
-"Enabling Efficient On-Device Fine-Tuning of LLMs Using Only Inference Engines", section 3.3 (Algorithm 2).
+"Enabling Efficient On-Device Fine-Tuning of LLMs Using Only Inference Engines", section 3.3 (Algorithm 2). Copies that
+are inputs leave nothing in the graph that a stock runtime has no kernel for.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import DUAL_EPS_STATE, STATE_MODES
+from prgec.contract.names import DUAL_EPS_STATE, HOST_STATE, STATE_MODES
 from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
-from prgec.passes.sites import b_names, copies
+from prgec.passes.sites import b_names, copies, state_input, state_inputs
 from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - torch.ops.prge exists only after it
 
 aten = torch.ops.aten
@@ -60,7 +63,7 @@ class InsertSelfUpdate(Pass):
     """Insert update and perturbation arithmetic at every site.
 
     Attributes:
-        state: `seeded` or `dual`.
+        state: `seeded`, `dual` or `host`.
     """
 
     name: ClassVar[str] = "insert-self-update"
@@ -74,7 +77,7 @@ class InsertSelfUpdate(Pass):
         reasons = []
         if self.state not in STATE_MODES:
             reasons.append(f"state is {self.state!r}; expected one of {', '.join(STATE_MODES)}")
-        if program.placeholder("g") is not None:
+        if program.placeholder("g") is not None or state_inputs(program):
             reasons.append("the graph updates itself already")
         return reasons
 
@@ -84,6 +87,10 @@ class InsertSelfUpdate(Pass):
         sites = copies(program)
         if not sites:
             return PassResult(program, False)
+        if self.state == HOST_STATE:
+            for index, (expand, _) in enumerate(sites):
+                _take_copies(rewriter, expand, index)
+            return PassResult(program, True, len(sites))
         q = int(shape_of(sites[0][0])[0]) // 2
         inputs = _add_inputs(rewriter, q)
         if self.state == "seeded":
@@ -108,6 +115,11 @@ def _add_inputs(rewriter: Rewriter, q: int) -> Inputs:
         seed=rewriter.input("seed", integer),
         step=rewriter.input("step", integer.clone()),
     )
+
+
+def _take_copies(rewriter: Rewriter, expand: Node, site: int) -> None:
+    entry = rewriter.input(state_input(site), torch.zeros([int(size) for size in shape_of(expand)]))
+    rewriter.replace(expand, entry)
 
 
 def _insert_seeded(rewriter: Rewriter, inputs: Inputs, expand: Node, master: Node, site: int) -> None:

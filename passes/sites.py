@@ -13,7 +13,7 @@ import torch
 from torch.fx import Node
 
 from prgec.contract.manifest import Site
-from prgec.contract.names import FROZEN_SUFFIX, STATE_SUFFIX
+from prgec.contract.names import FROZEN_SUFFIX, STATE_INPUT, STATE_SUFFIX
 from prgec.passes.program import GraphProgram
 
 aten = torch.ops.aten
@@ -51,10 +51,27 @@ def sites_of(program: GraphProgram) -> tuple[Site, ...]:
     sites: dict[str, Site] = {}
     for node in filter(is_a, program.graph.nodes):
         name = site_of(node)
-        state = operator.attrgetter(b_name(name))(program.module)
-        in_features, out_features = int(node.meta["val"].shape[-1]), int(state.shape[-1])
-        sites.setdefault(name, Site(name, len(sites), in_features, out_features))
+        if name not in sites:
+            in_features, out_features = int(node.meta["val"].shape[-1]), _out_features(program, name, len(sites))
+            sites[name] = Site(name, len(sites), in_features, out_features)
     return tuple(sites.values())
+
+
+def _out_features(program: GraphProgram, site: str, index: int) -> int:
+    entry = program.placeholder(state_input(index))
+    b = operator.attrgetter(b_name(site))(program.module) if entry is None else entry.meta["val"]
+    return int(b.shape[-1])
+
+
+def state_input(index: int) -> str:
+    """Name of the input that stands for the B of a site where the host keeps the state."""
+    return STATE_INPUT.format(index)
+
+
+def state_inputs(program: GraphProgram) -> list[Node]:
+    """Inputs that stand for B, in the order of the noise index; none where the program keeps its state."""
+    found = (program.placeholder(state_input(index)) for index in range(len(program.placeholders())))
+    return [node for node in found if node is not None]
 
 
 def b_names(program: GraphProgram) -> list[str]:

@@ -33,6 +33,8 @@ class CudaBackend(Backend):
     dtypes: ClassVar[tuple[str, ...]] = ("bf16", "f16", "f32")
     legality: ClassVar[frozenset[str]] = frozenset({"return-state", "narrow-weights"})
     methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut"})
+    # Whatever a host kept would cross to the device in every call.
+    states: ClassVar[frozenset[str]] = frozenset({"seeded"})
 
     def check(self) -> None:
         """CUDA PyTorch, Triton, the CUDA toolkit, a C++ compiler and a GPU; there is no silent way around any.

@@ -43,6 +43,8 @@ class QnnBackend(Backend):
         {"lower-sdpa", "lower-eager-attention", "layer-norm-to-means", "narrow-weights"}
     )
     methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut", SIDE})
+    # What is outside of the delegate is told by our operators: gradients by those that read them.
+    states: ClassVar[frozenset[str]] = frozenset({"seeded", "dual"})
     is_half: ClassVar[bool] = True
     settings: ClassVar[tuple[Setting, ...]] = (
         Setting("soc", "CHIP", f"Chip for --backend qnn, such as {DEFAULT_SOC}, the default."),

@@ -37,6 +37,7 @@ from prgec.contract.names import (
     FORWARD_METHOD,
     GRADIENT_CONTRACT_VERSION,
     HIDDEN_INPUT,
+    HOST_STATE,
     MANIFEST_METHOD,
     NEXT_TOKENS_METHOD,
     NO_FINGERPRINT,
@@ -172,7 +173,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
         with nullcontext() if options.passes else named_by_flags():
             given, records = run_giving_a(program, passes, options, adapter, Tokenizer.unpack(source.tokenizer))
         manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
-        methods = _methods(program, options, manifest.state_access == "buffers")
+        methods = _methods(program, options, manifest.state_access)
         manifest = _with_sizes(manifest, methods)
         manifest = replace(
             manifest,
@@ -206,19 +207,19 @@ def _export(options: CompileOptions, source: Source, dynamic: bool) -> GraphProg
     return program
 
 
-def _methods(program: GraphProgram, options: CompileOptions, reads_buffers: bool) -> dict[str, GraphProgram]:
+def _methods(program: GraphProgram, options: CompileOptions, state_access: str) -> dict[str, GraphProgram]:
     """Split the finished graph into the methods of the contract; there is one where methods cannot share buffers."""
     if options.method == SIDE:
         # Nothing is trained.
         return {EMIT_METHOD: extract_emit(program)}
-    if not reads_buffers:
+    if state_access == "outputs":
         if options.prefix == "method" or options.generate:
             raise UsageError(
                 f"--backend {options.backend} makes programs of one method; leave out --prefix method and --generate"
             )
         return {FORWARD_METHOD: program}
     methods = {FORWARD_METHOD: program}
-    if options.method == "prge":
+    if options.method == "prge" and state_access == "buffers":
         methods[APPLY_METHOD] = extract_apply(program)
     if options.prefix == "method":
         if find_shared_prefix(program) is None:
@@ -255,7 +256,10 @@ def _lower(
         TOKENIZER_METHOD: torch.frombuffer(bytearray(tokenizer), dtype=torch.uint8),
         **a_constants(given_a),
     }
-    return lowered.finish(constants, external_constants=backend.has_data_file), lowered.delegation
+    # What the host keeps is as large as what a call would copy it to.
+    copies_inputs = manifest.state != HOST_STATE
+    finished = lowered.finish(constants, external_constants=backend.has_data_file, copies_inputs=copies_inputs)
+    return finished, lowered.delegation
 
 
 def _version_of(manifest: Manifest) -> int:

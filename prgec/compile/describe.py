@@ -10,7 +10,7 @@ from prgec import __version__
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
 from prgec.compile.source import Source
 from prgec.contract.manifest import Manifest, Site
-from prgec.contract.names import SIDE
+from prgec.contract.names import HOST_STATE, SIDE, UPDATE_NUMBERS
 from prgec.contract.tokenizer import Tokenizer
 from prgec.errors import UsageError
 from prgec.passes.differentiate import Differentiate
@@ -49,7 +49,7 @@ def manifest_of(
         vocab_size=source.vocab_size,
         quantize=scheme_of(passes),
         quantize_embedding=embedding.bits if embedding else 0,
-        state_access="outputs" if _first(passes, ReturnState) else "buffers",
+        state_access=_state_access(passes),
         generate=options.generate,
         sites=sites,
         pipeline=print_pipeline(passes),
@@ -83,15 +83,25 @@ def _method_of(options: CompileOptions, passes: Sequence[Pass]) -> dict[str, Any
         q, state = _only(passes, Dualize).q, _only(passes, InsertSelfUpdate).state
         return {"q": q, "batch_size": options.num_rows // (2 * q), "state": state, **adapter}
     optimizer = _only(passes, InsertOptimizer)
+    is_hosts = optimizer.state == HOST_STATE
     return {
         **adapter,
         "q": 1,
         "batch_size": options.num_rows,
-        "state": "seeded",
+        "state": optimizer.state,
         "method": differentiate.method,
         "optimizer": optimizer.rule,
-        "accumulates": optimizer.accumulate,
+        # A host that has the gradients of a call can add them up.
+        "accumulates": optimizer.accumulate or is_hosts,
+        "update": {name: getattr(optimizer, name) for name in UPDATE_NUMBERS} if is_hosts else {},
     }
+
+
+def _state_access(passes: Sequence[Pass]) -> str:
+    kept = (_first(passes, InsertSelfUpdate), _first(passes, InsertOptimizer))
+    if any(each is not None and each.state == HOST_STATE for each in kept):
+        return "inputs"
+    return "outputs" if _first(passes, ReturnState) else "buffers"
 
 
 def _pad_id(source: Source) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from prgec.backends import BACKENDS, all_settings, check_settings, find_backend
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
-from prgec.contract.names import GPTQ, METHODS, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
+from prgec.contract.names import GPTQ, HOST_STATE, METHODS, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
 from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 from prgec.errors import UsageError
@@ -97,7 +97,13 @@ class CompileOptions:
     )
     q: int = option("step", 4, "Queries (random directions) a step of prge.", unset="4")
     batch_size: int = option("step", 4, "Examples a step.")
-    state: str = option("step", "seeded", "One master copy of B, or the paper's 2q copies.", choices=STATE_MODES)
+    state: str = option(
+        "step",
+        "seeded",
+        "Who keeps B: the program, as one master (seeded) or the paper's 2q copies (dual), or whoever drives it (host) "
+        "on a stock ExecuTorch.",
+        choices=STATE_MODES,
+    )
     rng: str = option(
         "step",
         "auto",
@@ -260,6 +266,8 @@ class CompileOptions:
             self._check_side()
             return
         numbers = {"--clip-norm": self.clip_norm, "--weight-decay": self.weight_decay, "--polyak": self.polyak}
+        if self.state == HOST_STATE and self.rng != "auto":
+            raise UsageError("--state host leaves the noise to the host; leave out --rng")
         for flag, number in numbers.items():
             if not (math.isfinite(number) and number >= 0):
                 raise UsageError(f"{flag} is {number}; expected a finite number, 0 or more")
@@ -274,8 +282,8 @@ class CompileOptions:
             for flag in (flag for flag, is_given in given.items() if is_given):
                 raise UsageError(f"{flag} needs gradients", hint="add --method exact or --method shortcut")
             return
-        if self.state != "seeded":
-            raise UsageError(f"--state {self.state} is for --method prge; {self.method} keeps one copy of its weights")
+        if self.state == "dual":
+            raise UsageError(f"--state dual is for --method prge; {self.method} keeps one copy of its weights")
         if self.prefix == "shared":
             raise UsageError(
                 "--prefix shared is for --method prge: other methods have one row an example",
@@ -300,7 +308,7 @@ def _method_for(said: Mapping[str, Any]) -> str:
     """Return the method of a user who named none: that of the backend, or the papers' where something speaks of it."""
     asks_for_losses = (
         said.get("q") is not None
-        or said.get("state", "seeded") != "seeded"
+        or said.get("state") == "dual"
         or said.get("prefix") == "shared"
         or said.get("passes") is not None
     )

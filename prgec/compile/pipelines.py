@@ -6,7 +6,7 @@ import math
 
 from prgec.backends.base import Backend
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
-from prgec.contract.names import GPTQ, NEAREST, SIDE
+from prgec.contract.names import GPTQ, HOST_STATE, NEAREST, SIDE
 from prgec.errors import UsageError
 from prgec.passes import pass_table
 from prgec.passes.branch_to_bmm import BranchToBmm
@@ -54,6 +54,11 @@ def _check_formats(options: CompileOptions, backend: Backend) -> None:
             f"--backend {backend.name} cannot train with --method {options.method}",
             hint=f"it has: {', '.join(sorted(backend.methods))}",
         )
+    if options.state not in backend.states:
+        raise UsageError(
+            f"--backend {backend.name} cannot train with --state {options.state}",
+            hint=f"it has: {', '.join(sorted(backend.states))}",
+        )
     if options.quantize != "none" and options.quantize not in backend.schemes:
         known = ", ".join(("none", *sorted(backend.schemes)))
         raise UsageError(f"--backend {backend.name} has no --quantize {options.quantize}", hint=f"it has: {known}")
@@ -80,6 +85,7 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
             decay=options.weight_decay,
             polyak=options.polyak,
             accumulate=options.accumulate,
+            state=options.state,
         ),
         SharePrefix(options.q if options.method == "prge" else 0),
         Dualize(options.q),
@@ -94,13 +100,15 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
 
 def _unused(options: CompileOptions, backend: Backend) -> set[type[Pass]]:
     """Passes that these options have no work for."""
+    is_hosts = options.state == HOST_STATE
     has_kernels = options.rng == "kernel" or (options.rng == "auto" and backend.has_kernels)
     is_used: dict[type[Pass], bool] = {
         SharePrefix: options.prefix in ("shared", "method")
         or (options.prefix == "auto" and options.layers != ("all",)),
-        FuseUpdate: has_kernels,
-        DecomposeNoise: not has_kernels,
-        DecomposeOptimizer: not has_kernels,
+        HoistUpdates: not is_hosts,
+        FuseUpdate: has_kernels and not is_hosts,
+        DecomposeNoise: not has_kernels and not is_hosts,
+        DecomposeOptimizer: not has_kernels and not is_hosts,
         QuantizeBase: options.quantize != "none" and options.quantize not in WEIGHT_ONLY_BITS,
         QuantizeEmbedding: bool(options.quantize_embedding),
         NarrowWeights: _dtype(options, backend) != "f32",

@@ -77,6 +77,9 @@ class TrainableProgram(Protocol):
     def write_optimizer(self, state: Mapping[str, FloatArray]) -> None:
         """Overwrite the optimiser's state."""
 
+    def forget_steps(self) -> None:
+        """Make the optimiser's state what it is before the first step."""
+
     def given_a(self) -> State:
         """Return `<site>.lora_A`, f32[r, D], of every site; empty where they follow from the manifest's seed."""
 

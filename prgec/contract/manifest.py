@@ -10,7 +10,17 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from prgec.contract.names import METHODS, OPTIMIZERS, PREFIX_MODES, SIDE, STATE_ACCESS, STATE_MODES, STATE_SUFFIX
+from prgec.contract.names import (
+    HOST_STATE,
+    METHODS,
+    OPTIMIZERS,
+    PREFIX_MODES,
+    SIDE,
+    STATE_ACCESS,
+    STATE_MODES,
+    STATE_SUFFIX,
+    UPDATE_NUMBERS,
+)
 from prgec.errors import ProgramError
 
 # Bounds no program comes near; a manifest beyond them is damaged or made to exhaust memory.
@@ -56,14 +66,16 @@ class Manifest:
         rank: r of every site.
         alpha: LoRA alpha; the branch is scaled by alpha / rank.
         a_seed: Seed the frozen A matrices were drawn from (`prgec.runtime_ops.lora_a`).
-        state: `seeded` (one master per site) or `dual` (2q copies per site, the paper's Algorithm 2).
+        state: `seeded` (one master per site), `dual` (2q copies per site, the paper's Algorithm 2) or `host` (nothing
+            of it: the host keeps it and passes it in).
         quantize: Scheme of the frozen weights, `none` for f32.
         quantize_embedding: Bits of the embedding table, 0 for f32.
         prefix: How the blocks before the first trained one run: `none` (with all N rows), `shared` (with B rows,
             repeated for every replica) or `method` (the same, as a method of its own whose results can be kept).
         hidden_size: D of the prefix's result, or of what `emit` returns; 0 without either.
         state_access: How a host reads the state: as `buffers` that it may also write, or as further `outputs` of
-            `forward`, one master a site, of a program that keeps its state to itself and has no `apply`.
+            `forward`, one master a site, of a program that keeps its state to itself and has no `apply`; or not at all,
+            where the host keeps it and it is among the `inputs`.
         data_sha256: Fingerprint of the file of weights beside the program (`prgec.contract.ptd`); empty for none.
         generate: Whether there is a `next_tokens` method.
         a_sha256: Hash of the frozen A matrices where they are not drawn from `a_seed` but were given; else empty.
@@ -83,6 +95,7 @@ class Manifest:
             call takes B rows.
         optimizer: What it does with gradients; empty where it computes none.
         accumulates: Whether a step may be several calls, whose gradients are averaged.
+        update: Numbers of the optimiser (`names.UPDATE_NUMBERS`) where the host takes its steps; else empty.
         num_blocks: L, blocks whose outputs `emit` returns; 0 but for `side`.
         planned_bytes: Memory that training takes in the C++ driver and no file backs, as planned when it was
             compiled; 0 where nobody planned it.
@@ -125,6 +138,7 @@ class Manifest:
     planned_bytes: int = 0
     has_checksums: bool = False
     num_blocks: int = 0
+    update: dict[str, float] = field(default_factory=dict)
 
     @property
     def has_gradients(self) -> bool:
@@ -185,6 +199,7 @@ class Manifest:
     def _check(self) -> None:
         self._check_types()
         self._check_sizes()
+        self._check_update()
         if self.state not in STATE_MODES:
             raise ProgramError(f"the program's manifest has state {self.state!r}; expected one of {STATE_MODES}")
         if self.prefix not in PREFIX_MODES:
@@ -192,6 +207,10 @@ class Manifest:
         if self.state_access not in STATE_ACCESS:
             raise ProgramError(
                 f"the program's manifest has state_access {self.state_access!r}; expected one of {STATE_ACCESS}"
+            )
+        if (self.state == HOST_STATE) != (self.state_access == "inputs"):
+            raise ProgramError(
+                f"the program's manifest has state {self.state!r} and state_access {self.state_access!r}"
             )
         if self.method not in METHODS or (self.optimizer not in OPTIMIZERS) == self.has_gradients:
             raise ProgramError(f"the program's manifest has method {self.method!r} and optimizer {self.optimizer!r}")
@@ -212,6 +231,13 @@ class Manifest:
             raise ProgramError(f"the program's manifest has alpha = {self.alpha!r}; expected a finite number")
         if any(not isinstance(text, str) for text in self.versions.values()):
             raise ProgramError("the program's manifest has versions that are no text")
+
+    def _check_update(self) -> None:
+        """Refuse a program whose host would not know what to do with gradients."""
+        expected = set(UPDATE_NUMBERS) if self.state == HOST_STATE and self.has_gradients else set()
+        numbers = self.update.values()
+        if set(self.update) != expected or not all(type(n) in _TYPES["float"] and math.isfinite(n) for n in numbers):
+            raise ProgramError(f"the program's manifest has update {self.update!r}; expected {sorted(expected)}")
 
     def _check_sizes(self) -> None:
         sizes = {
@@ -250,4 +276,5 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "float": (float, int),
     "dict[str, str]": (dict,),
+    "dict[str, float]": (dict,),
 }

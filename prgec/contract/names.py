@@ -47,6 +47,8 @@ CALL_INPUT = "call"
 EVALUATE_INPUTS = ROW_INPUTS
 EMIT_INPUTS = ("tokens", "label_pos")
 APPLY_INPUTS = ("g", "lr", "seed", "step")
+# Where the host keeps the state, one input a site behind the rows, by the site's place in the manifest.
+STATE_INPUT = "lora_B_{}"
 
 IGNORE_TARGET = -100
 # Targets are whole numbers: of an encoder that gives a score, thousandths of it.
@@ -60,6 +62,8 @@ DUAL_EPS_STATE = "prge_dual_eps"
 OPTIMIZER_STATE = "prge_optimizer"
 STATE_SUFFIX_MEAN = "_mean"
 STATE_SUFFIX_SQUARE = "_square"
+# What a program with gradients tells a host that takes its steps, besides the rule's name.
+UPDATE_NUMBERS = ("clip", "beta1", "beta2", "eps", "decay", "polyak")
 # Where a step may be several calls: what they gathered so far. Nothing of it is left between steps.
 STATE_SUFFIX_SUM = "_sum"
 LOSS_SUM_STATE = "prge_loss_sum"
@@ -73,8 +77,10 @@ OPTIMIZERS = ("norm", "momentum", "adamw")
 # How a frozen weight becomes one of few values: for itself, or together with the others of its output.
 NEAREST, GPTQ = "nearest", "gptq"
 ROUNDINGS = (NEAREST, GPTQ)
-STATE_MODES = ("seeded", "dual")
+# Who keeps the trained weights: the program, as one master a site (seeded) or 2q copies (dual), or whoever drives it.
+HOST_STATE = "host"
+STATE_MODES = ("seeded", "dual", HOST_STATE)
 PREFIX_MODES = ("none", "shared", "method")
-STATE_ACCESS = ("buffers", "outputs")
+STATE_ACCESS = ("buffers", "outputs", "inputs")
 # Stands in a manifest until the data file is written; as long as what replaces it.
 NO_FINGERPRINT = "0" * 64

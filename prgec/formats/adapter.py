@@ -140,7 +140,9 @@ def _compact_json(document: Mapping[str, Any]) -> bytes:
 
 
 def load_adapter(path: Path, program: TrainableProgram) -> None:
-    """Put an adapter's masters into the program's state.
+    """Put an adapter's masters into the program's state; nothing of the program is loaded again.
+
+    What follows begins anew: an optimiser remembers nothing of steps that were taken before.
 
     Args:
         path: `adapter.safetensors` of a run, or the folder of a PEFT adapter with the program's A.
@@ -155,6 +157,7 @@ def load_adapter(path: Path, program: TrainableProgram) -> None:
     for site in program.manifest.sites:
         state[site.state_name] = _expand(tensors.get(site.state_name), state[site.state_name], site.state_name, path)
     program.write_state({DUAL_EPS_STATE: state[DUAL_EPS_STATE], **state} if DUAL_EPS_STATE in state else state)
+    program.forget_steps()
 
 
 def _own_tensors(path: Path, program: TrainableProgram) -> State:

@@ -1,6 +1,6 @@
 """Bring a program to the state a journal leads to: the last snapshot that fits it, then `apply` for every step behind.
 
-Only programs with `seeded` state: there the noise of a step follows from (seed, step).
+Not programs with `dual` state: in all others the noise of a step follows from (seed, step).
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def go_back(program: TrainableProgram, start: State, path: Path, step: int) -> b
         step: The step.
     """
     m = program.manifest
-    if m.has_gradients or m.state != "seeded" or m.state_access != "buffers":
+    if m.has_gradients or m.state == "dual" or m.state_access == "outputs":
         return False
     program.write_state(start)
     _replay(program, read_journal(path), 0, step)
@@ -202,7 +202,7 @@ def _check_replayable(manifest: Manifest, journal: Journal) -> None:
             "a program that computes gradients makes its steps from the rows, which a journal does not have",
             hint="resume the run with its data: prgec run --resume",
         )
-    if manifest.state != "seeded":
+    if manifest.state == "dual":
         raise UsageError(
             "a program with dual state keeps its noise in memory: its runs cannot be replayed",
             hint="compile it with --state seeded",
@@ -219,7 +219,7 @@ def _load_snapshot(program: TrainableProgram, journal: Journal, folder: RunFolde
 
     A snapshot that is damaged or of another run costs time, not the run.
     """
-    if program.manifest.state_access != "buffers":
+    if program.manifest.state_access == "outputs":
         # Nothing can be put into the program: every step is replayed.
         return 0
     steps = {sha256: step for step, sha256 in journal.states.items()}

@@ -176,7 +176,7 @@ class _Session:
     def _record_state(self, log: RunLog) -> bool:
         """Record the hash of the present state, unless the journal has it already."""
         # The copies of a dual state are not what its masters become after a replay.
-        is_new = self.program.manifest.state == "seeded" and log.last_state != len(self.losses)
+        is_new = self.program.manifest.state != "dual" and log.last_state != len(self.losses)
         if is_new:
             self.trainer.flush()
             log.state(len(self.losses), masters_sha256(self.program))

@@ -7,6 +7,7 @@
 
 #include "checks.h"
 #include "noise.h"
+#include "tiles.h"
 
 namespace prgec {
 namespace {

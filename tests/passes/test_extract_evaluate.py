@@ -7,8 +7,10 @@ import torch
 
 from prgec.errors import InternalError
 from prgec.passes.extract_evaluate import extract_evaluate
+from prgec.passes.insert_optimizer import InsertOptimizer
 from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
+from prgec.passes.sites import state_inputs
 from tests.passes import test_differentiate, test_insert_optimizer
 from tests.passes.builder import GraphBuilder, row_inputs
 from tests.passes.golden import run_pass
@@ -37,6 +39,17 @@ def test_state_is_shared_and_the_forward_untouched() -> None:
     for name, buffer in evaluate.module.named_buffers():
         assert buffer is program.module.get_buffer(name), name
     assert evaluate.state_names() == []
+
+
+def test_state_of_the_host_comes_in() -> None:
+    program = test_differentiate.example()
+    run_pass(program, test_differentiate.EACH)
+    run_pass(program, InsertOptimizer(state="host"))
+    rows = row_inputs(program)[:3]
+    sites = [torch.randn(node.meta["val"].shape) for node in state_inputs(program)]
+    evaluate = extract_evaluate(program)
+    assert state_inputs(evaluate) and len(evaluate.placeholders()) == len(program.placeholders())
+    assert torch.equal(run(evaluate, (*rows, *sites))[0], run(program, (*rows, *sites))[0])
 
 
 def test_evaluates_the_present_state_and_changes_nothing() -> None:

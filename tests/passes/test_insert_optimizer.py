@@ -9,6 +9,7 @@ from prgec.passes.infra import CHANGES
 from prgec.passes.insert_optimizer import InsertOptimizer
 from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
+from prgec.passes.sites import sites_of
 from tests.passes.builder import GraphBuilder, row_inputs
 from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run, state_of
@@ -59,6 +60,35 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2], lr: f32[]):
   return %4, %7
 """,  # noqa: E501 - a golden line is as long as it is
     )
+
+
+def test_hit_host() -> None:
+    """B comes in and gradients go out; the rule is there to be told."""
+    program = example(num_sites=2)
+    sites = sites_of(program)
+    result = transcript(program, InsertOptimizer("adamw", decay=0.1, state="host")).split("--- ")[1]
+    expect(
+        result,
+        """\
+insert-optimizer: 2 hits
+graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2], lora_B_0: f32[2, 4], lora_B_1: f32[2, 4]):
+  %0: f32[2, 8, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[2, 8, 2] = aten.linear(%0, @site0.lora_A)
+  %2: f32[2, 8, 4] = aten.matmul(%1, lora_B_0)
+  %3: f32[2, 8, 4] = aten.add(%0, %2)
+  %4: f32[2, 8, 2] = aten.linear(%0, @site1.lora_A)
+  %5: f32[2, 8, 4] = aten.matmul(%4, lora_B_1)
+  %6: f32[2, 8, 4] = aten.add(%3, %5)
+  %7: f32[2] = aten.mean.dim(%6, [1, 2])
+  %8: f32[4] = aten.mean.dim(%0, [0, 1])
+  %9: f32[2, 4] = aten.add(lora_B_0, %8)
+  %10: f32[2, 4] = aten.add(lora_B_1, %8)
+  return %7, %9, %10
+""",
+    )
+    assert sites_of(program) == sites
+    with pytest.raises(PassError, match="the graph updates itself already"):
+        EACH(program)
 
 
 def test_hit_momentum() -> None:

@@ -8,6 +8,7 @@ from prgec.errors import PassError
 from prgec.passes.infra import CHANGES
 from prgec.passes.insert_self_update import InsertSelfUpdate
 from prgec.passes.program import GraphProgram
+from prgec.passes.sites import sites_of
 from prgec.runtime_ops import noise
 from tests.passes.builder import GraphBuilder, row_inputs
 from tests.passes.golden import expect, run_pass, transcript
@@ -67,6 +68,34 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], g: f32[2], lr
   return %19
 """,  # noqa: E501 - a golden line is as long as it is
     )
+
+
+def test_hit_host() -> None:
+    """Inputs in site order stand for the copies; nothing of B is left, and nothing of ours."""
+    program = example(num_sites=2)
+    sites = sites_of(program)
+    result = transcript(program, InsertSelfUpdate(state="host")).split("--- ")[1]
+    expect(
+        result,
+        """\
+insert-self-update: 2 hits
+graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], lora_B_0: f32[4, 1, 2], lora_B_1: f32[4, 1, 2]):
+  %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[4, T, 1] = aten.linear(%0, @site0.lora_A)
+  %2: f32[4, T, 1] = aten.reshape(%1, [4, -1, 1])
+  %3: f32[4, T, 2] = aten.bmm(%2, lora_B_0)
+  %4: f32[4, T, 2] = aten.view(%3, [4, -1, 2])
+  %5: f32[4, T, 1] = aten.linear(%0, @site1.lora_A)
+  %6: f32[4, T, 1] = aten.reshape(%5, [4, -1, 1])
+  %7: f32[4, T, 2] = aten.bmm(%6, lora_B_1)
+  %8: f32[4, T, 2] = aten.view(%7, [4, -1, 2])
+  return %4, %8
+""",
+    )
+    assert sites_of(program) == sites
+    assert not [name for name, _ in program.module.named_buffers() if name.endswith("lora_B")]
+    with pytest.raises(PassError, match="the graph updates itself already"):
+        EACH(program)
 
 
 def test_hit_dual() -> None:
@@ -157,7 +186,9 @@ def test_failure_on_a_second_run() -> None:
 def test_failure_unknown_state() -> None:
     with pytest.raises(PassError) as error:
         InsertSelfUpdate(state="momentum")(example())
-    assert str(error.value) == ("insert-self-update: cannot run: state is 'momentum'; expected one of seeded, dual")
+    assert str(error.value) == (
+        "insert-self-update: cannot run: state is 'momentum'; expected one of seeded, dual, host"
+    )
 
 
 @pytest.mark.parametrize("state", ["seeded", "dual"])

@@ -69,6 +69,9 @@ class DeviceGradientProgram(GradientProgram):
         """Return nothing: no host reads it."""
         return {}
 
+    def forget_steps(self) -> None:
+        """Nothing to do: nothing can be put into such a program, so nothing is ever to be forgotten."""
+
     def write_optimizer(self, state: Mapping[str, FloatArray]) -> None:
         """Refuse: the delegate owns its state.
 

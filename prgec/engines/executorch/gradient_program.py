@@ -13,14 +13,7 @@ import numpy as np
 
 from prgec.contract.arrays import FloatArray, IntArray, State
 from prgec.contract.engine import ONLY_CALL, Call, optimizer_names, state_names
-from prgec.contract.names import (
-    CALL_INPUT,
-    EVALUATE_INPUTS,
-    EVALUATE_METHOD,
-    FORWARD_METHOD,
-    GRADIENT_INPUTS,
-    TARGETS_INPUT,
-)
+from prgec.contract.names import CALL_INPUT, EVALUATE_INPUTS, EVALUATE_METHOD, FORWARD_METHOD, GRADIENT_INPUTS
 from prgec.engines.executorch.program import LoadMethod, Program
 from prgec.engines.executorch.runtime import float_scalar, int_tensors
 from prgec.errors import InternalError
@@ -32,7 +25,9 @@ class GradientProgram(Program):
     It evaluates with a method of its own, which is loaded first: who only evaluates never pays for the gradients.
     """
 
-    next_tokens_inputs = tuple(name for name in EVALUATE_INPUTS if name != TARGETS_INPUT)
+    @property
+    def _evaluated_inputs(self) -> tuple[str, ...]:
+        return EVALUATE_INPUTS
 
     def _bind_state(self, load_method: LoadMethod) -> None:
         self._evaluate = load_method(EVALUATE_METHOD, (*EVALUATE_INPUTS, *self._hidden_input))
@@ -71,7 +66,7 @@ class GradientProgram(Program):
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        inputs = [*int_tensors(tokens_NT, label_pos_NK, targets_NK), *self._hidden(tokens_NT, label_pos_NK)]
+        inputs = [*self._with_state(tokens_NT, label_pos_NK, targets_NK), *self._hidden(tokens_NT, label_pos_NK)]
         (loss_B,) = self._execute(self._evaluate, inputs)
         result: FloatArray = loss_B.numpy()
         return result
@@ -104,9 +99,19 @@ class GradientProgram(Program):
         """
         self._overwrite(self._optimizer(), state)
 
+    def forget_steps(self) -> None:
+        """Make the optimiser's state what it is before the first step."""
+        # A forward that was never loaded has taken none.
+        if self._load_forward.cache_info().currsize:
+            self.write_optimizer({name: np.zeros_like(each) for name, each in self.read_optimizer().items()})
+
     def _optimizer(self) -> Mapping[str, Any]:
         forward = self._load_forward()
         return {name: self._attribute(forward, name) for name in optimizer_names(self.manifest)}
 
     def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
-        return int_tensors(tokens_NT, label_pos_NK)
+        return self._with_state(tokens_NT, label_pos_NK)
+
+    def _with_state(self, *rows: IntArray) -> Sequence[Any]:
+        """Rows as inputs, with the state behind them where it is no buffer."""
+        return int_tensors(*rows)

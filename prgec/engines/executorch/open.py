@@ -10,6 +10,8 @@ from prgec.contract.arrays import State
 from prgec.engines.executorch.device_gradient_program import DeviceGradientProgram
 from prgec.engines.executorch.device_program import DeviceProgram
 from prgec.engines.executorch.gradient_program import GradientProgram
+from prgec.engines.executorch.host_gradient_program import HostGradientProgram
+from prgec.engines.executorch.host_program import HostProgram
 from prgec.engines.executorch.program import Program
 from prgec.engines.executorch.runtime import check_signature, check_trains, given_a, load_method_of, load_runtime
 from prgec.engines.executorch.verified import open_verified
@@ -43,5 +45,9 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
     return kinds[manifest.state_access](path, manifest, tokenizer, load, read_a)
 
 
-_BY_LOSSES: Mapping[str, type[Program]] = {"buffers": Program, "outputs": DeviceProgram}
-_BY_GRADIENTS: Mapping[str, type[Program]] = {"buffers": GradientProgram, "outputs": DeviceGradientProgram}
+_BY_LOSSES: Mapping[str, type[Program]] = {"buffers": Program, "outputs": DeviceProgram, "inputs": HostProgram}
+_BY_GRADIENTS: Mapping[str, type[Program]] = {
+    "buffers": GradientProgram,
+    "outputs": DeviceGradientProgram,
+    "inputs": HostGradientProgram,
+}

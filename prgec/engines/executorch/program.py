@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -44,8 +44,6 @@ class Program:
         prefix: Runs the blocks before the first trained one, where they are a method of their own.
     """
 
-    next_tokens_inputs: ClassVar[tuple[str, ...]] = tuple(name for name in FORWARD_INPUTS if name != TARGETS_INPUT)
-
     def __init__(
         self,
         path: Path,
@@ -62,9 +60,14 @@ class Program:
         # Loading packs weights into memory, for nothing where every result is kept already.
         self._load_prefix = functools.cache(lambda: load_method(PREFIX_METHOD, PREFIX_INPUTS))
         # Most programs are never asked to generate.
-        inputs = (*self.next_tokens_inputs, *self._hidden_input)
+        inputs = (*(name for name in self._evaluated_inputs if name != TARGETS_INPUT), *self._hidden_input)
         self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
         self.prefix = PrefixRunner(self.compute_prefix, manifest, "executorch") if self._hidden_input else None
+
+    @property
+    def _evaluated_inputs(self) -> tuple[str, ...]:
+        """What a method takes that measures the losses of rows and trains on none."""
+        return FORWARD_INPUTS
 
     @property
     def _hidden_input(self) -> tuple[str, ...]:
@@ -105,12 +108,16 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        inputs = [*int_tensors(tokens_NT, label_pos_NK, targets_NK), *scalars(g_q, lr, eps), *keys(seed, step)]
+        inputs = [*int_tensors(tokens_NT, label_pos_NK, targets_NK), *self._of_step(g_q, lr, eps, seed, step)]
         inputs += self._hidden(tokens_NT, label_pos_NK)
         loss_N, *others = self._execute(self._forward, inputs)
         self._keep(others)
         result: FloatArray = loss_N.numpy()
         return result
+
+    def _of_step(self, g_q: FloatArray, lr: float, eps: float, seed: int, step: int) -> Sequence[Any]:
+        """The inputs of `forward` behind its rows: what the program needs to update and perturb its weights."""
+        return [*scalars(g_q, lr, eps), *keys(seed, step)]
 
     def _hidden(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
         """The input behind all others, where blocks in front of the first trained one are a method of their own."""
@@ -158,6 +165,9 @@ class Program:
         """
         self._overwrite({}, state)
 
+    def forget_steps(self) -> None:
+        """Nothing is remembered of steps, where the host makes them."""
+
     def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
         """Return the most likely token behind each label position under the present state: i64[N, K].
 
@@ -174,7 +184,7 @@ class Program:
 
     def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
         no_update = np.zeros(self.manifest.q, dtype=np.float32)
-        return [*int_tensors(tokens_NT, label_pos_NK), *scalars(no_update, 0.0, 0.0), *keys(0, 1)]
+        return [*int_tensors(tokens_NT, label_pos_NK), *self._of_step(no_update, 0.0, 0.0, 0, 1)]
 
     def compute_prefix(self, tokens_BT: IntArray) -> FloatArray:
         """Run the blocks before the first trained one: f32[B, T, D]; only where they are a method of their own.

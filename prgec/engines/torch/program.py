@@ -202,6 +202,11 @@ class TorchProgram:
         """
         self._overwrite(self._optimizer, state)
 
+    def forget_steps(self) -> None:
+        """Make the optimiser's state what it is before the first step."""
+        for tensor in self._optimizer.values():
+            tensor.zero_()
+
     def given_a(self) -> State:
         """Return the A matrices of every site where they were given; empty where they follow from the seed."""
         return self._given_a

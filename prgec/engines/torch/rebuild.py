@@ -11,6 +11,9 @@ from prgec.engines.executorch.runtime import check_trains, read_constants
 from prgec.engines.torch.program import TorchProgram
 from prgec.errors import ProgramError, UsageError
 
+# By who reads the state how.
+_CANNOT_REBUILD = {"outputs": "keeps its state to itself", "inputs": "leaves its state to the host"}
+
 
 def rebuild(path: Path, base: str | None = None, *, device: str = "cpu", compiled: bool = False) -> TorchProgram:
     """Build the graphs of a .pte again, from the checkpoint it was compiled from.
@@ -27,8 +30,8 @@ def rebuild(path: Path, base: str | None = None, *, device: str = "cpu", compile
     """
     expected, _ = read_constants(path)
     check_trains(expected, path)
-    if expected.state_access != "buffers" or expected.a_sha256:
-        what = "keeps its state to itself" if expected.state_access != "buffers" else "has A matrices of its own"
+    what = _CANNOT_REBUILD.get(expected.state_access, "has A matrices of its own" if expected.a_sha256 else "")
+    if what:
         raise UsageError(
             f"engine torch cannot rebuild a program that {what}", where=path, hint="run it with --engine executorch"
         )

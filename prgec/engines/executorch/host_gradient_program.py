@@ -1,0 +1,103 @@
+"""A program that computes gradients and whose state the host keeps: the host takes the step, too.
+
+Letters: B examples a step, T tokens, K label positions, r rank, O outputs of a site.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from prgec.contract.arrays import FloatArray, IntArray
+from prgec.contract.engine import ONLY_CALL, Call, optimizer_names
+from prgec.contract.names import (
+    EVALUATE_METHOD,
+    FORWARD_METHOD,
+    OPTIMIZER_STATE,
+    STATE_SUFFIX_MEAN,
+    STATE_SUFFIX_SQUARE,
+)
+from prgec.engines.executorch.gradient_program import GradientProgram
+from prgec.engines.executorch.host_program import host_tensors, inputs_of
+from prgec.engines.executorch.program import LoadMethod
+from prgec.engines.executorch.runtime import float_tensor, int_tensors
+from prgec.errors import ProgramError
+from prgec.runtime_ops.host import SiteState, accumulate, take_step
+
+# What became of a gradient that is not whole yet: nothing.
+_NOTHING = (0.0, np.inf, 1.0, 1.0)
+
+
+class HostGradientProgram(GradientProgram):
+    """A program of contract 2 whose manifest says `state: host`: B goes in, losses and gradients come out."""
+
+    @property
+    def _evaluated_inputs(self) -> tuple[str, ...]:
+        return inputs_of(self.manifest)
+
+    def _bind_state(self, load_method: LoadMethod) -> None:
+        m, inputs = self.manifest, (*self._evaluated_inputs, *self._hidden_input)
+        self._evaluate = load_method(EVALUATE_METHOD, inputs)
+        self._load_forward = functools.cache(lambda: load_method(FORWARD_METHOD, inputs))
+        self._state = host_tensors(m)
+        shapes = {
+            name + suffix: tuple(master.shape)
+            for name, master in self._state.items()
+            for suffix in (STATE_SUFFIX_MEAN, STATE_SUFFIX_SQUARE)
+        }
+        shapes[OPTIMIZER_STATE] = (4,)
+        self._kept = {name: float_tensor(np.zeros(shapes[name], dtype=np.float32)) for name in optimizer_names(m)}
+        # Of a step of several calls, losses first.
+        self._sums: list[FloatArray] = []
+
+    def train(
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
+    ) -> tuple[FloatArray, FloatArray]:
+        """Take one training step, or one call of it: the program differentiates, and this updates what it keeps.
+
+        Returns:
+            The losses f32[B] of the state before the step, and what became of the gradient f32[4].
+
+        Raises:
+            ProgramError: If the runtime reports a failure, or the program does not return one gradient a site.
+        """
+        inputs = [*self._with_state(tokens_BT, label_pos_BK, targets_BK), *self._hidden(tokens_BT, label_pos_BK)]
+        outputs = self._execute(self._load_forward(), inputs)
+        loss_B, *gradients = (each.numpy() for each in outputs)
+        if [each.shape for each in gradients] != [tuple(each.shape) for each in self._state.values()]:
+            raise ProgramError("the program does not return the gradients its manifest names", where=self.path)
+        losses = loss_B.copy()
+        means = self._gathered([losses, *gradients], call)
+        if not call.is_last:
+            return losses, np.array(_NOTHING, dtype=np.float32)
+        m = self.manifest
+        running = self._kept[OPTIMIZER_STATE].numpy()
+        return losses, take_step(running, self._sites(), means[1:], means[0], lr, m.optimizer, m.update)
+
+    def _gathered(self, values: Sequence[FloatArray], call: Call) -> Sequence[FloatArray]:
+        """Add what a call measured to what its step gathered; in the last one, return the means."""
+        if call == ONLY_CALL:
+            return values
+        if call.before == 0:
+            self._sums = [np.empty_like(each) for each in values]
+        for total, value in zip(self._sums, values, strict=True):
+            accumulate(total, value, call.before, call.is_last)
+        return self._sums
+
+    def _sites(self) -> list[SiteState]:
+        def kept(name: str) -> FloatArray | None:
+            return self._kept[name].numpy() if name in self._kept else None
+
+        return [
+            SiteState(master.numpy(), kept(name + STATE_SUFFIX_MEAN), kept(name + STATE_SUFFIX_SQUARE))
+            for name, master in self._state.items()
+        ]
+
+    def _optimizer(self) -> Mapping[str, Any]:
+        return self._kept
+
+    def _with_state(self, *rows: IntArray) -> Sequence[Any]:
+        return [*int_tensors(*rows), *self._state.values()]

@@ -1,0 +1,34 @@
+// The arithmetic of the operators by plain C functions, for hosts in other languages that keep the state themselves.
+// They return 0, or 1 where the thread pool failed.
+#include <cstdint>
+
+#include "dual_update.h"
+#include "optimizers.h"
+
+#define PRGEC_EXPORT extern "C" __attribute__((visibility("default")))
+
+PRGEC_EXPORT int prgec_dual_update(
+    float* master, int64_t numel, const float* g, int64_t q, float lr, float eps, int64_t seed, int64_t step,
+    int64_t site, float* copies) {
+  return prgec::dual_update({master, numel, g, q, lr, eps, seed, step, site, copies}) ? 0 : 1;
+}
+
+PRGEC_EXPORT double prgec_sum_of_squares(const float* values, int64_t size) {
+  return prgec::sum_of_squares(values, size);
+}
+
+PRGEC_EXPORT void prgec_step_scale(
+    float* running, double total, int64_t count, const float* losses, int64_t num_losses, float lr,
+    const prgec::Rule* rule, float* factors) {
+  prgec::step_scale(running, total, count, {losses, num_losses}, lr, *rule, factors);
+}
+
+PRGEC_EXPORT int prgec_update(const prgec::Site* site, float lr, const float* factors, const prgec::Rule* rule) {
+  float largest = 0.0f;
+  return prgec::update(*site, lr, factors, *rule, &largest) ? 0 : 1;
+}
+
+PRGEC_EXPORT int prgec_accumulate(
+    float* total, const float* value, int64_t size, int64_t before, int is_last, float* means) {
+  return prgec::accumulate(total, value, size, before, is_last != 0, means) ? 0 : 1;
+}
