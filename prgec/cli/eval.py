@@ -1,17 +1,22 @@
-"""`prgec eval`: loss and accuracy of a program, with or without an adapter."""
+"""`prgec eval`: loss and accuracy of a program, without an adapter, with one, or with several in turn."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from prgec.cli.adapters_option import ADAPTERS, take_turns
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
 from prgec.cli.verify_option import NO_VERIFY
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
+
+if TYPE_CHECKING:
+    from prgec.training.evaluate import Evaluation
 
 FILE = click.Path(path_type=Path)
 
@@ -20,9 +25,7 @@ FILE = click.Path(path_type=Path)
 @click.argument("program", type=FILE)
 @click.option("--data", type=FILE, required=True, help="Labelled rows.")
 @click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
-@click.option(
-    "--adapter", type=FILE, help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it."
-)
+@ADAPTERS
 @NO_VERIFY
 @click.option("--side", type=FILE, help="The network beside a program of --method side (prgec side build).")
 @click.option("--key", type=FILE, help="The device's key, for networks beside a secret head.")
@@ -31,7 +34,7 @@ def eval_command(
     program: Path,
     data: Path,
     task: str,
-    adapter: Path | None,
+    adapters: tuple[Path, ...],
     no_verify: bool,
     side: Path | None,
     key: Path | None,
@@ -40,7 +43,7 @@ def eval_command(
     """Measure loss and accuracy of PROGRAM on a data file."""
     from prgec.cli.side_answers import Beside, evaluate_side
 
-    beside = Beside(program, side, key, adapter, verify=not no_verify)
+    beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
     if beside.is_meant():
         return evaluate_side(beside, data, task, as_json)
     from prgec.data.dataset import load_dataset
@@ -49,38 +52,55 @@ def eval_command(
     from prgec.training.evaluate import evaluate
 
     dataset = load_dataset(data, task)
-    loaded = open_with_adapter(program, adapter, verify=not no_verify)
-    eval_set = encode_eval_set(dataset, loaded)
+    loaded = open_with_adapter(program, None, verify=not no_verify)
+    documents: list[dict[str, Any]] = []
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
-        display.on_data(dataset)
-        result = evaluate(loaded, eval_set, display.on_eval_batch, should_stop)
-    if result is None:
-        raise KeyboardInterrupt
-    accuracy = "none (open-ended task)" if result.accuracy is None else f"{result.accuracy:.1%}"
+        for adapter, swap_ms in take_turns(loaded, adapters):
+            if not documents:
+                eval_set = encode_eval_set(dataset, loaded)
+                display.on_data(dataset)
+            result = evaluate(loaded, eval_set, display.on_eval_batch, should_stop)
+            if result is None:
+                raise KeyboardInterrupt
+            document = _document(result, loaded.state_sha256(), dataset.task.name)
+            if len(adapters) > 1:
+                document = {"adapter": str(adapter), "swap_ms": round(swap_ms, 3), **document}
+            documents.append(document)
     if as_json:
-        print_json(
-            {
-                "steps": result.num_calls,
-                "loss": result.loss,
-                "accuracy": result.accuracy,
-                "seconds": round(result.seconds, 3),
-                "state_sha256": loaded.state_sha256(),
-                "num_examples": result.num_examples,
-                "task": dataset.task.name,
-                "f1": result.f1,
-                "exact_match": result.exact_match,
-                "rouge": vars(result.rouge) if result.rouge else None,
-            }
-        )
+        print_json(documents[0] if len(documents) == 1 else {"adapters": documents})
     else:
-        if result.f1 is not None:
-            print_lines(f"F1        {result.f1:.1%}, exact match {result.exact_match:.1%}")
-        if result.rouge is not None:
-            r = result.rouge
-            print_lines(f"ROUGE     1 {r.rouge1:.1%}, 2 {r.rouge2:.1%}, L {r.rouge_l:.1%}")
-        print_lines(
-            f"accuracy  {accuracy}",
-            f"loss      {result.loss:.4f}",
-            f"examples  {result.num_examples} ({dataset.task.name}), {result.seconds:.1f} s",
-        )
+        print_lines(*(line for document in documents for line in _lines(document)))
     return 0
+
+
+def _document(result: Evaluation, state_sha256: str, task: str) -> dict[str, Any]:
+    return {
+        "steps": result.num_calls,
+        "loss": result.loss,
+        "accuracy": result.accuracy,
+        "seconds": round(result.seconds, 3),
+        "state_sha256": state_sha256,
+        "num_examples": result.num_examples,
+        "task": task,
+        "f1": result.f1,
+        "exact_match": result.exact_match,
+        "rouge": vars(result.rouge) if result.rouge else None,
+    }
+
+
+def _lines(document: dict[str, Any]) -> list[str]:
+    lines = []
+    if "adapter" in document:
+        lines.append(f"adapter   {document['adapter']}, put in within {document['swap_ms']:.1f} ms")
+    if document["f1"] is not None:
+        lines.append(f"F1        {document['f1']:.1%}, exact match {document['exact_match']:.1%}")
+    if document["rouge"] is not None:
+        r = document["rouge"]
+        lines.append(f"ROUGE     1 {r['rouge1']:.1%}, 2 {r['rouge2']:.1%}, L {r['rouge_l']:.1%}")
+    accuracy = document["accuracy"]
+    return [
+        *lines,
+        f"accuracy  {'none (open-ended task)' if accuracy is None else f'{accuracy:.1%}'}",
+        f"loss      {document['loss']:.4f}",
+        f"examples  {document['num_examples']} ({document['task']}), {document['seconds']:.1f} s",
+    ]

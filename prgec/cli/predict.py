@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from prgec.cli.adapters_option import ADAPTERS, take_turns
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
@@ -51,9 +52,7 @@ _SHOWN_PROMPT = 60
     help="Write an answer of at most N tokens instead of "
     "choosing one (programs compiled with --generate; one forward a token).",
 )
-@click.option(
-    "--adapter", type=FILE, help="adapter.safetensors of a run, or a PEFT folder; the untrained program without it."
-)
+@ADAPTERS
 @NO_VERIFY
 @click.option("--side", type=FILE, help="The network beside a program of --method side (prgec side build).")
 @click.option("--key", type=FILE, help="The device's key, for networks beside a secret head.")
@@ -65,7 +64,7 @@ def predict(
     task: str,
     candidates: tuple[str, ...],
     max_tokens: int | None,
-    adapter: Path | None,
+    adapters: tuple[Path, ...],
     no_verify: bool,
     side: Path | None,
     key: Path | None,
@@ -75,33 +74,36 @@ def predict(
     found, items = _items(data, texts, task, is_free=bool(candidates) or max_tokens is not None)
     from prgec.cli.side_answers import Beside, predict_side
 
-    beside = Beside(program, side, key, adapter, verify=not no_verify)
+    beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
     if beside.is_meant():
         if max_tokens is not None:
             raise UsageError("--generate and --side exclude each other: a side network chooses between answers")
         return predict_side(beside, items, candidates or found.candidates, found.name, as_json)
     from prgec.runs.open import open_with_adapter
 
-    loaded = open_with_adapter(program, adapter, verify=not no_verify)
+    loaded = open_with_adapter(program, None, verify=not no_verify)
     choices = candidates or found.candidates
+    answers: list[dict[str, Any]] = []
+    shown: list[str] = []
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
-        if max_tokens is not None:
-            rows, lines = _write(loaded, items, max_tokens, display, should_stop)
-        else:
-            rows, lines = _choose(loaded, items, choices, display, should_stop)
-        if should_stop():
-            raise KeyboardInterrupt
+        for adapter, swap_ms in take_turns(loaded, adapters):
+            if max_tokens is not None:
+                rows, lines = _write(loaded, items, max_tokens, display, should_stop)
+            else:
+                rows, lines = _choose(loaded, items, choices, display, should_stop)
+            if should_stop():
+                raise KeyboardInterrupt
+            answer: dict[str, Any] = {"state_sha256": loaded.state_sha256(), "predictions": rows}
+            if len(adapters) > 1:
+                answer = {"adapter": str(adapter), "swap_ms": round(swap_ms, 3), **answer}
+                shown.append(f"adapter {adapter}, put in within {swap_ms:.1f} ms")
+            answers.append(answer)
+            shown += lines
     if as_json:
-        print_json(
-            {
-                "task": found.name,
-                "candidates": list(choices),
-                "state_sha256": loaded.state_sha256(),
-                "predictions": rows,
-            }
-        )
+        said = answers[0] if len(answers) == 1 else {"adapters": answers}
+        print_json({"task": found.name, "candidates": list(choices), **said})
     else:
-        print_lines(*lines)
+        print_lines(*shown)
     return 0
 
 

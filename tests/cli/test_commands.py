@@ -16,7 +16,9 @@ import pytest
 from prgec.cli.main import main
 from prgec.contract.checksums import append_checksums
 from prgec.contract.layout import part_starts
+from prgec.engines.executorch.open import open_pte
 from prgec.errors import ProgramError
+from prgec.formats.adapter import save_adapter
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -52,6 +54,38 @@ def test_run_and_eval_agree(tiny_pte: Path, dev_jsonl: Path, run_folder: Path) -
     assert document["state_sha256"] == summary["state_sha256"]
     assert document["accuracy"] == summary["accuracy"]
     assert document["loss"] == pytest.approx(summary["eval_loss"])
+
+
+def test_adapters_take_turns_in_one_program(
+    tiny_pte: Path, dev_jsonl: Path, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What each scores alone, whoever came before, with the time it took to put in."""
+    trained, untrained = run_folder / "adapter.safetensors", tmp_path / "zero.safetensors"
+    save_adapter(untrained, open_pte(tiny_pte))
+    evaluate = ("eval", tiny_pte, "--data", dev_jsonl, "--json")
+    alone = [_call(capsys, *evaluate, *more)[1] for more in ([], ["--adapter", trained])]
+    turns = [flag for each in (trained, untrained, trained) for flag in ("--adapter", each)]
+    code, document, _ = _call(capsys, *evaluate, *turns)
+    assert code == 0
+    found = document["adapters"]
+    assert [each["adapter"] for each in found] == [str(trained), str(untrained), str(trained)]
+    assert [each["loss"] for each in found] == [alone[1]["loss"], alone[0]["loss"], alone[1]["loss"]]
+    assert alone[0]["loss"] != alone[1]["loss"] and "adapters" not in alone[1]
+    assert all(0.0 < each["swap_ms"] < 1000.0 for each in found)
+    code, document, _ = _call(capsys, "predict", tiny_pte, "--text", "the film is great", "--json", *turns)
+    states = [each["state_sha256"] for each in document["adapters"]]
+    assert code == 0 and states[0] == states[2] != states[1]
+    code, text, _ = _call(capsys, "predict", tiny_pte, "--text", "the film is great", *turns)
+    assert text.count("put in within") == 3
+
+
+def test_an_adapter_that_does_not_fit_ends_the_turns(
+    tiny_pte: Path, dev_jsonl: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.safetensors"
+    bad.write_bytes(b"nothing")
+    code, out, err = _call(capsys, "eval", tiny_pte, "--data", dev_jsonl, "--adapter", bad, "--adapter", bad)
+    assert (code, out) == (5, "") and "error: not an adapter" in err
 
 
 def test_run_json_is_the_only_thing_on_stdout(tiny_pte: Path, train_jsonl: Path, tmp_path: Path) -> None:

@@ -39,6 +39,15 @@ PROGRAMS = {
     "exact-prefix": {"backend": "portable", "method": "exact", "layers": ("last:1",), "prefix": "method"},
     "shortcut": {"backend": "xnnpack", "method": "shortcut", "optimizer": "adamw"},
     "calibrated": {"backend": "portable", "lora_a": Path("calibrated")},
+    "host": {"backend": "portable", "state": "host"},
+    "host-exact": {
+        "backend": "portable",
+        "state": "host",
+        "method": "exact",
+        "optimizer": "adamw",
+        "layers": ("last:1",),
+        "prefix": "method",
+    },
     "gathering": {"backend": "xnnpack", "method": "exact", "optimizer": "momentum", "accumulate": True},
 }
 # State behind the losses, noise in the graph, and weights in a file beside it, as on a GPU.
@@ -46,7 +55,7 @@ DEVICE = "device"
 # Of a run, unless a test says otherwise.
 STEPS = 100
 # Compiling the others is what makes their test slow.
-QUICK = ("portable", "dual", "device", "prefix", "exact")
+QUICK = ("portable", "dual", "device", "prefix", "exact", "host", "host-exact")
 
 
 def build_driver(folder: Path, preset: str, *flags: str) -> Path:

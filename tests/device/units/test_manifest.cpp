@@ -42,6 +42,21 @@ TEST(an_adapter_is_bound_to_the_base_not_to_the_models_name) {
       R"("targets":"[[\"layers.0.q\", 5]]"})");
 }
 
+TEST(a_host_knows_what_to_do_with_gradients) {
+  std::string text = with("\"seeded\"", "\"host\", \"state_access\": \"inputs\"");
+  const auto by_losses = Manifest::parse(text);
+  CHECK(by_losses.ok() && by_losses->is_host && !by_losses->is_dual && !by_losses->returns_state);
+  CHECK(is_refused(with("\"seeded\"", "\"host\""), "no usable state_access:"));
+  CHECK(is_refused(with("\"state\"", "\"state_access\": \"inputs\", \"state\""), "no usable state_access:"));
+  text.replace(text.find("\"q\": 2"), 6, "\"q\": 1, \"method\": \"exact\", \"optimizer\": \"norm\"");
+  CHECK(is_refused(text, "no usable update:"));
+  const std::string rule = "\"update\": {\"clip\": 0.5, \"beta1\": 0.9, \"beta2\": 0.99, \"eps\": 1e-8, \"decay\": 0, "
+                           "\"polyak\": 0.2}, \"q\"";
+  text.replace(text.find("\"q\""), 3, rule);
+  const auto found = Manifest::parse(text);
+  CHECK(found.ok() && found->update.clip == 0.5 && found->update.eps == 1e-8 && found->update.polyak == 0.2);
+}
+
 TEST(a_program_with_gradients_takes_its_batch_once) {
   const std::string gradients = "\"method\": \"exact\", \"optimizer\": \"adamw\", \"state\"";
   CHECK(is_refused(with("\"state\"", gradients), "no usable q:"));

@@ -14,13 +14,13 @@
 #include "metrics.h"
 #include "prge/trainer.h"
 #include "quiet.h"
+#include "report.h"
 #include "utf8.h"
 
 namespace {
 
 using prge::Error;
 
-constexpr int kUsageCode = 2;
 constexpr int kInterruptedCode = 130;
 
 volatile std::sig_atomic_t stop_requested = 0;
@@ -34,23 +34,6 @@ void warn(const char* line) {
   std::string text = line;
   prge::make_printable(text);
   std::fprintf(stderr, "warning: %s\n", text.c_str());
-}
-
-// Exit codes are those of prgec.
-int report(Error error) {
-  std::fprintf(stderr, "error: %s\n", prge::last_error());
-  switch (error) {
-    case Error::InvalidArgument:
-      return kUsageCode;
-    case Error::InvalidExternalData:
-      return 4;
-    case Error::InvalidProgram:
-      return 5;
-    case Error::InvalidState:
-      return 8;
-    default:
-      return 1;
-  }
 }
 
 class Run {

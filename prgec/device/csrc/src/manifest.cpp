@@ -1,6 +1,8 @@
 #include "manifest.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <initializer_list>
 
 #include "fail.h"
@@ -75,12 +77,14 @@ Error read_choices(const Json& json, Manifest& out) {
   }
   out.is_dynamic = dynamic.kind == Json::Kind::True;
   const std::string& state = json["state"].text;
-  if (state != "seeded" && (state != "dual" || out.has_gradients)) {
+  if (state != "seeded" && state != "host" && (state != "dual" || out.has_gradients)) {
     return damaged("state");
   }
   out.is_dual = state == "dual";
+  out.is_host = state == "host";
   const std::string access = text_or(json["state_access"], "buffers");
-  if (access != "buffers" && (access != "outputs" || out.is_dual)) {
+  const bool is_known = out.is_host ? access == "inputs" : access == "buffers" || (access == "outputs" && !out.is_dual);
+  if (!is_known) {
     return damaged("state_access");
   }
   if (access == "outputs" && out.has_gradients) {
@@ -100,6 +104,24 @@ Error read_choices(const Json& json, Manifest& out) {
   return Error::Ok;
 }
 
+Error read_update(const Json& json, Manifest& out) {
+  if (!out.is_host || !out.has_gradients) {
+    return Error::Ok;
+  }
+  Update& update = out.update;
+  const std::pair<const char*, double*> numbers[] = {{"clip", &update.clip},   {"beta1", &update.beta1},
+                                                     {"beta2", &update.beta2}, {"eps", &update.eps},
+                                                     {"decay", &update.decay}, {"polyak", &update.polyak}};
+  for (const auto& [name, field] : numbers) {
+    const Json& number = json["update"][name];
+    *field = std::strtod(number.text.c_str(), nullptr);
+    if (number.kind != Json::Kind::Number || !std::isfinite(*field)) {
+      return damaged("update");
+    }
+  }
+  return Error::Ok;
+}
+
 Error read_sites(const Json& json, Manifest& out) {
   for (const Json& item : json["sites"].items) {
     Site site;
@@ -108,8 +130,8 @@ Error read_sites(const Json& json, Manifest& out) {
         !item["out_features"].integer(1, int64_t{1} << 31, site.out_features)) {
       return damaged("sites");
     }
-    // Dual state has 2q copies of each.
-    if (out.rank > kMaxElements / site.out_features / (out.is_dual ? 2 * out.q : 1)) {
+    // Dual state has 2q copies of each, and so has a host that perturbs.
+    if (out.rank > kMaxElements / site.out_features / (out.is_dual || out.is_host ? 2 * out.q : 1)) {
       return damaged("rank");
     }
     out.sites.push_back(std::move(site));
@@ -128,6 +150,7 @@ Result<Manifest> Manifest::parse(std::string_view text) {
   PRGE_TRY(read_method(json, out));
   PRGE_TRY(read_sizes(json, out));
   PRGE_TRY(read_choices(json, out));
+  PRGE_TRY(read_update(json, out));
   PRGE_TRY(read_sites(json, out));
   for (const auto& [name, field] :
        {std::pair<const char*, std::string*>{"model", &out.model},

@@ -26,6 +26,11 @@ struct Site {
   }
 };
 
+// How a host makes steps of gradients, besides the optimiser's name.
+struct Update {
+  double clip = 0, beta1 = 0, beta2 = 0, eps = 0, decay = 0, polyak = 0;
+};
+
 enum class Prefix { None, Shared, Method };
 
 struct Manifest {
@@ -56,6 +61,9 @@ struct Manifest {
   bool has_checksums = false;
   // The state is no buffer of the program: forward returns it behind the losses, and there is no apply.
   bool returns_state = false;
+  // The state is no buffer of the program: this driver keeps it, passes it in, and changes it.
+  bool is_host = false;
+  Update update; // where there are gradients, too
   Prefix prefix = Prefix::None;
   std::string model, backend, base_sha256, pipeline;
   std::string optimizer; // norm, momentum or adamw where there are gradients; else empty

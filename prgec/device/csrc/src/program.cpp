@@ -97,9 +97,10 @@ Error Program::load_method(const char* name, size_t num_inputs) {
 }
 
 Error Program::load_methods() {
-  const size_t num_inputs = manifest_.has_gradients ? (manifest_.accumulates ? 5 : 4) : 8;
+  const Manifest& m = manifest_;
+  const size_t num_inputs = m.is_host ? 3 + m.sites.size() : m.has_gradients ? (m.accumulates ? 5 : 4) : 8;
   PRGE_TRY(load_method("forward", num_inputs + num_hidden()));
-  if (!manifest_.has_gradients && !manifest_.returns_state) {
+  if (!m.has_gradients && !m.returns_state && !m.is_host) {
     PRGE_TRY(load_method("apply", 4));
   }
   return num_hidden() != 0 ? load_method("prefix", 1) : Error::Ok;
@@ -111,9 +112,8 @@ Error Program::find_state() {
     state.name = site.state_name();
     state.copies = manifest_.is_dual ? 2 * manifest_.q : 1;
     state.shape = {manifest_.rank, site.out_features};
-    if (manifest_.returns_state) {
-      returned_.emplace_back(static_cast<size_t>(state.numel()), 0.0f);
-      state.data = returned_.back().data();
+    if (manifest_.returns_state || manifest_.is_host) {
+      hold(state);
     } else {
       PRGE_TRY(bind(state));
     }
@@ -137,9 +137,19 @@ Error Program::find_optimizer() {
     }
   }
   for (StateTensor& state : optimizer_) {
-    PRGE_TRY(bind(state));
+    if (manifest_.is_host) {
+      hold(state);
+    } else {
+      PRGE_TRY(bind(state));
+    }
   }
   return Error::Ok;
+}
+
+// Gives it a place here, of zeros.
+void Program::hold(StateTensor& state) {
+  held_.emplace_back(static_cast<size_t>(state.numel()), 0.0f);
+  state.data = held_.back().data();
 }
 
 // Gives it its place in the program.

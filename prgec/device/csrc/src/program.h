@@ -19,8 +19,8 @@
 namespace prge {
 
 // One tensor of what training changes: the trainable buffer of a site, f32[copies, rank, out], or a part of an
-// optimiser's state. One copy, or 2q in dual state. Alive and writable, or, where the manifest says that forward
-// returns it, what the last call returned.
+// optimiser's state. One copy, or 2q in dual state. Alive and writable: in the program, or here where this driver keeps
+// it; or, where the manifest says that forward returns it, what the last call returned.
 struct StateTensor {
   std::string name;
   float* data = nullptr;
@@ -42,6 +42,14 @@ constexpr int64_t kNumFactors = 4;
 struct Call {
   int64_t before = 0;
   bool is_last = true;
+};
+
+// What a step changes weights by, and perturbs them with.
+struct Move {
+  std::vector<float> g; // of the step before
+  float lr = 0; // that belongs to it
+  float eps = 0;
+  int64_t seed = 0, step = 0;
 };
 
 // A copy of the trainable buffers, site by site, and of an optimiser's state.
@@ -77,11 +85,11 @@ class Program {
 
   // Places num_rows() rows into the inputs of the next forward, padded as the program wants them.
   void fill(const std::vector<Row>& rows);
-  // Runs forward on those rows and `inputs`, which come behind them. Returns the loss of every row: f32[num_rows()],
-  // valid until the next call.
-  Result<const float*> forward(const Inputs& inputs);
-  // Runs apply, which changes the state and looks at no row.
-  Error apply(const Inputs& inputs);
+  // Runs forward on those rows, behind the update of a move and with its perturbation. Returns the loss of every row:
+  // f32[num_rows()], valid until the next call.
+  Result<const float*> forward(Move& move);
+  // Makes the update alone, which looks at no row.
+  Error apply(Move& move);
   // Runs forward of a program with gradients on those rows, which trains on them. Returns the losses before the step,
   // and what became of the gradient: its scale, 0 where it was not finite and changed nothing, its norm, and the
   // corrections of running means. There are several calls only where the manifest says that it accumulates.
@@ -92,6 +100,8 @@ class Program {
   // Of programs that are not dual.
   State state() const;
   void set_state(const State& state);
+  // Makes an optimiser's state what it is before the first step.
+  void forget_steps();
   // SHA-256 over the names, shapes and values of all masters.
   Digest masters_sha256() const;
   // The same of an optimiser's state.
@@ -112,12 +122,21 @@ class Program {
   Error find_state();
   Error find_optimizer();
   Error bind(StateTensor& state);
+  void hold(StateTensor& state);
   void allocate();
   Result<Inputs> with_rows(const Inputs& others);
   Error keep_losses(const std::vector<executorch::runtime::EValue>& outputs, const char* method, size_t num_outputs);
   Error keep_state(const std::vector<executorch::runtime::EValue>& outputs);
   Result<std::vector<executorch::runtime::EValue>> execute(const char* method, const Inputs& inputs);
   Error run_prefix();
+
+  // program_host.cpp: of a program whose state is kept here.
+  Inputs masters();
+  Result<Inputs> perturbed(const Move& move);
+  Error update(const Move& move, bool with_copies);
+  Result<const float*> differentiate(float lr, const Call& call, std::vector<float>& factors);
+  Error gather(const std::vector<const float*>& gradients, const Call& call);
+  Error take_step(const std::vector<const float*>& gradients, const float* losses, float lr, float* factors);
 
   std::string path_;
   PackedWeights packed_; // outlives the methods that have them mapped
@@ -126,8 +145,10 @@ class Program {
   std::unique_ptr<Methods> methods_;
   std::vector<StateTensor> sites_, optimizer_;
   bool can_evaluate_ = false;
-  // What forward returned of the state, site by site; empty where the state is in buffers.
-  State returned_;
+  // The memory of a state that is not in buffers of the program: what forward returned, or what is kept here.
+  State held_;
+  State copies_; // of B, perturbed, site by site
+  State sums_; // of a step of several calls: losses, then gradients
 
   // Inputs, allocated once for the largest call.
   int32_t num_tokens_ = 0; // T of the present call

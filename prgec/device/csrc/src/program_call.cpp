@@ -23,6 +23,14 @@ TensorPtr ints(std::vector<int64_t>& data, int64_t rows, int64_t columns) {
   return from_blob(data.data(), {static_cast<SizesType>(rows), static_cast<SizesType>(columns)}, ScalarType::Long);
 }
 
+// The inputs behind the rows.
+std::vector<TensorPtr> of_move(Move& move) {
+  return {
+      from_blob(move.g.data(), {static_cast<SizesType>(move.g.size())}, ScalarType::Float),
+      from_blob(&move.lr, {}, ScalarType::Float), from_blob(&move.eps, {}, ScalarType::Float),
+      from_blob(&move.seed, {}, ScalarType::Long), from_blob(&move.step, {}, ScalarType::Long)};
+}
+
 bool is_floats(const EValue& value, int64_t numel) {
   return value.isTensor() && value.toTensor().scalar_type() == ScalarType::Float && value.toTensor().numel() == numel;
 }
@@ -82,17 +90,22 @@ Result<Program::Inputs> Program::with_rows(const Inputs& others) {
   return all;
 }
 
-Result<const float*> Program::forward(const Inputs& inputs) {
-  const auto all = with_rows(inputs);
+Result<const float*> Program::forward(Move& move) {
+  const auto inputs = manifest_.is_host ? perturbed(move) : Result<Inputs>(of_move(move));
+  PRGE_TRY(inputs.error());
+  const auto all = with_rows(*inputs);
   PRGE_TRY(all.error());
   const auto outputs = execute("forward", *all);
   PRGE_TRY(outputs.error());
-  PRGE_TRY(keep_losses(*outputs, "forward", 1 + returned_.size()));
-  PRGE_TRY(keep_state(*outputs));
+  PRGE_TRY(keep_losses(*outputs, "forward", manifest_.returns_state ? 1 + sites_.size() : 1));
+  PRGE_TRY(manifest_.returns_state ? keep_state(*outputs) : Error::Ok);
   return static_cast<const float*>(losses_.data());
 }
 
 Result<const float*> Program::train(float lr, const Call& call, std::vector<float>& factors) {
+  if (manifest_.is_host) {
+    return differentiate(lr, call, factors);
+  }
   Inputs others = {from_blob(&lr, {}, ScalarType::Float)};
   std::vector<int64_t> which = {call.before, call.is_last ? 1 : 0};
   if (manifest_.accumulates) {
@@ -113,11 +126,11 @@ Result<const float*> Program::train(float lr, const Call& call, std::vector<floa
 
 Result<const float*> Program::evaluate() {
   if (!can_evaluate_) {
-    PRGE_TRY(load_method("evaluate", 3 + num_hidden()));
+    PRGE_TRY(load_method("evaluate", 3 + (manifest_.is_host ? sites_.size() : 0) + num_hidden()));
     packed_.seal();
     can_evaluate_ = true;
   }
-  const auto all = with_rows({});
+  const auto all = with_rows(manifest_.is_host ? masters() : Inputs());
   PRGE_TRY(all.error());
   const auto outputs = execute("evaluate", *all);
   PRGE_TRY(outputs.error());
@@ -137,12 +150,12 @@ Error Program::keep_losses(const std::vector<EValue>& outputs, const char* metho
 }
 
 Error Program::keep_state(const std::vector<EValue>& outputs) {
-  for (size_t i = 0; i < returned_.size(); ++i) {
+  for (size_t i = 0; i < sites_.size(); ++i) {
     if (!is_floats(outputs[i + 1], sites_[i].numel())) {
       return fail(
           Error::InvalidProgram, "forward does not return the state %s (%s)", sites_[i].name.c_str(), path_.c_str());
     }
-    copy_floats(outputs[i + 1], returned_[i]);
+    copy_floats(outputs[i + 1], held_[i]);
   }
   return Error::Ok;
 }
@@ -159,7 +172,12 @@ Error Program::run_prefix() {
   return Error::Ok;
 }
 
-Error Program::apply(const Inputs& inputs) {
+Error Program::apply(Move& move) {
+  if (manifest_.is_host) {
+    return update(move, /*with_copies=*/false);
+  }
+  Inputs inputs = of_move(move);
+  inputs.erase(inputs.begin() + 2); // eps
   return execute("apply", inputs).error();
 }
 

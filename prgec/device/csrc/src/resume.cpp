@@ -177,7 +177,7 @@ uint64_t Trainer::Impl::load_snapshot(JournalReader& reader) {
     }
     // Loading checks everything before it changes anything, but only the hash says whether it is the right one.
     const auto start = program->state();
-    if (load_adapter(folder + name, *program) != Error::Ok) {
+    if (prge::load_adapter(folder + name, *program) != Error::Ok) {
       warn(last_error());
       continue;
     }

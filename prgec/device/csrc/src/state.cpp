@@ -73,6 +73,12 @@ void Program::set_state(const State& state) {
   }
 }
 
+void Program::forget_steps() {
+  for (const StateTensor& each : optimizer_) {
+    std::fill_n(each.data, each.numel(), 0.0f);
+  }
+}
+
 Digest Program::masters_sha256() const {
   return sha256_of(sites_);
 }

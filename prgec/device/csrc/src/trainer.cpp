@@ -42,6 +42,14 @@ void Trainer::Impl::warn(const char* line) const {
   }
 }
 
+void Trainer::Impl::start_over() {
+  program->forget_steps();
+  method = Steps::of(*program, settings, choices);
+  divergence = Divergence(settings.diverged, settings.window);
+  steps_done = 0;
+  evaluated_at = state_at = kNever;
+}
+
 void Trainer::Impl::fill(const Row* distinct, size_t count) {
   for (size_t n = 0; n < rows.size(); ++n) {
     rows[n] = distinct[n % count];
@@ -106,12 +114,15 @@ Error Trainer::save(const std::string& path) {
   return save_adapter(path, *impl_->program);
 }
 
-Error Trainer::load(const std::string& path) {
-  if (impl_->journal.is_open()) {
+Error Trainer::load_adapter(const std::string& path) {
+  Impl& t = *impl_;
+  if (t.journal.is_open()) {
     return fail(Error::InvalidArgument, "an adapter is loaded before a run begins");
   }
-  PRGE_TRY(impl_->method->flush());
-  return load_adapter(path, *impl_->program);
+  PRGE_TRY(t.method->flush());
+  PRGE_TRY(prge::load_adapter(path, *t.program));
+  t.start_over();
+  return Error::Ok;
 }
 
 Result<std::string> Trainer::state_sha256() {

@@ -40,7 +40,9 @@ class Trainer::Impl {
   Error check_batch(const std::vector<Row>& batch) const;
   Error check_fit(const Rows& data) const;
 
-  // trainer.cpp: gives the program these rows, over and over.
+  // trainer.cpp: forgets the steps of an earlier run; the weights stay.
+  void start_over();
+  // Gives the program these rows, over and over.
   void fill(const Row* distinct, size_t count);
 
   // evaluation.cpp

@@ -6,14 +6,6 @@
 
 namespace prge {
 
-namespace {
-
-using executorch::aten::ScalarType;
-using executorch::aten::SizesType;
-using executorch::extension::from_blob;
-
-} // namespace
-
 ZerothOrder::ZerothOrder(Program& program, const Settings& settings, const Choices& choices)
     : program_(program),
       estimator_name_(settings.estimator),
@@ -24,8 +16,7 @@ ZerothOrder::ZerothOrder(Program& program, const Settings& settings, const Choic
       seed_(settings.seed),
       measured_(static_cast<size_t>(program.manifest().q)),
       zeros_(measured_.size()),
-      pending_(measured_.size()),
-      g_input_(measured_.size()) {}
+      pending_(measured_.size()) {}
 
 Error ZerothOrder::measure(Record& record) {
   const auto losses = forward(pending_, pending_lr_, eps_, seed_, record.step);
@@ -85,12 +76,8 @@ void ZerothOrder::describe(JournalHeader& header) const {
 
 Result<const float*> ZerothOrder::forward(
     const std::vector<float>& g, double lr, double eps, int64_t seed, uint64_t step) {
-  set_inputs(g, lr, seed, step);
-  eps_input_ = static_cast<float>(eps);
-  return program_.forward(
-      {from_blob(g_input_.data(), {static_cast<SizesType>(g_input_.size())}, ScalarType::Float),
-       from_blob(&lr_input_, {}, ScalarType::Float), from_blob(&eps_input_, {}, ScalarType::Float),
-       from_blob(&seed_input_, {}, ScalarType::Long), from_blob(&step_input_, {}, ScalarType::Long)});
+  move_ = {g, static_cast<float>(lr), static_cast<float>(eps), seed, static_cast<int64_t>(step)};
+  return program_.forward(move_);
 }
 
 Error ZerothOrder::apply(const std::vector<float>& g, double lr, uint64_t step) {
@@ -99,18 +86,8 @@ Error ZerothOrder::apply(const std::vector<float>& g, double lr, uint64_t step) 
     program_.fill({});
     return forward(g, lr, 0.0, seed_, step).error();
   }
-  set_inputs(g, lr, seed_, step);
-  return program_.apply(
-      {from_blob(g_input_.data(), {static_cast<SizesType>(g_input_.size())}, ScalarType::Float),
-       from_blob(&lr_input_, {}, ScalarType::Float), from_blob(&seed_input_, {}, ScalarType::Long),
-       from_blob(&step_input_, {}, ScalarType::Long)});
-}
-
-void ZerothOrder::set_inputs(const std::vector<float>& g, double lr, int64_t seed, uint64_t step) {
-  g_input_ = g;
-  lr_input_ = static_cast<float>(lr);
-  seed_input_ = seed;
-  step_input_ = static_cast<int64_t>(step);
+  move_ = {g, static_cast<float>(lr), 0.0f, seed_, static_cast<int64_t>(step)};
+  return program_.apply(move_);
 }
 
 } // namespace prge

@@ -36,7 +36,6 @@ class ZerothOrder : public Steps {
   Result<const float*> forward(const std::vector<float>& g, double lr, double eps, int64_t seed, uint64_t step);
   // Only the move, which forward(step) makes on entry.
   Error apply(const std::vector<float>& g, double lr, uint64_t step);
-  void set_inputs(const std::vector<float>& g, double lr, int64_t seed, uint64_t step);
 
   Program& program_;
   std::string estimator_name_;
@@ -49,11 +48,7 @@ class ZerothOrder : public Steps {
   std::vector<float> zeros_, pending_;
   double pending_lr_ = 0;
   uint64_t pending_step_ = 0; // the step whose call makes the move
-
-  // What the inputs of a call point at.
-  std::vector<float> g_input_;
-  float lr_input_ = 0, eps_input_ = 0;
-  int64_t seed_input_ = 0, step_input_ = 0;
+  Move move_; // what the inputs of a call point at
 };
 
 } // namespace prge

@@ -104,9 +104,14 @@ class Trainer {
   // Ends the run: adapter.safetensors and journal.bin get their names.
   Error finish();
 
-  // Writes and reads an adapter: the trained weights, a small file that belongs to one base model.
+  // Writes an adapter: the trained weights, a small file that belongs to one base model.
   Error save(const std::string& path);
-  Error load(const std::string& path);
+  // Puts an adapter into the program, between any two calls but those of one run: milliseconds, and nothing of the
+  // program is loaded again. What follows begins anew, with step 1 and nothing that an optimiser remembers.
+  Error load_adapter(const std::string& path);
+  Error load(const std::string& path) { // its earlier name
+    return load_adapter(path);
+  }
 
   // SHA-256 of the trained weights, in hexadecimal.
   Result<std::string> state_sha256();
