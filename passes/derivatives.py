@@ -25,7 +25,7 @@ from prgec.passes.gradient_shapes import reduced, reshaped_like, row_sum, transp
 from prgec.passes.infra import describe
 from prgec.passes.program import argument
 from prgec.passes.reverse import Rule, Tape
-from prgec.passes.shapes import shape_of
+from prgec.passes.shapes import dynamic_dims, shape_of
 
 aten = torch.ops.aten
 
@@ -222,8 +222,16 @@ def cat(tape: Tape, node: Node, dy: Node) -> Shares:
         assert isinstance(part, Node)
         end = begin + int(shape_of(part)[-1])
         if tape.needs(part):
-            yield part, tape.call(aten.slice.Tensor, dy, last, begin, end)
+            yield part, _columns(tape, dy, begin, end)
         begin = end
+
+
+def _columns(tape: Tape, dy: Node, begin: int, end: int) -> Node:
+    """Columns of a gradient: a slice where T is fixed, else a product, since delegates slice only fixed shapes."""
+    width = shape_of(dy)[-1]
+    if not dynamic_dims(dy) or not isinstance(width, int):
+        return tape.call(aten.slice.Tensor, dy, len(shape_of(dy)) - 1, begin, end)
+    return tape.call(aten.linear.default, dy, tape.rewriter.folded(torch.eye(width)[begin:end].clone()))
 
 
 def cut(tape: Tape, node: Node, dy: Node) -> Shares:

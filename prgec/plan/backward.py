@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from prgec.plan.tape import Op, Tape
+from prgec.plan.op import Op
+from prgec.plan.tape import Tape
 
 Shares: TypeAlias = Iterator[tuple[int, int]]
 
@@ -22,12 +23,14 @@ class Backward:
         tape: Holds the forward; gets the backward.
         wrt: Operations whose gradients are asked for.
         seq_len: T.
+        head_width: d.
         found: Gradients so far, by operation.
     """
 
     tape: Tape
     wrt: Sequence[int]
     seq_len: int
+    head_width: int
     found: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,6 +102,11 @@ def _sub(walk: Backward, number: int, dy: int) -> Shares:
         yield second, walk.reduced(walk.like_op("unary", dy), second)
 
 
+def _square(walk: Backward, number: int, dy: int) -> Shares:
+    (source,) = walk.inputs(number)
+    yield source, walk.like_op("mul", walk.like_op("mul", source), dy)
+
+
 def _mul(walk: Backward, number: int, dy: int) -> Shares:
     first, second = walk.inputs(number)
     for source, other in ((first, second), (second, first)):
@@ -133,18 +141,15 @@ def _bmm(walk: Backward, number: int, dy: int) -> Shares:
     tape, op, (a, b) = walk.tape, walk.tape.ops[number], walk.inputs(number)
     if walk.needs(a):
         other = _swapped(walk, b)
-        packed = tape.ops[other].num_bytes
-        yield a, tape.add(replace(op, elements=tape.size(a), inputs=(dy, other), scratch_bytes=packed))
+        yield a, walk.tape.bmm(tape.size(a), dy, other, op.multiplies_f32)
     if walk.needs(b):
-        packed = tape.ops[dy].num_bytes
-        inputs = (_swapped(walk, a), dy)
-        yield b, tape.add(replace(op, elements=tape.size(b), inputs=inputs, scratch_bytes=packed))
+        yield b, tape.bmm(tape.size(b), _swapped(walk, a), dy, op.multiplies_f32)
 
 
 def _swapped(walk: Backward, number: int) -> int:
     """The transpose of a value: what it is a transpose of, or a copy."""
     is_swap = walk.tape.ops[number].rule == "swap"
-    return walk.inputs(number)[0] if is_swap else walk.like_op("copy", number)
+    return walk.inputs(number)[0] if is_swap else walk.like_op("transpose", number)
 
 
 def _swap(walk: Backward, number: int, dy: int) -> Shares:
@@ -154,8 +159,10 @@ def _swap(walk: Backward, number: int, dy: int) -> Shares:
 
 
 def _rsqrt(walk: Backward, number: int, dy: int) -> Shares:
-    cube = walk.like_op("mul", walk.like_op("mul", number, number), number)
-    yield walk.inputs(number)[0], walk.like_op("mul", walk.like_op("mul", cube), dy)
+    share = walk.like_op("mul", dy)
+    for _ in range(3):
+        share = walk.like_op("mul", share, number)
+    yield walk.inputs(number)[0], share
 
 
 def _tanh(walk: Backward, number: int, dy: int) -> Shares:
@@ -195,8 +202,13 @@ def _softmax(walk: Backward, number: int, dy: int) -> Shares:
 
 
 def _cat(walk: Backward, number: int, dy: int) -> Shares:
+    """Parts of a head, taken by products with matrices that choose."""
+    tape, width = walk.tape, walk.head_width
+    rows = tape.size(number) // width
     for source in filter(walk.needs, walk.inputs(number)):
-        yield source, walk.tape.put("copy", walk.tape.size(source), dy)
+        part = tape.size(source) // rows
+        products = rows * width * part
+        yield source, tape.add(Op("linear", rows * part, (dy,), multiplies_f32=products, matrix=(width, part)))
 
 
 Rule: TypeAlias = Callable[[Backward, int, int], Shares]
@@ -205,6 +217,7 @@ _RULES: dict[str, Rule] = {
     "mul_constant": _mul_constant,
     "add": _add,
     "sub": _sub,
+    "square": _square,
     "mul": _mul,
     "linear": _linear,
     "product": _product,

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from prgec.plan.families import GATE_UP, QKV
+from prgec.plan.op import F32, Op
 from prgec.plan.shape import Linear, ModelShape
-from prgec.plan.tape import F32, Op, Tape
+from prgec.plan.tape import Tape
 from prgec.plan.workload import Workload
 
 
@@ -36,6 +37,7 @@ class Forward:
     def __post_init__(self) -> None:
         self.sites: list[int] = []
         self.writes: list[int] = []
+        self._narrow: dict[int, int] = {}
 
     @property
     def tokens(self) -> int:
@@ -70,7 +72,7 @@ class Forward:
         """Label positions of a value as wide as the stream, chosen by a product with one-hot rows."""
         chosen = self.rows * self.work.num_labels
         one_hot = self.tape.put("external", chosen * self.work.seq_len)
-        return self._bmm(chosen * self.shape.width, one_hot, x, chosen * self.work.seq_len * self.shape.width)
+        return self.tape.bmm(chosen * self.shape.width, one_hot, x, chosen * self.work.seq_len * self.shape.width)
 
     def linear(self, x: int, layer: Linear) -> int:
         """A frozen layer; one that is quantised reads its input as int8."""
@@ -80,7 +82,10 @@ class Forward:
         products = tokens * layer.weights
         source = x
         if is_narrow:
-            source = tape.add(Op("convert", tape.size(x), (x,), element_bytes=1))
+            # Layers that read the same value share its copy in 8 bits.
+            source = self._narrow.setdefault(x, len(tape.ops))
+            if source == len(tape.ops):
+                tape.add(Op("convert", tape.size(x), (x,), element_bytes=1))
         return tape.add(
             Op(
                 "linear",
@@ -107,18 +112,20 @@ class Forward:
         shape, tape, tokens = self.shape, self.tape, self.tokens
         queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
         parts = self._projected(x, trained)
-        q, k = (self._rotated(part) for part in parts[:2])
+        turned = [self._rotated(pieces) for pieces in parts[:2]]
+        q, k = (self._joined(first, pieces) for first, pieces in zip(turned, parts, strict=False))
         k = tape.put("mul", tokens * keys, k, rule="mul_constant")
-        k_T = tape.put("copy", tokens * keys, tape.put("view", tokens * keys, k, rule="same"), rule="swap")
+        k = tape.put("view", tokens * keys, k, rule="same")
         v = tape.put("view", tokens * keys, parts[2][0], rule="same")
         q = tape.put("view", tokens * queries, q, rule="same")
+        k_T = tape.put("transpose", tokens * keys, k, rule="swap")
         pairs = tokens * self.work.seq_len
-        scores = self._bmm(pairs * shape.heads, q, k_T, pairs * queries)
+        scores = self.tape.bmm(pairs * shape.heads, q, k_T, pairs * queries)
         if shape.model_type == "gemma2":
             scores = self._soft_cap(scores)
         scores = tape.put("add", pairs * shape.heads, scores, rule="same")
         weights = tape.put("softmax", pairs * shape.heads, scores, rule="softmax")
-        o = self._bmm(tokens * queries, weights, v, pairs * queries)
+        o = self.tape.bmm(tokens * queries, weights, v, pairs * queries)
         o = tape.put("copy", tokens * queries, tape.put("view", tokens * queries, o, rule="same"), rule="swap")
         o = tape.put("view", tokens * queries, o, rule="same")
         return self._site(o, shape.linear("o"), trained)
@@ -172,17 +179,20 @@ class Forward:
         return self.tape.put("copy", size, viewed, rule="swap")
 
     def _rotated(self, pieces: list[int]) -> int:
-        """Rotary positions: two products with tables and one with a matrix that swaps halves."""
+        """Rotary positions of the first piece: two products with tables and one with a matrix that swaps halves."""
         share, first = self.shape.family.rotary, pieces[0]
         if not share:
             return first
         tape, size, width = self.tape, self.tape.size(first), round(self.shape.head_width * share)
         cos = tape.put("mul", size, first, rule="mul_constant")
         sin = tape.put("mul", size, self.product(first, width, width), rule="mul_constant")
-        total = tape.put("add", size, cos, sin, rule="add")
+        return tape.put("add", size, cos, sin, rule="add")
+
+    def _joined(self, turned: int, pieces: list[int]) -> int:
+        """What was rotated beside what was not."""
         if len(pieces) == 1:
-            return total
-        return tape.put("cat", size + tape.size(pieces[1]), total, pieces[1], rule="cat")
+            return turned
+        return self.tape.put("cat", self.tape.size(turned) + self.tape.size(pieces[1]), turned, pieces[1], rule="cat")
 
     def _mlp(self, x: int, trained: frozenset[str]) -> int:
         family, tape, size = self.shape.family, self.tape, self.tokens * self.shape.inner
@@ -211,11 +221,11 @@ class Forward:
         if self.shape.activation == "silu":
             return tape.put("mul", size, x, tape.put("unary", size, x), rule="silu")
         if self.shape.activation == "gelu_tanh":
-            half = tape.put("mul", size, x, rule="mul_constant")
             square = tape.put("mul", size, x, x, rule="mul")
             cube = tape.put("mul", size, square, x, rule="mul")
             inner = tape.put("add", size, x, tape.put("mul", size, cube, rule="mul_constant"), rule="add")
             bent = tape.put("unary", size, tape.put("mul", size, inner, rule="mul_constant"), rule="tanh")
+            half = tape.put("mul", size, x, rule="mul_constant")
             return tape.put("mul", size, half, tape.put("add", size, bent, rule="same"), rule="mul")
         return tape.put("unary", size, x, rule=self.shape.activation)
 
@@ -227,7 +237,7 @@ class Forward:
         if self.shape.family.norm == "layer":
             mean = self.product(x, size // rows, 1)
             x = tape.put("sub", size, x, mean, rule="sub")
-        square = tape.put("mul", size, x, x, rule="mul")
+        square = tape.put("unary", size, x, rule="square")
         mean = tape.put("add", rows, self.product(square, size // rows, 1), rule="same")
         root = tape.put("unary", rows, mean, rule="rsqrt")
         scaled = tape.put("mul", size, x, root, rule="mul")
@@ -250,15 +260,13 @@ class Forward:
             return y
         low = self._low(x) if low is None else low
         seen = tape.put("view", tape.size(low), low, rule="same")
-        b = tape.put("external", self.work.rank * layer.outputs)
+        b = tape.put("external", self.work.copies * self.work.rank * layer.outputs)
         self.sites.append(b)
+        if self.work.has_gradients:
+            # One B for all rows comes as a matrix, and the product wants a batch of one: a copy inside the arena.
+            b = tape.put("view", tape.size(b), b, rule="same")
         size = self.tokens * layer.outputs
-        packed = self.work.copies * self.work.rank * layer.outputs * F32
-        products = size * self.work.rank
-        branch = tape.add(Op("bmm", size, (seen, b), "bmm", scratch_bytes=packed, multiplies_f32=products))
-        viewed = tape.put("view", size, branch, rule="same")
+        branch = tape.bmm(size, seen, b, size * self.work.rank)
+        # Rows and tokens are split in one view and named in another.
+        viewed = tape.put("view", size, tape.put("view", size, branch, rule="same"), rule="same")
         return tape.put("add", size, y, viewed, rule="add")
-
-    def _bmm(self, elements: int, a: int, b: int, products: int) -> int:
-        packed = self.tape.size(b) * F32
-        return self.tape.add(Op("bmm", elements, (a, b), "bmm", scratch_bytes=packed, multiplies_f32=products))

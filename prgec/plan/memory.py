@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from prgec.plan.op import F32
 from prgec.plan.shape import ModelShape
 from prgec.plan.step import prefix_sizes, site_names, step_sizes
-from prgec.plan.tape import F32
 from prgec.plan.workload import Workload
 
 # What a process holds besides the program, and how many copies of B: measured at 1M, 135M and 1.1B parameters. `bench`

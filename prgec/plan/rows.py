@@ -8,11 +8,11 @@ from typing import Any
 
 from prgec.backends import load_backend
 from prgec.plan.memory import Memory, memory_of
+from prgec.plan.op import F32
 from prgec.plan.options import BY_LEARNING, PlanOptions
 from prgec.plan.shape import ModelShape
 from prgec.plan.speed import Speed
 from prgec.plan.step import prefix_sizes, step_sizes
-from prgec.plan.tape import F32
 from prgec.plan.workload import Workload
 
 SCHEMES = ("none", "8da8w", "8da4w")

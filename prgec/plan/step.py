@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 from dataclasses import astuple, dataclass, replace
 
+from prgec.plan.arena import Span, arena_bytes, live_bytes, spans_of
 from prgec.plan.backward import Backward
 from prgec.plan.block import Forward
+from prgec.plan.op import F32
 from prgec.plan.shape import ModelShape
-from prgec.plan.tape import F32, Tape
+from prgec.plan.tape import Tape
 from prgec.plan.workload import Workload
 
 # From here on every further block adds what the last one did.
 _WRITTEN_OUT = 3
+# Gaps of the arena are those of so many blocks, however many there are.
+_WITH_ALL_GAPS = 2
 _WRITERS = frozenset({"o", "down"})
-# Measured: what the runtime keeps of an operation, and how many values of the MLP's width a program with gradients
-# holds beyond what is alive at once: none in some programs and two in others (docs/reports/plan.md).
+# Measured: what the runtime keeps of an operation.
 _OP_BYTES = 1500
-_GRADIENT_SPARE = 1
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,11 @@ def site_names(shape: ModelShape, work: Workload, *, is_last: bool) -> frozenset
 def step_sizes(shape: ModelShape, work: Workload) -> StepSizes:
     """Return what the first trained block and all behind it need in a call of the training method."""
     trained = work.trained_blocks(shape)
-    if trained <= _WRITTEN_OUT:
-        return _sizes(shape, work, trained, 0)
-    last, before = (_sizes(shape, work, each, 0) for each in (_WRITTEN_OUT, _WRITTEN_OUT - 1))
-    return last.plus(last.plus(before, -1.0), trained - _WRITTEN_OUT)
+    found = _sizes(shape, work, min(trained, _WRITTEN_OUT), 0)
+    if trained > _WRITTEN_OUT:
+        found = found.plus(found.plus(_sizes(shape, work, _WRITTEN_OUT - 1, 0), -1.0), trained - _WRITTEN_OUT)
+    gaps = _gap_bytes(shape, _as_written(shape, work), min(trained, _WITH_ALL_GAPS))
+    return replace(found, arena_bytes=found.arena_bytes + gaps)
 
 
 @functools.cache
@@ -83,8 +86,15 @@ def _sizes(shape: ModelShape, work: Workload, trained: int, below: int) -> StepS
     tape = _written(shape, _as_written(shape, work), trained, below)
     constants = sum(elements * (work.weight_bytes(inputs) if inputs else F32) for inputs, elements in tape.constants)
     constants += tape.num_ops * _OP_BYTES
-    spare = _GRADIENT_SPARE * work.rows * work.seq_len * shape.inner * F32 if work.has_gradients else 0
-    return StepSizes(tape.peak_bytes + spare, constants, tape.multiplies, tape.multiplies_f32, tape.moved_bytes)
+    products = tape.multiplies, tape.multiplies_f32
+    return StepSizes(tape.live_bytes, constants, *products, tape.moved_bytes)
+
+
+@functools.cache
+def _gap_bytes(shape: ModelShape, work: Workload, trained: int) -> int:
+    """What the arena of a step is larger than what is alive in it."""
+    tape = _written(shape, work, trained, 0)
+    return arena_bytes(tape.spans) - tape.live_bytes
 
 
 def _as_written(shape: ModelShape, work: Workload) -> Workload:
@@ -100,7 +110,8 @@ class _Written:
     """What counts of a tape.
 
     Attributes:
-        peak_bytes: Its arena.
+        spans: Values of its arena.
+        live_bytes: Those of them that are alive at the worst moment.
         multiplies: Multiplications with quantised layers.
         multiplies_f32: All other multiplications of matrices.
         moved_bytes: What all operations write.
@@ -108,7 +119,8 @@ class _Written:
         constants: Packed elements of frozen layers by their inputs; of all other matrices under 0.
     """
 
-    peak_bytes: int
+    spans: tuple[Span, ...]
+    live_bytes: int
     multiplies: int
     multiplies_f32: int
     moved_bytes: int
@@ -139,7 +151,8 @@ def _written(shape: ModelShape, work: Workload, trained: int, below: int) -> _Wr
         _differentiate(forward, logits, first_of_last, stream_of_last)
     constants = tuple(tape.constants().items())
     products = tape.multiplies, tape.multiplies_f32
-    return _Written(tape.peak_bytes(), *products, tape.moved_bytes, len(tape.ops), constants)
+    spans = tuple(spans_of(tape.ops))
+    return _Written(spans, live_bytes(spans), *products, tape.moved_bytes, len(tape.ops), constants)
 
 
 def _differentiate(forward: Forward, logits: int, first_of_last: int, stream_of_last: int) -> None:
@@ -148,15 +161,19 @@ def _differentiate(forward: Forward, logits: int, first_of_last: int, stream_of_
     excess = tape.put("softmax", tape.size(logits), logits)
     seed = tape.put("mul", tape.size(logits), tape.put("sub", tape.size(logits), excess))
     if work.method == "exact":
-        found = Backward(tape, sites, work.seq_len).walk({logits: seed})
+        found = Backward(tape, sites, work.seq_len, forward.shape.head_width).walk({logits: seed})
         wanted = list(found.values())
     else:
         below, last = sites[:first_of_last], sites[first_of_last:]
-        found = Backward(tape, [*last, *([stream_of_last] if below else [])], work.seq_len).walk({logits: seed})
+        found = Backward(
+            tape, [*last, *([stream_of_last] if below else [])], work.seq_len, forward.shape.head_width
+        ).walk({logits: seed})
         handed_down = found.pop(stream_of_last, None)
         wanted = list(found.values())
         for site, written in zip(below, forward.writes, strict=False):
             assert handed_down is not None
-            wanted += Backward(tape, [site], work.seq_len).walk({written: handed_down}).values()
+            wanted += (
+                Backward(tape, [site], work.seq_len, forward.shape.head_width).walk({written: handed_down}).values()
+            )
     for number in wanted:
         tape.keep(number)

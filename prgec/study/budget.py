@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from prgec.errors import UsageError
 _ROWS_BETWEEN_SCORES = 3200
 _SCORES_OF_SECONDS = 10
 _MEGABYTE = 10**6
-KEYS = ("forward_rows", "seconds", "memory_mb", "eval_every")
+KEYS = ("forward_rows", "seconds", "clock", "memory_mb", "eval_every")
+# Whose seconds: those that pass, or those a processor works, which others on the machine do not lengthen.
+_CLOCKS = ("wall", "cpu")
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class Budget:
 
     Attributes:
         forward_rows: Rows of forward passes, where a backward pass counts as two forward passes; 0 for seconds instead.
-        seconds: Wall-clock time of training steps; 0 for rows instead.
+        seconds: Time of training steps; 0 for rows instead.
+        clock: wall, or cpu for seconds of a processor.
         memory_bytes: The most that steps may add to a process that holds the model; options of a method that add more
             do not compete. 0 for any.
         eval_every: What is spent between two scores on dev, in rows or in seconds.
@@ -29,6 +33,7 @@ class Budget:
 
     forward_rows: int
     seconds: float
+    clock: str
     memory_bytes: int
     eval_every: float
 
@@ -36,7 +41,7 @@ class Budget:
     def text(self) -> str:
         """The budget in words."""
         each = (
-            f"{self.seconds:g} s of training steps a run"
+            f"{self.seconds:g} s of {'a processor for ' if self.clock == 'cpu' else ''}training steps a run"
             if self.seconds
             else f"{self.forward_rows:,} rows of forward passes a run (a backward pass counts as two forward passes)"
         )
@@ -46,11 +51,18 @@ class Budget:
     @property
     def key(self) -> tuple[Any, Any]:
         """What runs depend on: memory only says which of them count."""
-        return (f"{self.seconds} s", self.eval_every) if self.seconds else (self.forward_rows, self.eval_every)
+        unit = "s" if self.clock == "wall" else f"{self.clock} s"
+        return (f"{self.seconds} {unit}", self.eval_every) if self.seconds else (self.forward_rows, self.eval_every)
 
-    def holds(self, memory_bytes: int | None) -> bool:
-        """Whether a run that added so much competes; one that was not measured does where memory does not count."""
-        return not self.memory_bytes or (memory_bytes is not None and memory_bytes <= self.memory_bytes)
+    def holds(self, memory_bytes: Sequence[int | None]) -> bool:
+        """Whether options compete whose runs added so much: the median counts, since single runs differ by megabytes.
+
+        Options with a run that was not measured compete where memory does not count.
+        """
+        measured = [each for each in memory_bytes if each is not None]
+        if not self.memory_bytes:
+            return True
+        return len(measured) == len(memory_bytes) > 0 and statistics.median(measured) <= self.memory_bytes
 
 
 def read_budget(raw: Mapping[str, Any], path: Path) -> Budget:
@@ -66,6 +78,12 @@ def read_budget(raw: Mapping[str, Any], path: Path) -> Budget:
     rows = 0 if "seconds" in raw else raw["forward_rows"]
     usual = seconds / _SCORES_OF_SECONDS if "seconds" in raw else _ROWS_BETWEEN_SCORES
     every = raw.get("eval_every", usual)
+    clock = raw.get("clock", _CLOCKS[0])
+    if clock not in _CLOCKS or ("clock" in raw and "seconds" not in raw):
+        raise UsageError(
+            f"clock is {clock!r}; expected one of {', '.join(_CLOCKS)}, beside seconds",
+            where=path,
+        )
     for name in ("seconds", "memory_mb"):
         if name in raw and not (_is_number(raw[name]) and raw[name] > 0):
             raise UsageError(f"{name} is {raw[name]!r}; expected a positive number", where=path)
@@ -74,7 +92,7 @@ def read_budget(raw: Mapping[str, Any], path: Path) -> Budget:
     if not (_is_number(every) and (every > 0 if seconds else isinstance(every, int) and every >= 1)):
         kind = "number" if seconds else "integer"
         raise UsageError(f"eval_every is {every!r}; expected a positive {kind}", where=path)
-    return Budget(rows, float(seconds), round(memory_mb * _MEGABYTE), every)
+    return Budget(rows, float(seconds), clock, round(memory_mb * _MEGABYTE), every)
 
 
 def _is_number(value: object) -> bool:

@@ -83,7 +83,7 @@ def chosen_options(study: Study, method: StudyMethod, task: StudyTask, results: 
         runs = tuning_results(study, method, task, options, results)
         if runs is None:
             return None
-        if all(study.budget.holds(each.memory_bytes) for each in runs):
+        if study.budget.holds([each.memory_bytes for each in runs]):
             pairs = [each.best_of_choice for each in runs]
             scores[number] = tuple(sum(values) / len(values) for values in zip(*pairs, strict=True))
     return method.grid[max(scores, key=lambda number: scores[number])] if scores else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from prgec.study.results import Result, of_method
@@ -22,7 +22,7 @@ def time_table(study: Study, results: Sequence[Result]) -> str:
         for task in study.tasks:
             runs = of_method(results, method.name, task.name)
             if runs:
-                scores = [fmean(_score_at(each, moment) for each in runs) for moment in moments]
+                scores = [fmean(_score_at(study, each, moment) for each in runs) for moment in moments]
                 rows.append([method.name, task.name, *(f"{100 * score:.1f}" for score in scores)])
     return markdown(["method", "task", *(f"{moment:g} s" for moment in moments)], rows)
 
@@ -32,15 +32,21 @@ def memory_table(study: Study, tried: Mapping[str, Result]) -> str:
     rows = []
     for method in study.methods:
         for options in method.grid:
-            runs = [
-                each for task in study.tasks for each in tuning_results(study, method, task, options, dict(tried)) or ()
-            ]
-            if runs:
-                most = max((each.memory_bytes for each in runs if each.memory_bytes is not None), default=None)
-                admitted = sum(study.budget.holds(each.memory_bytes) for each in runs)
-                size = "-" if most is None else f"{most / _MEGABYTE:.0f}"
-                rows.append([method.name, searched_text(method, options), size, f"{admitted} of {len(runs)}"])
-    return markdown(["method", "options", "most MB a step adds", "runs that fit"], rows)
+            runs = [tuning_results(study, method, task, options, dict(tried)) for task in study.tasks]
+            of_tasks = [[each.memory_bytes for each in found] for found in runs if found]
+            if of_tasks:
+                admitted = sum(map(study.budget.holds, of_tasks))
+                sizes = [each for found in of_tasks for each in found if each is not None]
+                cells = [method.name, searched_text(method, options), _spread(sizes), str(len(sizes))]
+                rows.append([*cells, f"{admitted} of {len(of_tasks)}"])
+    return markdown(["method", "options", "MB steps add, median (range)", "measured", "tasks it fits"], rows)
+
+
+def _spread(sizes: Sequence[int]) -> str:
+    if not sizes:
+        return "-"
+    low, middle, high = (each / _MEGABYTE for each in (min(sizes), median(sizes), max(sizes)))
+    return f"{middle:.1f} ({low:.1f} to {high:.1f})"
 
 
 def searched(method: StudyMethod) -> list[str]:
@@ -59,7 +65,8 @@ def markdown(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def _score_at(run: Result, moment: float) -> float:
+def _score_at(study: Study, run: Result, moment: float) -> float:
     # The last score comes with the step that spends the rest of the budget.
-    done = [point for point in run.curve[:-1] if point.wall_s <= moment]
-    return run.curve[-1].accuracy if moment >= run.curve[-1].wall_s else done[-1].accuracy
+    spent = [point.wall_s if study.budget.clock == "wall" else point.cpu_s for point in run.curve]
+    done = [point for point, at in zip(run.curve[:-1], spent, strict=False) if at <= moment]
+    return run.curve[-1].accuracy if moment >= spent[-1] else done[-1].accuracy

@@ -115,12 +115,15 @@ class _Course:
         seconds, every, loop = self.budget.seconds, self.budget.eval_every, self.loop
         rate, schedule = loop.rates.lr, find_schedule(loop.rates.schedule)
         scores = 0
-        while loop.wall_seconds < seconds:
-            lr = rate * schedule(loop.wall_seconds / seconds)
+        while (spent := self._spent()) < seconds:
+            lr = rate * schedule(spent / seconds)
             self.steps_done = loop.take(self.steps_done + 1, lr).step
-            due = int(loop.wall_seconds / every)
-            yield due > scores or loop.wall_seconds >= seconds
+            due = int(self._spent() / every)
+            yield due > scores or self._spent() >= seconds
             scores = due
+
+    def _spent(self) -> float:
+        return self.loop.wall_seconds if self.budget.clock == "wall" else self.loop.cpu_seconds
 
     def score(self, rows: EvalSet) -> Evaluation:
         """Score the present weights; weights that give no number answer nothing right."""

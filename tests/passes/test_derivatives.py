@@ -240,6 +240,13 @@ def test_equals_autograd(op: object, make: MakeNode) -> None:
             assert float((ours - theirs).norm() / theirs.norm()) < 1e-9
 
 
+def test_parts_of_a_gradient_are_products_where_t_varies() -> None:
+    """No delegate slices a shape that varies: slices would cut the program in several."""
+    program = program_of(cat_over_t)
+    differentiate(program)
+    assert not any(program.calls(aten.slice.Tensor))
+
+
 @pytest.mark.parametrize("out", [1, 5])
 def test_a_transposed_weight_lies_as_its_shape_says(out: int) -> None:
     """A weight with one row is its own transposed copy, but for strides that a lowering believes."""
