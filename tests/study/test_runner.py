@@ -18,6 +18,7 @@ from prgec.data.batches import Batch
 from prgec.errors import BackendError, DataError, UsageError
 from prgec.study.alone import train_alone
 from prgec.study.baseline import Baseline
+from prgec.study.budget import Budget
 from prgec.study.eager import EagerProgram
 from prgec.study.method import KINDS
 from prgec.study.report import (
@@ -164,6 +165,13 @@ def test_memory_of_older_results_is_not_believed(tmp_path: Path) -> None:
     assert read_results(path)["k"].memory_bytes is None
 
 
+def test_one_run_of_several_that_took_more_is_no_reason_to_leave() -> None:
+    budget = Budget(48, 0.0, "wall", 5_000_000, 8)
+    assert budget.holds([4_000_000, 9_000_000, 4_500_000])
+    assert not budget.holds([4_000_000, 9_000_000, 5_500_000])
+    assert not budget.holds([4_000_000, None, 4_000_000]) and not budget.holds([])
+
+
 def test_what_memory_is_not_enough_for_does_not_compete(path: Path, tmp_path: Path) -> None:
     """The better rate adds more than the budget; of the other method, nothing fits."""
 
@@ -179,8 +187,9 @@ def test_what_memory_is_not_enough_for_does_not_compete(path: Path, tmp_path: Pa
         ("searched", 0.1, seed) for seed in range(3)
     ]
     text = report(study, results, "a command", read_results(tmp_path / RESULTS_NAME))
-    assert "| searched | lr 0.1 | 4 | 2 of 2 |" in text and "| searched | lr 0.2 | 6 | 0 of 2 |" in text
-    assert "| fixed | - | 9 | 0 of 2 |" in text
+    assert "| searched | lr 0.1 | 4.0 (4.0 to 4.0) | 2 | 1 of 1 |" in text
+    assert "| searched | lr 0.2 | 6.0 (6.0 to 6.0) | 2 | 0 of 1 |" in text
+    assert "| fixed | - | 9.0 (9.0 to 9.0) | 2 | 0 of 1 |" in text
     assert "48 rows of forward passes a run (a backward pass counts as two forward passes), whose steps add" in text
 
 
@@ -217,6 +226,36 @@ def test_equal_seconds(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     halfway = [0.1, 0.4, 0.8, 0.8]
     curve = tuple(replace(each, accuracy=score) for each, score in zip(found.curve, halfway, strict=True))
     assert "| fixed | film | 10.0 | 10.0 | 40.0 | 80.0 |" in time_table(study, [replace(found, curve=curve)])
+
+
+class _Busy(_Slow):
+    """Works all the time it takes."""
+
+    def _train(self, batch: Batch, lr: float) -> float:
+        until = time.process_time() + self._seconds
+        while time.process_time() < until:
+            pass
+        return 1.0
+
+
+def test_seconds_of_a_processor(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that waits has time for more steps by this clock; one that works has not."""
+    monkeypatch.setitem(KINDS, "busy", f"{__name__}:_Busy")
+    other = path.with_name("processor.toml")
+    budget = 'seconds = 0.3\nclock = "cpu"\neval_every = 0.1'
+    other.write_text(TEXT.replace("forward_rows = 48\neval_every = 16", budget))
+    study = read_study(other)
+    found = train(Run("fixed", study.tasks[0], {"kind": "busy", "lr": 1.0, "milliseconds": 20}, 0), study)
+    assert 8 <= found.steps <= 15 and found.curve[-1].cpu_s >= 0.3
+    assert "0.3 s of a processor for training steps a run" in study.budget.text
+
+
+@pytest.mark.parametrize("text", ['seconds = 1\nclock = "sun"', 'forward_rows = 48\nclock = "cpu"'])
+def test_clocks_nobody_has(path: Path, text: str) -> None:
+    other = path.with_name("clock.toml")
+    other.write_text(TEXT.replace("forward_rows = 48\neval_every = 16", text))
+    with pytest.raises(UsageError, match="clock is .*; expected one of wall, cpu, beside seconds"):
+        read_study(other)
 
 
 class _Hungry(Baseline):

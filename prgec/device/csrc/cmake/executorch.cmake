@@ -10,6 +10,11 @@ if(NOT executorch_FOUND AND NOT CMAKE_CROSSCOMPILING)
   )
   find_package(executorch 1.5 CONFIG QUIET PATHS "${wheel}")
 endif()
+if(NOT executorch_FOUND AND CMAKE_CROSSCOMPILING AND NOT ANDROID)
+  message(FATAL_ERROR "ExecuTorch's aarch64 wheel is missing: set EXECUTORCH_ARM64 to the folder it was unpacked to "
+                      "(README.md says how)."
+  )
+endif()
 if(NOT executorch_FOUND)
   message(FATAL_ERROR "ExecuTorch is missing: `pip install executorch==1.5.1` in the Python environment in use, or "
                       "point CMAKE_PREFIX_PATH at an installed build (README.md says how for Android)."
