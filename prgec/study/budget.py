@@ -80,10 +80,7 @@ def read_budget(raw: Mapping[str, Any], path: Path) -> Budget:
     every = raw.get("eval_every", usual)
     clock = raw.get("clock", _CLOCKS[0])
     if clock not in _CLOCKS or ("clock" in raw and "seconds" not in raw):
-        raise UsageError(
-            f"clock is {clock!r}; expected one of {', '.join(_CLOCKS)}, beside seconds",
-            where=path,
-        )
+        raise UsageError(f"clock is {clock!r}; expected one of {', '.join(_CLOCKS)}, beside seconds", where=path)
     for name in ("seconds", "memory_mb"):
         if name in raw and not (_is_number(raw[name]) and raw[name] > 0):
             raise UsageError(f"{name} is {raw[name]!r}; expected a positive number", where=path)
