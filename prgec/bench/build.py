@@ -100,7 +100,7 @@ def build(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
     if found is not None:
         return found
     started = time.perf_counter()
-    if variant.branch in (Branch.UPDATED, Branch.DIFFERENTIATED):
+    if variant.branch in (Branch.UPDATED, Branch.HOSTED, Branch.DIFFERENTIATED):
         # The pipeline text names only passes of the table, so the compiler can take it.
         into = replace(compile_options, output=path, passes=recipe.pipeline)
         delegates = len(compile_model(into, backend=backend).delegation.delegates)

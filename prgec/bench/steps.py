@@ -6,6 +6,7 @@ paper's standard benchmark, and all K targets count.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from prgec.bench.job import EPS, LR, Job
 from prgec.bench.variants import Branch
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
 from prgec.engines.executorch.runtime import open_forward
 
 Step = Callable[[], None]
@@ -39,6 +42,8 @@ def make_step(job: Job) -> Step:
         from prgec.bench.eager import EagerMezo
 
         return EagerMezo.load(job.model, row_inputs(job), job.cell.q, job.layers).step
+    if job.variant.branch is Branch.HOSTED:
+        return _hosted_step(job, open_pte(job.program))
     return compiled_step(job, open_forward(job.program, job.backend))
 
 
@@ -62,13 +67,31 @@ def row_inputs(job: Job) -> list[Tensor]:
     return [tokens_NT, label_pos_NK, tokens_NT.gather(1, label_pos_NK + 1)]
 
 
+def _hosted_step(job: Job, program: Program) -> Step:
+    """Return a step of a program whose state the driver keeps: what the driver does is part of it."""
+    tokens, label_pos, targets = (each.numpy() for each in row_inputs(job))
+    g_q, steps = _g_of(job.cell.q).numpy(), itertools.count(1)
+
+    def step() -> None:
+        if job.variant.is_batch:
+            program.train(tokens, label_pos, targets, LR)
+        else:
+            program.forward(tokens, label_pos, targets, g_q, LR, EPS, _SEED, next(steps))
+
+    return step
+
+
+def _g_of(q: int) -> Tensor:
+    return torch.randn(q, generator=torch.Generator().manual_seed(_SEED)) * _G_STD
+
+
 class _Training:
     """A program that updates itself: one call is one step."""
 
     def __init__(self, method: Any, rows: Sequence[Tensor], q: int) -> None:
         self._method = method
         self._rows = rows
-        self._g_q = torch.randn(q, generator=torch.Generator().manual_seed(_SEED)) * _G_STD
+        self._g_q = _g_of(q)
         self._step = 0
 
     def step(self) -> None:

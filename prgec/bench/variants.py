@@ -18,6 +18,7 @@ class Branch(Enum):
 
     UPDATED = "the program updates and perturbs its own B"
     FED = "the copies are inputs, made beforehand"
+    HOSTED = "the driver keeps B, makes the copies or takes the step, and passes it in"
     NONE = "there is no branch"
     DIFFERENTIATED = "the program, or PyTorch, computes its gradient"
 
@@ -140,6 +141,14 @@ _ROWS = (
         is_eager=True,
     ),
 )
+_HOSTED = Variant(
+    "prgec-host",
+    "the training program of --state host: B updated and perturbed by the driver",
+    all_queries=True,
+    both_signs=True,
+    branch=Branch.HOSTED,
+    state="host",
+)
 _BATCH = (
     Variant(
         "exact",
@@ -147,6 +156,16 @@ _BATCH = (
         all_queries=False,
         both_signs=False,
         branch=Branch.DIFFERENTIATED,
+        method="exact",
+        is_batch=True,
+    ),
+    Variant(
+        "exact-host",
+        "the same gradient from a program of --state host, and the driver's step",
+        all_queries=False,
+        both_signs=False,
+        branch=Branch.HOSTED,
+        state="host",
         method="exact",
         is_batch=True,
     ),
@@ -178,7 +197,7 @@ _BATCH = (
         is_batch=True,
     ),
 )
-VARIANTS: dict[str, Variant] = {variant.name: variant for variant in (*_ROWS, *_BATCH)}
+VARIANTS: dict[str, Variant] = {variant.name: variant for variant in (*_ROWS, _HOSTED, *_BATCH)}
 
 
 def find_variant(name: str) -> Variant:

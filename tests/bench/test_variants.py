@@ -23,7 +23,7 @@ COMPILED = [name for name, variant in VARIANTS.items() if not variant.is_eager]
 
 def _pipeline(name: str) -> str:
     variant = VARIANTS[name]
-    options = replace(OPTIONS.compile_options(CELL, Path("model.pte")), method=variant.method)
+    options = replace(OPTIONS.compile_options(CELL, Path("model.pte")), method=variant.method, state=variant.state)
     passes = pipeline_of(variant, CELL, options, load_backend("xnnpack"))
     check_order(passes)
     return print_pipeline(passes)
@@ -60,11 +60,15 @@ def test_only_real_passes_are_left_out() -> None:
 @pytest.mark.parametrize("name", COMPILED)
 def test_pipelines(name: str) -> None:
     text, variant = _pipeline(name), VARIANTS[name]
-    assert ("insert-self-update" in text) == (variant.branch is Branch.UPDATED)
+    is_hosts = variant.branch is Branch.HOSTED
+    assert ("state=host" in text) == is_hosts
+    assert ("insert-self-update" in text) == (
+        variant.branch is Branch.UPDATED or (is_hosts and variant.method == "prge")
+    )
     assert (f"feed-copies{{copies={variant.copies(3)}}}" in text.replace("feed-copies,", "feed-copies{copies=1},")) == (
         variant.branch is Branch.FED
     )
-    is_gradient = variant.branch is Branch.DIFFERENTIATED
+    is_gradient = variant.branch is Branch.DIFFERENTIATED or (is_hosts and variant.method == "exact")
     spelled_out = text.replace("differentiate,", "differentiate{method=exact},")
     assert (f"differentiate{{method={variant.method}}}" in spelled_out) == is_gradient
     assert ("insert-optimizer" in text) == is_gradient
