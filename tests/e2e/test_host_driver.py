@@ -33,8 +33,8 @@ def _drive(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "least"), [("exact", 0.99), ("prge", 0.85)])
-def test_trains_the_demo_without_prgec(method: str, least: float, tmp_path: Path) -> None:
+def test_trains_the_demo_without_prgec(tmp_path: Path) -> None:
+    method = "exact"
     options = CompileOptions(
         "demo", output=tmp_path / "m.pte", method=method, state="host", seq_len=SEQ_LEN, batch_size=BATCH_SIZES[method]
     )
@@ -45,7 +45,7 @@ def test_trains_the_demo_without_prgec(method: str, least: float, tmp_path: Path
     result = _drive(options.output, *rows, STEPS[method], tmp_path / "b.npz")
     assert result.returncode == 0, result.stderr
     before, after = map(float, re.findall(r"\d\.\d+", result.stdout))
-    assert before < 0.8 < least <= after, result.stdout
+    assert before < 0.8 < 0.99 <= after, result.stdout
     saved: Any = np.load(tmp_path / "b.npz")
     assert list(saved) == [site.state_name for site in manifest.sites]
 
