@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from prgec.cli.main import main
 from prgec.data.first_tokens import FirstTokens
 from prgec.engines.executorch.emitting_program import EmittingProgram
+from prgec.errors import DataError
 from prgec.side.emit import EmitOptions, emit
 
 KEY = bytes(range(32))
@@ -37,13 +39,27 @@ def _shards(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("shard-*")}
 
 
-@pytest.mark.parametrize("dtype", ["f16", "i8"])
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        (EmitOptions(), ()),
+        (EmitOptions(dtype="i8"), ("--dtype", "i8")),
+        (EmitOptions(y_pre="secret", dtype="i8"), ("--y-pre", "secret", "--dtype", "i8")),
+        (EmitOptions(label_dp=0.5), ("--label-dp", "0.5")),
+        (EmitOptions(y_pre="secret", label_dp=2.0), ("--y-pre", "secret", "--label-dp", "2")),
+    ],
+)
 def test_bytes_are_those_of_the_python_driver(
-    emitter: Path, side_backbone: EmittingProgram, side_rows: FirstTokens, rows: Path, tmp_path: Path, dtype: str
+    emitter: Path,
+    side_backbone: EmittingProgram,
+    side_rows: FirstTokens,
+    rows: Path,
+    tmp_path: Path,
+    options: EmitOptions,
+    flags: tuple[str, ...],
 ) -> None:
-    emit(side_backbone, side_rows, tmp_path / "python", KEY, EmitOptions(dtype=dtype, shard_rows=24))
-    flags = ("--dtype", dtype, "--shard-rows", "24")
-    done = _run(emitter, side_backbone.path, rows, tmp_path / "cpp", *flags)
+    emit(side_backbone, side_rows, tmp_path / "python", KEY, replace(options, shard_rows=24))
+    done = _run(emitter, side_backbone.path, rows, tmp_path / "cpp", "--shard-rows", "24", *flags)
     assert (done.returncode, done.stderr) == (0, "")
     assert "64 rows in 3 shards, 3 of them new" in done.stdout
     assert _shards(tmp_path / "cpp") == _shards(tmp_path / "python") != {}
@@ -60,6 +76,21 @@ def test_it_goes_on_and_leaves_what_is_there(emitter: Path, side_pte: Path, rows
     assert _shards(tmp_path) == before
 
 
+def test_labels_of_a_folder_are_said_in_one_way(
+    emitter: Path, side_backbone: EmittingProgram, side_rows: FirstTokens, rows: Path, tmp_path: Path
+) -> None:
+    """A folder that was begun with true labels is not finished as if they were hidden, nor by the other driver."""
+    program = side_backbone.path
+    assert _run(emitter, program, rows, tmp_path).returncode == 0
+    before = _shards(tmp_path)
+    for flags in (("--label-dp", "2"), ("--y-pre", "secret")):
+        done = _run(emitter, program, rows, tmp_path, *flags)
+        assert done.returncode == 1 and "the folder was emitted with other options" in done.stderr
+    with pytest.raises(DataError, match="emitted with other answers or options"):
+        emit(side_backbone, side_rows, tmp_path, KEY, EmitOptions(label_dp=2.0))
+    assert _shards(tmp_path) == before
+
+
 def test_what_does_not_fit_is_told(emitter: Path, side_pte: Path, tiny_pte: Path, rows: Path, tmp_path: Path) -> None:
     done = _run(emitter, tiny_pte, rows, tmp_path)
     assert done.returncode == 1 and "speaks contract version 1; prge_emit runs 3" in done.stderr
@@ -68,7 +99,11 @@ def test_what_does_not_fit_is_told(emitter: Path, side_pte: Path, tiny_pte: Path
     (tmp_path / "damaged.pte").write_bytes(damaged)
     done = _run(emitter, tmp_path / "damaged.pte", rows, tmp_path)
     assert done.returncode == 1 and "the program is damaged" in done.stderr and done.stderr.count("\n") == 1
-    assert _run(emitter, side_pte, rows, tmp_path, "--dtype", "f64").returncode == 2
+    for flags in (("--dtype", "f64"), ("--y-pre", "none")):
+        assert _run(emitter, side_pte, rows, tmp_path, *flags).returncode == 2
+    for epsilon in ("0", "nan", "2x", "1e9"):
+        done = _run(emitter, side_pte, rows, tmp_path, "--label-dp", epsilon)
+        assert done.returncode == 1 and f"--label-dp is {epsilon}; expected a number from" in done.stderr
     (rows.parent / "short").write_bytes(b"x")
     command = [emitter, side_pte, "--rows", rows, "--key", rows.parent / "short", "--out", tmp_path / "o"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -48,9 +48,10 @@ TEST(differences) {
 }
 
 TEST(headers_say_where_tensors_are) {
-  prge::ShardShape shape{"ab", 2, 8, 3, false};
+  prge::ShardShape shape{"ab", "secret", 2, 8, 3, false};
   const std::string header = shape.header(5);
   CHECK(header.size() % 8 == 0);
+  CHECK(header.find("\"y_pre\":\"secret\"") != std::string::npos);
   CHECK(header.find("\"acts\":{\"dtype\":\"F16\",\"shape\":[5,2,1,8],\"data_offsets\":[0,160]}") != std::string::npos);
   CHECK(header.find("\"id\":{\"dtype\":\"U8\",\"shape\":[5,16],\"data_offsets\":[220,300]}") != std::string::npos);
   CHECK(shape.body_bytes(5) == 300);
@@ -68,21 +69,21 @@ TEST(equal_rows_have_names_of_their_own) {
     std::fputc(i, file);
   }
   std::fclose(file);
-  auto ids = prge::RowIds::open(path);
-  CHECK(ids.ok());
+  const auto key = prge::DeviceKey::open(path);
+  CHECK(key.ok());
+  prge::RowIds ids(*key);
   const uint32_t tokens[] = {7, 8}, zero = 0;
   const prge::Row row{tokens, &zero, tokens, 2, 1};
-  const auto first = ids->next(row), second = ids->next(row);
+  const auto first = ids.next(row), second = ids.next(row);
   CHECK(first != second);
-  CHECK(prge::RowIds::open(path)->next(row) == first);
-  CHECK(!prge::RowIds::open(path + "x").ok());
+  CHECK(prge::RowIds(*key).next(row) == first);
 }
 
 TEST(what_is_not_finite_is_not_packed) {
   prge::Shard shard;
   shard.ids.resize(1);
   shard.dy = {0.0f, 0.0f};
-  prge::ShardShape shape{"ab", 1, 2, 2, false};
+  prge::ShardShape shape{"ab", "secret", 1, 2, 2, false};
   for (const float bad : {70000.0f, std::numeric_limits<float>::infinity()}) {
     shard.acts = {1.0f, bad};
     CHECK(!shard.pack(shape).ok());

@@ -5,12 +5,15 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "device_key.h"
 #include "emitting_program.h"
 #include "fail.h"
 #include "files.h"
+#include "privacy.h"
 #include "quiet.h"
 #include "shard.h"
 
@@ -24,13 +27,17 @@ constexpr char kUsage[] = "Usage: prge_emit PROGRAM --rows FILE --key FILE --out
                           "  --key FILE       the device's key, 32 bytes\n"
                           "  --out DIR        folder of shards\n"
                           "  --dtype NAME     what activations travel as, f16 or i8 [f16]\n"
+                          "  --y-pre NAME     what a network adds to: scores of the candidates, or of a secret head\n"
+                          "                   [candidates]\n"
+                          "  --label-dp EPS   keep labels with the probability of label differential privacy\n"
                           "  --shard-rows N   most rows of a shard [256]\n"
                           "  --no-verify      do not compare the program with its checksums\n";
+constexpr char kSecret[] = "secret", kCandidates[] = "candidates";
 // Targets of a classifier that gives a score are thousandths of it.
 constexpr double kScoreUnit = 1e-3;
 
 struct Options {
-  std::string program, rows, key, out, dtype = "f16", shard_rows = "256";
+  std::string program, rows, key, out, dtype = "f16", y_pre = kCandidates, label_dp, shard_rows = "256";
   bool verify = true;
 };
 
@@ -43,6 +50,8 @@ bool parse(int argc, char** argv, Options& out) {
       {"--key", &out.key},
       {"--out", &out.out},
       {"--dtype", &out.dtype},
+      {"--y-pre", &out.y_pre},
+      {"--label-dp", &out.label_dp},
       {"--shard-rows", &out.shard_rows}};
   for (int i = 1; i < argc; ++i) {
     const auto* flag = std::find_if(
@@ -58,20 +67,33 @@ bool parse(int argc, char** argv, Options& out) {
     }
   }
   const bool has_all = !out.program.empty() && !out.rows.empty() && !out.key.empty() && !out.out.empty();
-  return has_all && (out.dtype == "f16" || out.dtype == "i8") && std::atol(out.shard_rows.c_str()) > 0;
+  const bool has_names =
+      (out.dtype == "f16" || out.dtype == "i8") && (out.y_pre == kCandidates || out.y_pre == kSecret);
+  return has_all && has_names && std::atol(out.shard_rows.c_str()) > 0;
 }
 
 class Emitter {
  public:
-  Emitter(prge::EmittingProgram& program, const prge::Rows& rows, prge::RowIds ids, const Options& options)
-      : program_(program), rows_(rows), ids_(std::move(ids)), options_(options) {
-    shape_ = {program.hash(), program.num_blocks(), program.width(), rows.num_candidates(), options.dtype == "i8"};
+  Emitter(prge::EmittingProgram& program, const prge::Rows& rows, const prge::DeviceKey& key, const Options& options)
+      : program_(program), rows_(rows), key_(key), ids_(key), options_(options) {
+    shape_ = {program.hash(),  options.y_pre,         program.num_blocks(),
+              program.width(), rows.num_candidates(), options.dtype == "i8"};
   }
 
   Error run() {
+    const auto num_classes = static_cast<size_t>(shape_.num_classes);
+    if (!options_.label_dp.empty()) {
+      auto response = prge::RandomisedResponse::parse(options_.label_dp, num_classes);
+      PRGE_TRY(response.error());
+      response_ = std::move(*response);
+    }
+    if (options_.y_pre == kSecret) {
+      head_.emplace(key_, num_classes, static_cast<size_t>(shape_.width));
+    }
     const size_t total = rows_.num_examples();
     const size_t size = shape_.rows_that_fit(static_cast<size_t>(std::atol(options_.shard_rows.c_str())));
     PRGE_TRY(prge::make_folder(options_.out));
+    PRGE_TRY(prge::keep_local(options_.out, options_.y_pre, response_ ? response_->epsilon() : ""));
     size_t num_new = 0, number = 0;
     for (size_t first = 0; first < total; first += size, ++number) {
       bool is_new = false;
@@ -143,48 +165,65 @@ class Emitter {
       for (size_t i = 0; i < count; ++i) {
         const size_t place = order[at + i] - first;
         std::copy_n(acts + i * width, width, &out.acts[place * width]);
-        PRGE_TRY(differ(
-            order[at + i], logits + i * static_cast<size_t>(program_.num_logits()), &out.dy[place * num_classes]));
+        std::vector<float> scores;
+        if (head_) {
+          scores = head_->scores(acts + (i + 1) * width - static_cast<size_t>(shape_.width));
+        } else {
+          PRGE_TRY(read_scores(order[at + i], logits + i * static_cast<size_t>(program_.num_logits()), scores));
+        }
+        const double right = right_answer(order[at + i], out.ids[place]);
+        prge::difference(scores.data(), num_classes, right, &out.dy[place * num_classes]);
       }
     }
     return Error::Ok;
   }
 
-  Error differ(size_t example, const float* logits, float* dy) const {
+  // What the model says of the candidates.
+  Error read_scores(size_t example, const float* logits, std::vector<float>& scores) const {
     const auto number = static_cast<uint32_t>(example);
-    const size_t num_classes = rows_.num_candidates();
-    if (num_classes == 1) {
-      prge::difference(logits, 1, rows_.row(number, 0).targets[0] * kScoreUnit, dy);
+    if (shape_.num_classes == 1) {
+      scores = {logits[0]};
       return Error::Ok;
     }
-    std::vector<float> scores;
-    for (uint32_t c = 0; c < num_classes; ++c) {
+    for (uint32_t c = 0; c < rows_.num_candidates(); ++c) {
       const uint32_t token = rows_.row(number, c).targets[0];
       if (token >= program_.num_logits()) {
         return prge::fail(Error::InvalidExternalData, "row %u answers by a token or class the program lacks", number);
       }
       scores.push_back(logits[token]);
     }
-    prge::difference(scores.data(), num_classes, rows_.answer(number), dy);
     return Error::Ok;
+  }
+
+  // The answer that is told, or the score.
+  double right_answer(size_t example, const prge::RowIds::Id& id) const {
+    const auto number = static_cast<uint32_t>(example);
+    if (shape_.num_classes == 1) {
+      return rows_.row(number, 0).targets[0] * kScoreUnit;
+    }
+    const size_t answer = rows_.answer(number);
+    return static_cast<double>(response_ ? response_->say(key_, id, answer) : answer);
   }
 
   prge::EmittingProgram& program_;
   const prge::Rows& rows_;
+  const prge::DeviceKey& key_;
   prge::RowIds ids_;
   const Options& options_;
   prge::ShardShape shape_;
+  std::optional<prge::RandomisedResponse> response_;
+  std::optional<prge::SecretHead> head_;
 };
 
 Error emit(const Options& options) {
   const auto rows = prge::Rows::open(options.rows);
   PRGE_TRY(rows.error());
-  auto ids = prge::RowIds::open(options.key);
-  PRGE_TRY(ids.error());
+  const auto key = prge::DeviceKey::open(options.key);
+  PRGE_TRY(key.error());
   const auto program = prge::EmittingProgram::open(options.program, options.verify);
   PRGE_TRY(program.error());
   PRGE_TRY((*program)->check(**rows));
-  return Emitter(**program, **rows, std::move(*ids), options).run();
+  return Emitter(**program, **rows, *key, options).run();
 }
 
 } // namespace

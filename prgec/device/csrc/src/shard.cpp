@@ -5,36 +5,15 @@
 #include <cstring>
 #include <utility>
 
-#include "checksum.h"
 #include "fail.h"
-#include "files.h"
 
 namespace prge {
 
 namespace {
 
-constexpr size_t kKeyBytes = 32, kBlockBytes = 64, kIdBytes = 16;
+constexpr size_t kIdBytes = 16;
 constexpr size_t kMaxShardBytes = size_t{64} << 20;
 constexpr size_t kAlignment = 8;
-
-// HMAC of RFC 2104 over SHA-256, of a key no longer than a block.
-Digest hmac(const std::string& key, const std::string& content) {
-  uint8_t inner[kBlockBytes] = {}, outer[kBlockBytes] = {};
-  std::memcpy(inner, key.data(), key.size());
-  std::memcpy(outer, key.data(), key.size());
-  for (size_t i = 0; i < kBlockBytes; ++i) {
-    inner[i] ^= 0x36;
-    outer[i] ^= 0x5c;
-  }
-  const Digest digest = Sha256().update(inner, kBlockBytes).update(content.data(), content.size()).finish();
-  return Sha256().update(outer, kBlockBytes).update(digest.bytes, sizeof(digest.bytes)).finish();
-}
-
-void append_u64(std::string& out, uint64_t value) {
-  for (int shift = 0; shift < 64; shift += 8) {
-    out += static_cast<char>(value >> shift);
-  }
-}
 
 template <typename T>
 void append(std::string& out, const T* values, size_t count) {
@@ -78,27 +57,14 @@ Error append_bytes(std::string& out, const std::vector<float>& acts, size_t widt
 
 } // namespace
 
-Result<RowIds> RowIds::open(const std::string& key_path) {
-  File file;
-  RowIds ids;
-  PRGE_TRY(file.open_shared(key_path));
-  PRGE_TRY(file.read(ids.key_));
-  if (ids.key_.size() != kKeyBytes) {
-    return fail(
-        Error::InvalidExternalData, "a device key has %zu bytes, this file %zu (%s)", kKeyBytes, ids.key_.size(),
-        key_path.c_str());
-  }
-  return ids;
-}
-
 RowIds::Id RowIds::next(const Row& row) {
   std::string tokens;
   for (uint32_t i = 0; i < row.num_tokens; ++i) {
     append_u64(tokens, row.tokens[i]);
   }
-  std::string content("row\0", 4);
+  std::string content;
   append_u64(content, seen_[tokens]++);
-  const Digest digest = hmac(key_, content + tokens);
+  const Digest digest = key_.of("row", content + tokens);
   Id id;
   std::copy_n(digest.bytes, id.size(), id.begin());
   return id;
@@ -130,7 +96,7 @@ std::string ShardShape::header(size_t num_rows) const {
   };
   std::string text = "{\"__metadata__\":{\"format\":\"prgec-side-shard-1\",\"num_blocks\":\"" + number(L) +
       "\",\"num_classes\":\"" + number(C) + "\",\"num_labels\":\"1\",\"program\":\"" + program + "\",\"width\":\"" +
-      number(D) + "\",\"y_pre\":\"candidates\"}";
+      number(D) + "\",\"y_pre\":\"" + y_pre + "\"}";
   text += tensor("acts", is_i8 ? "I8" : "F16", "," + number(L) + ",1," + number(D), 0, acts_end);
   text += tensor("dy", "F32", ",1," + number(C), acts_end, ids_at);
   text += tensor("id", "U8", "," + number(kIdBytes), ids_at, ids_end);

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "device_key.h"
 #include "prge/error.h"
 #include "prge/rows.h"
 
@@ -17,19 +19,19 @@ namespace prge {
 class RowIds {
  public:
   using Id = std::array<uint8_t, 16>;
-  // Reads a key of 32 bytes.
-  static Result<RowIds> open(const std::string& key_path);
+  explicit RowIds(DeviceKey key) : key_(std::move(key)) {}
   // Of the next row; equal rows are told apart by how many there were before.
   Id next(const Row& row);
 
  private:
-  std::string key_;
+  DeviceKey key_;
   std::map<std::string, uint64_t> seen_;
 };
 
 // What all shards of a data set have in common.
 struct ShardShape {
   std::string program;
+  std::string y_pre; // what a network adds to: scores of the candidates, or of a secret head
   int64_t num_blocks = 0, width = 0, num_classes = 0;
   bool is_i8 = false;
 
