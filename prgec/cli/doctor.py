@@ -48,4 +48,8 @@ def _lines(health: Health) -> list[str]:
             size = f"{each.training_bytes / 1e9:.1f} GB"
             lines.append(f"          training {REFERENCE_MODEL} in 4 bits takes about {size} of memory (prgec plan)")
         lines += [f"          {what} {value}" for what, value in each.found.items()]
-    return lines
+    missing = "; ".join(health.arm64_missing)
+    return [
+        *lines,
+        f"arm64     {f'no driver: missing {missing}' if missing else 'the driver builds and runs emulated'}",
+    ]

@@ -9,6 +9,7 @@ from typing import Any
 
 from prgec.backends import BACKENDS, load_backend
 from prgec.errors import PrgecError
+from prgec.machine.cross import arm64_missing
 from prgec.machine.describe import describe_machine
 from prgec.machine.memory import available_memory_bytes
 from prgec.plan.memory import memory_of
@@ -55,6 +56,7 @@ class Health:
         kernels: Path of the compiled prge kernels, or why there are none.
         has_kernels: Whether they loaded.
         backends: One entry for each row of the backend table.
+        arm64_missing: What building the C++ driver for 64-bit ARM and running it emulated lacks.
     """
 
     machine: dict[str, Any]
@@ -62,6 +64,7 @@ class Health:
     kernels: str
     has_kernels: bool
     backends: tuple[BackendHealth, ...]
+    arm64_missing: tuple[str, ...] = ()
 
     @property
     def is_fit(self) -> bool:
@@ -79,7 +82,7 @@ def examine() -> Health:
     machine["versions"].update({name: version for name in _OPTIONAL if (version := _version(name))})
     kernels, has_kernels = _kernels()
     backends = tuple(_backend(name) for name in BACKENDS)
-    return Health(machine, available_memory_bytes(), kernels, has_kernels, backends)
+    return Health(machine, available_memory_bytes(), kernels, has_kernels, backends, tuple(arm64_missing()))
 
 
 def _backend(name: str) -> BackendHealth:
