@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from prgec.bench.variants import Variant, find_variant
+from prgec.compile.check import check_options
 from prgec.compile.options import QUANTIZE_SCHEMES, CompileOptions
 from prgec.errors import UsageError
 
@@ -111,4 +112,4 @@ class BenchOptions:
         if self.out is not None and self.out.exists() and not self.out.is_dir():
             raise UsageError("--out is a file; expected a folder", where=self.out)
         for cell in self.cells():
-            self.compile_options(cell, Path("model.pte")).check()
+            check_options(self.compile_options(cell, Path("model.pte")))

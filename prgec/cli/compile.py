@@ -11,6 +11,7 @@ from prgec.backends import details_of
 from prgec.cli.options import FILE, SectionedCommand, options_of
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.task_option import TASK
+from prgec.compile.check import check_options
 from prgec.compile.options import CompileOptions, compile_table
 from prgec.device.emit import check_driver_folder
 from prgec.device.emit import emit_driver as write_driver
@@ -39,7 +40,7 @@ def compile_command(emit_driver: Path | None, as_json: bool, **said: Any) -> int
     MODEL is a folder, an alias such as tinyllama, a hub id, or `demo` for the bundled model.
     """
     options = CompileOptions.of(said)
-    options.check()
+    check_options(options)
     if emit_driver is not None:
         check_driver_folder(emit_driver)
     # A mistyped name is told before seconds of imports.

@@ -16,6 +16,7 @@ from prgec.backends import load_backend
 from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport
 from prgec.backends.lowering import lower
+from prgec.compile.check import check_options
 from prgec.compile.describe import manifest_of, scheme_of
 from prgec.compile.fingerprint import prefix_sha256
 from prgec.compile.flags import named_by_flags
@@ -123,7 +124,7 @@ def compile_model(
     Raises:
         PrgecError: One of its subclasses; nothing is left behind at `options.output`.
     """
-    options.check()
+    check_options(options)
     backend = backend or _backend_of(options)
     clock = _Clock(progress)
     graphs = _build(options, backend, clock)
@@ -141,7 +142,7 @@ def build_graphs(options: CompileOptions) -> Graphs:
     Raises:
         PrgecError: One of its subclasses.
     """
-    options.check()
+    check_options(options)
     return _build(options, _backend_of(options), _Clock(lambda stage: None))
 
 

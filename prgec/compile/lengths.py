@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
+from prgec.compile.check import check_options
 from prgec.compile.options import CompileOptions
 from prgec.contract.names import SIDE
 from prgec.data.dataset import Dataset, load_dataset
@@ -65,7 +66,7 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
             max(len(each.row.tokens) for each in rows),
         )
     fitted = replace(options, seq_len=seq_len, num_labels=num_labels)
-    fitted.check()
+    check_options(fitted)
     if options.method == "shortcut":
         _remark_on_text(encoded)
     return fitted

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prgec.backends import BACKENDS, all_settings, check_settings, find_backend
+from prgec.backends import BACKENDS, all_settings, find_backend
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
-from prgec.contract.names import GPTQ, HOST_STATE, METHODS, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
+from prgec.contract.names import GPTQ, METHODS, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
 from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
-from prgec.errors import UsageError
 
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "w8a16", "w4a16", "int8", "int4")
 AUTO_ROUNDING = "auto"
 # Bits of the weights whose rounding is ours.
-_ROUNDED_BITS = {"8da8w": 8, "8da4w": 4, "w8a16": 8, "w4a16": 4}
+ROUNDED_BITS = {"8da8w": 8, "8da4w": 4, "w8a16": 8, "w4a16": 4}
 # Schemes that quantise weights only, and the bits of one.
 WEIGHT_ONLY_BITS = {"int8": 8, "int4": 4}
 DTYPES = ("auto", "f32", "bf16", "f16")
@@ -29,26 +27,6 @@ RNG_CHOICES = ("auto", "kernel", "decomposed")
 DEFAULT_OUTPUT = Path("model.pte")
 # What --lora-a says where A is no adapter's.
 CALIBRATED_A = "calibrated"
-# What a program that trains nothing cannot be told.
-_ONLY_TRAINING = frozenset(
-    {
-        "optimizer",
-        "clip_norm",
-        "weight_decay",
-        "polyak",
-        "q",
-        "state",
-        "rng",
-        "generate",
-        "targets",
-        "layers",
-        "prefix",
-        "rank",
-        "alpha",
-        "a_seed",
-        "lora_a",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -222,86 +200,13 @@ class CompileOptions:
     def rounds_by_prompts(self) -> bool:
         """Whether weights are rounded by what layers compute over prompts of the data."""
         if self.rounding == AUTO_ROUNDING:
-            return bool(self.data) and _ROUNDED_BITS.get(self.quantize) == 4
+            return bool(self.data) and ROUNDED_BITS.get(self.quantize) == 4
         return self.rounding == GPTQ
 
     @property
     def num_rows(self) -> int:
         """N: 2qB where losses are measured, B where gradients are computed."""
         return 2 * self.q * self.batch_size if self.method == "prge" else self.batch_size
-
-    def check(self) -> None:
-        """Check everything that needs no model.
-
-        Raises:
-            UsageError: On an impossible value.
-        """
-        sizes = [("--q", self.q), ("--batch-size", self.batch_size), ("--rank", self.rank)]
-        if self.num_labels or not self.data:
-            sizes.append(("--label-tokens", self.num_labels))
-        for flag, value in sizes:
-            if value < 1:
-                raise UsageError(f"{flag} is {value}; expected at least 1")
-        if self.seq_len < 4 and (self.seq_len or not self.data):
-            raise UsageError(f"--seq-len is {self.seq_len}; expected at least 4")
-        if self.num_labels >= self.seq_len > 0:
-            raise UsageError(f"--label-tokens is {self.num_labels}; expected less than --seq-len {self.seq_len}")
-        if self.is_calibrated and not self.data:
-            raise UsageError("--lora-a calibrated needs prompts", hint="name a file of them with --data")
-        if self.rounding == GPTQ and self.quantize not in _ROUNDED_BITS:
-            known = " or ".join(_ROUNDED_BITS)
-            raise UsageError("--rounding gptq needs weights to round", hint=f"add --quantize {known}")
-        if self.rounding == GPTQ and not self.data:
-            raise UsageError("--rounding gptq needs prompts", hint="name a file of them with --data")
-        self._check_method()
-        check_settings(self.backend, self.settings)
-        if self.output.is_dir():
-            raise UsageError("the output is a folder", where=self.output, hint="name a file: -o model.pte")
-        if not self.output.parent.is_dir():
-            raise UsageError("the folder of the output does not exist", where=self.output.parent)
-
-    def _check_method(self) -> None:
-        """Refuse options of one method with another."""
-        if self.method == SIDE:
-            self._check_side()
-            return
-        numbers = {"--clip-norm": self.clip_norm, "--weight-decay": self.weight_decay, "--polyak": self.polyak}
-        if self.state == HOST_STATE and self.rng != "auto":
-            raise UsageError("--state host leaves the noise to the host; leave out --rng")
-        for flag, number in numbers.items():
-            if not (math.isfinite(number) and number >= 0):
-                raise UsageError(f"{flag} is {number}; expected a finite number, 0 or more")
-        if self.method == "prge":
-            given = {
-                "--optimizer": self.optimizer != "norm",
-                "--clip-norm": self.clip_norm > 0,
-                "--weight-decay": self.weight_decay > 0,
-                "--polyak": self.polyak != CompileOptions.polyak,
-                "--accumulate": self.accumulate,
-            }
-            for flag in (flag for flag, is_given in given.items() if is_given):
-                raise UsageError(f"{flag} needs gradients", hint="add --method exact or --method shortcut")
-            return
-        if self.state == "dual":
-            raise UsageError(f"--state dual is for --method prge; {self.method} keeps one copy of its weights")
-        if self.prefix == "shared":
-            raise UsageError(
-                "--prefix shared is for --method prge: other methods have one row an example",
-                hint="--prefix method keeps results of the first blocks",
-            )
-
-    def _check_side(self) -> None:
-        """Refuse what only programs that train have."""
-        if self.num_labels != 1:
-            raise UsageError(
-                f"--label-tokens is {self.num_labels}; --method side needs the first token of an answer: leave it out"
-            )
-        for item in table_of(CompileOptions):
-            if item.name in _ONLY_TRAINING and getattr(self, item.name) != item.default:
-                raise UsageError(
-                    f"{item.flags[0]} is for programs that train; one of --method side stays as it is",
-                    hint="prgec side fit has options for the network beside it",
-                )
 
 
 def _method_for(said: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from prgec.backends import load_backend
+from prgec.compile.check import check_options
 from prgec.compile.options import CompileOptions
 from prgec.compile.pipelines import default_pipeline
 from prgec.contract.arrays import FloatArray, IntArray
@@ -181,9 +182,9 @@ def test_what_cannot_be_is_refused_in_a_line(compile_once: Compile, tmp_path: Pa
         with pytest.raises(UsageError, match=f"--backend {name} cannot train with --state host .*it has: {states}$"):
             default_pipeline(replace(options, backend=name), load_backend(name))
     with pytest.raises(UsageError, match="--state host leaves the noise to the host; leave out --rng"):
-        CompileOptions("model", output=tmp_path / "m.pte", state="host", rng="decomposed").check()
+        check_options(CompileOptions("model", output=tmp_path / "m.pte", state="host", rng="decomposed"))
     with pytest.raises(UsageError, match="--state dual is for --method prge"):
-        CompileOptions("model", output=tmp_path / "m.pte", state="dual", method="exact").check()
+        check_options(CompileOptions("model", output=tmp_path / "m.pte", state="dual", method="exact"))
     from prgec.engines.choose import open_program
 
     with pytest.raises(PrgecError, match="engine torch cannot rebuild a program that leaves its state to the host"):
