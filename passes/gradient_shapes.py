@@ -12,6 +12,7 @@ from prgec.errors import PassError
 from prgec.passes.infra import describe
 from prgec.passes.reverse import Tape
 from prgec.passes.shapes import dynamic_dims, is_same_shape, is_same_size, multiple_of, shape_of, view_sizes
+from prgec.passes.weights import TRANSPOSED
 
 aten = torch.ops.aten
 
@@ -22,7 +23,7 @@ def transposed_constant(tape: Tape, weight: Node) -> Node:
     Its name follows the layer's, `<path>.transposed.weight`: passes that quantise layers find it like any other.
     """
     owner, _, leaf = str(weight.target).rpartition(".")
-    name = ".".join(filter(None, (owner, "transposed", leaf if leaf == "weight" else f"{leaf}_T")))
+    name = f"{owner}{TRANSPOSED}.{leaf if leaf == 'weight' else f'{leaf}_T'}".removeprefix(".")
     # Not `contiguous`: of a weight with one row it keeps the strides, which say that dimensions are swapped.
     weight_T = tape.rewriter.program.attribute(weight).detach().t().clone(memory_format=torch.contiguous_format)
     return tape.rewriter.constant(name, weight_T)

@@ -17,8 +17,8 @@ After (w8a16, w4a16):
 The LoRA branch keeps reading the unquantised %x; A, B and the loss stay f32. Layers that share an input share its
 quantisation. Weights of w4a16 have one scale an output, so the scale is searched for: the one with the least squared
 error among fractions of the largest weight. `rounding=gptq` rounds the weights of each layer so that what it computes
-over some rows changes least; transposed copies, which gradients are multiplied with, go to the nearest value all the
-same.
+over some rows changes least. Transposed copies, which gradients are multiplied with, are made of the rounded weights
+and go to the nearest values on their own axis.
 
 Requires: torchao; for gptq, what layers read. Ensures: nothing (a layer whose width is no multiple of the group keeps
 f32, with a reason).
@@ -44,7 +44,7 @@ from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier, rewrite
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
-from prgec.passes.weights import SCHEMES, Scheme, layer_name, quantized, rounded
+from prgec.passes.weights import SCHEMES, TRANSPOSED, Scheme, layer_name, quantized, rounded
 
 aten = torch.ops.aten
 
@@ -134,7 +134,7 @@ class _Builder:
                 self._inputs[source] = self._quantized_input(source) if self._scheme.quantizes_input else source
         with self._rewriter.before(node):
             store = self._grouped_weight if self._scheme.quantizes_input else self._weight_by_output
-            weight = store(name, self._program.attribute(weight))
+            weight = store(name, self._as_multiplied(name, self._program.attribute(weight)))
             linear = self._rewriter.call(aten.linear.default, self._inputs[source], weight, *bias)
         self._rewriter.replace(node, linear)
 
@@ -177,6 +177,19 @@ class _Builder:
             self._correction = inputs_nD, correction_of(inputs_nD)
         values, scales = rounded_for(weight, self._correction[1], self._scheme, group)
         return values, scales, torch.zeros_like(scales, dtype=torch.int8)
+
+    def _as_multiplied(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """The weight; of a transposed copy, what the forward multiplies with, so that it is rounded once more only."""
+        path, is_copy = name.removesuffix(TRANSPOSED), name.endswith(TRANSPOSED)
+        module = self._program.module
+        if not is_copy or not hasattr(operator.attrgetter(path)(module), "weight_qdata"):
+            return weight
+        values, scales = (operator.attrgetter(f"{path}.weight_{part}")(module) for part in ("qdata", "scale"))
+        scales = scales.reshape(len(values), -1)
+        exact: torch.Tensor = values.to(torch.float32) * scales.repeat_interleave(
+            values.shape[1] // scales.shape[1], dim=1
+        )
+        return exact.t().contiguous()
 
     def _stored(self, name: str, parts: Sequence[torch.Tensor]) -> list[Node]:
         names = (f"{name}.weight_{part}" for part in ("qdata", "scale", "zero_point"))

@@ -12,6 +12,8 @@ import torch
 from torch.fx import Node
 
 _WEIGHT = ".weight"
+# Ends the name of a layer whose weight is the transposed copy of another's.
+TRANSPOSED = ".transposed"
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ def test_same_losses_on_a_quantised_base(compile_once: Compile, checkpoint: Path
         np.testing.assert_allclose(losses[1], losses[0], rtol=2e-2)
 
 
+@pytest.mark.slow
 def test_a_prefix_of_its_own(compile_once: Compile, tmp_path: Path) -> None:
     checkpoint = TinyLlama(num_layers=2, seed=3).write(tmp_path / "two-layers")
     path = compile_once(model=str(checkpoint), backend="portable", layers=("last:1",), prefix="method")

@@ -10,8 +10,11 @@ from prgec.errors import PassError
 from prgec.passes.gptq import correction_of, rounded_for
 from prgec.passes.quantize_base import QuantizeBase
 from prgec.passes.weights import SCHEMES, Scheme, quantized
+from tests.passes.builder import GraphBuilder
 from tests.passes.golden import run_pass
 from tests.passes.test_quantize_base import example
+
+aten = torch.ops.aten
 
 WIDTH, GROUP = 320, 32
 
@@ -93,3 +96,24 @@ def test_a_layer_nobody_looked_at_is_rounded_for_itself() -> None:
 def test_needs_readings() -> None:
     with pytest.raises(PassError, match="needs what layers read"):
         run_pass(example(), QuantizeBase(scheme="8da4w", group=2, rounding="gptq"))
+
+
+def test_a_transposed_copy_is_made_of_what_the_forward_multiplies_with() -> None:
+    """On its own axis it is rounded once more, and not apart from the forward: products of the two agree better."""
+    weight = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
+    b = GraphBuilder(dynamic=True)
+    hidden = b.hidden()
+    forward = b.call(aten.linear.default, hidden, b.weight("q_proj.weight", 4, 4))
+    program = b.done(b.call(aten.linear.default, forward, b.weight("q_proj.transposed.weight", 4, 4)))
+    program.module.q_proj.weight.data = weight
+    program.module.q_proj.transposed.weight.data = weight.t().contiguous()
+    run_pass(program, QuantizeBase(scheme="8da4w", group=2))
+    found = dict(program.module.named_buffers())
+
+    def exact(name: str) -> Tensor:
+        return found[f"{name}.weight_qdata"] * found[f"{name}.weight_scale"].repeat_interleave(2, 1)
+
+    again, scale, _ = quantized(exact("q_proj").t().contiguous(), SCHEMES["8da4w"], [1, 2])
+    assert torch.equal(exact("q_proj.transposed"), again * scale.repeat_interleave(2, 1))
+    apart, scale, _ = quantized(weight.t().contiguous(), SCHEMES["8da4w"], [1, 2])
+    assert not torch.equal(exact("q_proj.transposed"), apart * scale.repeat_interleave(2, 1))

@@ -312,6 +312,7 @@ def test_tables(path: Path) -> None:
     assert first_at(results[0].curve, 0.95) is None
 
 
+@pytest.mark.slow
 def test_command(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """End to end: two kinds of method learn, and a second call finds everything done."""
     for _ in range(2):
