@@ -100,11 +100,12 @@ class Line:
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def stored(self) -> dict[str, str]:
-        """Hashes of the shards of the present job, by name."""
+        """Hashes of the shards of the present job by name: those a server has answered for, with a sum beside them."""
         if not (self.acts / "job.json").exists():
             return {}
-        found = self.store.glob(f"jobs/*/{job_of(self.acts, make=False)}/shards/*")
-        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+        sums = self.store.glob(f"jobs/*/{job_of(self.acts, make=False)}/shards/shard-*.sha256")
+        shards = [path.with_suffix(".safetensors") for path in sums]
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in shards}
 
     def look(self, tally: Kills, before: dict[str, str]) -> dict[str, str]:
         """Compare what is stored with what was, and with what was sent."""
