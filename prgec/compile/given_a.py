@@ -18,6 +18,7 @@ from prgec.contract.tokenizer import Tokenizer
 from prgec.errors import UsageError
 from prgec.formats.lora_a import a_sha256
 from prgec.formats.peft import PeftAdapter
+from prgec.passes.emit_activations import EmitActivations
 from prgec.passes.infra import Pass
 from prgec.passes.inject_lora_fa import InjectLoraFa
 from prgec.passes.pipeline import PassRecord, dump_to, run_pipeline
@@ -76,6 +77,8 @@ def run_giving_a(
 ) -> tuple[State, list[PassRecord]]:
     """Run a pipeline; return the A matrices that were given instead of drawn, and what each pass did."""
     given: State = {}
+    rounds = any(isinstance(each, QuantizeBase) and each.rounding == GPTQ for each in passes)
+    needs_readings = rounds and bool(options.data)
     dump = dump_to(options.dump_passes) if options.dump_passes else None
 
     def callback(number: int, each: Pass, program: GraphProgram, record: PassRecord) -> None:
@@ -85,8 +88,9 @@ def run_giving_a(
             elif options.is_calibrated:
                 given.update(calibrated_a(program, prompts_of(options, tokenizer), each.rank))
             give_a(program, given, each)
-            if any(isinstance(other, QuantizeBase) and other.rounding == GPTQ for other in passes) and options.data:
-                program.readings = readings_of(program, prompts_of(options, tokenizer))
+        # Before anything is injected or emitted, which side-tuning does without injecting.
+        if needs_readings and number < len(passes) and isinstance(passes[number], InjectLoraFa | EmitActivations):
+            program.readings = readings_of(program, prompts_of(options, tokenizer))
         if dump is not None:
             dump(number, each, program, record)
 
