@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from prgec.cli.main import main
+from prgec.compile.compiler import build_graphs
 from prgec.compile.options import CompileOptions
 from prgec.engines.torch.program import TorchProgram
 from prgec.errors import UsageError
@@ -66,6 +67,19 @@ def test_nearer_to_the_model(folder: Path) -> None:
     nearest, gptq = _program(folder, rounding="nearest"), _program(folder)
     assert "rounding=gptq" in gptq.manifest.pipeline and "rounding" not in nearest.manifest.pipeline
     assert _error(gptq) < 0.6 * _error(nearest)
+
+
+def test_what_is_emitted_is_rounded_by_prompts_too(folder: Path) -> None:
+    options = CompileOptions(
+        model=str(folder / "checkpoint"),
+        output=Path("unused.pte"),
+        method="side",
+        num_labels=1,
+        data=(folder / "rows.jsonl",),
+        seq_len=0,
+        quantize="8da4w",
+    )
+    assert "rounding=gptq" in build_graphs(options).manifest.pipeline
 
 
 def test_auto_is_for_four_bits_with_data() -> None:
