@@ -99,9 +99,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoint = TinyLlama(num_layers=2).write(folder / "checkpoint")
     rows, program = folder / "rows.jsonl", folder / "first.pte"
     rows.write_text('{"prompt": "the film is great", "completion": " it"}\n')
-    flags = "--backend portable --q 1 --batch-size 2 --rank 3 --alpha 5 --a-seed 9 --state dual --layers last:1"
+    flags = "--backend portable --static --q 1 --batch-size 2 --rank 3 --alpha 5 --a-seed 9 --state dual"
+    trained = ["--layers", "last:1", "--targets", "q_proj,up_proj"]
     files = ["--data", str(rows), "-o", str(program)]
-    assert main(["compile", str(checkpoint), *flags.split(), "--targets", "q_proj,up_proj", *files]) == 0
+    assert main(["compile", str(checkpoint), *flags.split(), *trained, *files]) == 0
     return program
 
 

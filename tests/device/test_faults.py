@@ -16,10 +16,15 @@ from tests.checks.faults import table, workplace
 from tests.tiny_inputs import write_rows
 
 # Steps of the second are made from rows, so that a resumed run takes some again.
-KINDS = [(driver, name) for name in ("portable", "exact") for driver in ("C++", "Python")]
+KINDS = [
+    ("C++", "portable"),
+    ("Python", "portable"),
+    ("C++", "exact"),
+    pytest.param(("Python", "exact"), marks=pytest.mark.slow),
+]
 
 
-@pytest.fixture(scope="module", params=KINDS, ids="-".join)
+@pytest.fixture(scope="module", params=KINDS, ids=lambda each: "-".join(each))
 def bench(request: pytest.FixtureRequest, executable: Path, program: Callable[[str], Path]) -> Iterator[Bench]:
     with workplace() as work, PythonDriver() as python:
         kind, name = request.param

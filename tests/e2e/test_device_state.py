@@ -33,6 +33,7 @@ def _options(checkpoint: Path, output: Path) -> CompileOptions:
         model=str(checkpoint),
         output=output,
         backend="portable",
+        static=True,
         q=2,
         batch_size=2,
         seq_len=16,

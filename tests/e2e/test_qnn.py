@@ -89,7 +89,8 @@ def test_training_follows_the_f32_oracle(compiled: CompileResult, wide: Path) ->
     assert found.max_rel_state_diff < 0.05
 
 
-@pytest.mark.parametrize("scheme", [pytest.param("w8a16", marks=pytest.mark.slow), "w4a16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["w8a16", "w4a16"])
 def test_narrow_weights_train_as_the_rounded_model_does(scheme: str, wide: Path, tmp_path: Path) -> None:
     """What they change is the model, not g: the oracle trains the untouched model with rounded weights."""
     path = compile_model(_options(wide, tmp_path / "narrow.pte", quantize=scheme)).path
@@ -123,7 +124,10 @@ def test_more_methods_dual_state_and_narrow_norms(tmp_path: Path) -> None:
     assert found.max_rel_state_diff < 0.05 < found.max_abs_state
 
 
-@pytest.mark.parametrize("name", ["OPT", "Qwen2"], ids=["layer-norm", "pad-token-without-a-row"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("OPT", id="layer-norm"), pytest.param("Qwen2", id="pad-token-without-a-row", marks=pytest.mark.slow)],
+)
 def test_other_architectures(name: str, tmp_path: Path) -> None:
     checkpoint = architecture(name).write(tmp_path / "checkpoint")
     path = compile_model(_options(checkpoint, tmp_path / "other.pte", batch_size=1)).path

@@ -204,6 +204,7 @@ def test_conversations_train_end_to_end(tmp_path: Path, capsys: pytest.CaptureFi
                 "--generate",
                 "--backend",
                 "portable",
+                "--static",
                 "--q",
                 "1",
                 "--batch-size",

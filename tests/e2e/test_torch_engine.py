@@ -49,7 +49,7 @@ def test_same_trajectory_as_the_pte(open_program: Callable[[], Program], checkpo
 
 def test_same_losses_on_a_quantised_base(compile_once: Compile, checkpoint: Path) -> None:
     """Activations are rounded to 8 bits: a sum in another order may tip a value, so losses agree less closely."""
-    pte = open_pte(compile_once(backend="xnnpack", quantize="8da4w"))
+    pte = open_pte(compile_once(backend="xnnpack", quantize="8da4w", static=True))
     other = rebuild(pte.path, str(checkpoint))
     runs = [Run(program, eps=EPS, seed=SEED) for program in (pte, other)]  # type: ignore[arg-type]
     for examples, lr in random_steps(4, pte.manifest, lr=LR, pool=6):
@@ -117,7 +117,7 @@ def test_state_that_does_not_fit(compile_once: Compile, checkpoint: Path) -> Non
 def test_a_run_goes_from_one_engine_to_the_other(
     compile_once: Compile, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = compile_once(backend="portable", num_labels=4)
+    path = compile_once(backend="portable", num_labels=4, static=True)
     data = tmp_path / "train.jsonl"
     words = ("great", "awful")
     rows = [{"prompt": f"the film {n} was", "completion": f" {words[n % 2]}"} for n in range(6)]
