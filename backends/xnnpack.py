@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from prgec.backends.base import Backend
@@ -63,6 +63,17 @@ class XnnpackBackend(Backend):
         # A pipeline of the user's may have a scheme that is none of ours.
         bytes_a_weight = _MEMORY_BYTES_A_WEIGHT.get(scheme, _MEMORY_BYTES_A_WEIGHT["none"])
         return round(_MEMORY_BASE_BYTES + bytes_a_weight * num_weights)
+
+    def prepare(self, programs: Mapping[str, ExportedProgram]) -> Mapping[str, ExportedProgram]:
+        """Nothing changes.
+
+        Raises:
+            BackendError: If XNNPACK may take one weight for another.
+        """
+        from prgec.backends.xnnpack_weights import check_packed_weights
+
+        check_packed_weights(programs)
+        return programs
 
     def partitioners(self) -> Sequence[Partitioner]:
         """XNNPACK's own partitioner, kept off the loss."""

@@ -21,7 +21,7 @@ from torch.fx import Node
 
 from prgec.errors import PassError
 from prgec.passes.cuts import cuts_of
-from prgec.passes.gradient_shapes import reduced, reshaped_like, row_sum, transposed, transposed_constant
+from prgec.passes.gradient_shapes import product_with_transposed, reduced, reshaped_like, row_sum, transposed
 from prgec.passes.infra import describe
 from prgec.passes.program import argument
 from prgec.passes.reverse import Rule, Tape
@@ -39,12 +39,12 @@ _STEEP, _STEEP_HALF = 1e30, 2.0**15
 
 
 def linear(tape: Tape, node: Node, dy: Node) -> Shares:
-    """`y = x W^T + b` with constant W [O, D]: `dx = dy W`, a linear with the transposed weight."""
+    """`y = x W^T + b` with constant W [O, D]: `dx = dy W`, a linear with the transposed weight where O > 1."""
     x, weight = node.args[:2]
     if any(tape.needs(each) for each in node.args[1:]):
         raise PassError(f"{tape.rewriter.rule}: the weight of {describe(node)} is trained; only branches are")
     assert isinstance(weight, Node)
-    yield x, tape.call(aten.linear.default, dy, transposed_constant(tape, weight))
+    yield x, product_with_transposed(tape, dy, weight)
 
 
 def bmm(tape: Tape, node: Node, dy: Node) -> Shares:

@@ -17,16 +17,21 @@ from prgec.passes.weights import TRANSPOSED
 aten = torch.ops.aten
 
 
-def transposed_constant(tape: Tape, weight: Node) -> Node:
-    """A constant [D, O] beside the constant [O, D] that `weight` reads.
+def product_with_transposed(tape: Tape, gradient: Node, weight: Node) -> Node:
+    """`gradient` [..., O] times the constant [O, D] that `weight` reads: a linear with a constant [D, O] beside it.
 
-    Its name follows the layer's, `<path>.transposed.weight`: passes that quantise layers find it like any other.
+    Its name follows the layer's, `<path>.transposed.weight`: passes that quantise layers find it like any other. One
+    row is spread by a product with its values instead: as a column it would be the same bytes in another shape, and
+    XNNPACK's cache of packed weights may take one for the other (backends/xnnpack_weights.py).
     """
+    value = tape.rewriter.program.attribute(weight).detach()
     owner, _, leaf = str(weight.target).rpartition(".")
     name = f"{owner}{TRANSPOSED}.{leaf if leaf == 'weight' else f'{leaf}_T'}".removeprefix(".")
-    # Not `contiguous`: of a weight with one row it keeps the strides, which say that dimensions are swapped.
-    weight_T = tape.rewriter.program.attribute(weight).detach().t().clone(memory_format=torch.contiguous_format)
-    return tape.rewriter.constant(name, weight_T)
+    if len(value) == 1:
+        return tape.call(aten.mul.Tensor, gradient, tape.rewriter.constant(name, value[0].clone()))
+    # Not `contiguous`: of a weight with one column it keeps the strides, which say that dimensions are swapped.
+    weight_T = value.t().clone(memory_format=torch.contiguous_format)
+    return tape.call(aten.linear.default, gradient, tape.rewriter.constant(name, weight_T))
 
 
 def transposed(tape: Tape, node: object) -> Node:

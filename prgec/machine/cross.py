@@ -9,6 +9,8 @@ from pathlib import Path
 COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64-static"
 SYSROOT = Path("/usr/aarch64-linux-gnu")
+# Processors to emulate. XNNPACK multiplies and packs otherwise where a processor has SME, as the newest have.
+WITH_SME, WITHOUT_SME = "max", "cortex-a72"
 # The folder ExecuTorch's aarch64 wheel was unpacked to.
 WHEEL_VARIABLE = "EXECUTORCH_ARM64"
 
@@ -33,7 +35,8 @@ def arm64_wheel() -> Path | None:
     return Path(folder)
 
 
-def emulated(executable: Path, wheel: Path) -> list[str]:
-    """The command that runs an executable of the preset `arm64` on this machine."""
+def emulated(executable: Path, wheel: Path, processor: str = WITH_SME) -> list[str]:
+    """The command that runs an executable of the preset `arm64` on this machine, as if on a processor."""
     libraries = wheel / "executorch" / "lib"
-    return [EMULATOR, "-L", str(SYSROOT), "-E", f"LD_LIBRARY_PATH={libraries}", str(executable)]
+    environment = f"LD_LIBRARY_PATH={libraries}"
+    return [EMULATOR, "-cpu", processor, "-L", str(SYSROOT), "-E", environment, str(executable)]

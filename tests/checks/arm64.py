@@ -1,17 +1,19 @@
 """Cross-build the C++ driver for 64-bit ARM and train the bundled model with it under qemu, beside this machine's.
 
-Prints the noise of both, losses side by side, and a run that begins here, is killed, and goes on there. The exit code
-is 1 if noise differs in a bit or losses by more than 1e-6.
+Prints the noise of both, how far losses and states are apart, and the same of a run that begins here, is killed, and
+goes on there; on a processor with SME and on one without. The exit code is 1 if noise differs in a bit, or losses or
+states by more than 1e-6.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
+import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +24,14 @@ from safetensors.numpy import load_file
 from prgec.compile.compiler import compile_model
 from prgec.compile.options import CompileOptions
 from prgec.device.emit import emit_driver
-from prgec.machine.cross import COMPILER, arm64_missing, arm64_wheel, emulated
+from prgec.machine.cross import COMPILER, WITH_SME, WITHOUT_SME, arm64_missing, arm64_wheel, emulated
 from prgec.runtime_ops import native
 from tests.tiny_inputs import write_rows
 
 _TOLERANCE = 1e-6
 _STEPS, _KILL_AFTER = 8, 4
 _TRIES = 20
+_STEP = re.compile(r"step (\d+)/")
 _INSTRUCTION_SETS = Path(__file__).parents[1] / "runtime_ops" / "instruction_sets.cpp"
 # What decides the bits, as in runtime_ops/CMakeLists.txt.
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Werror")
@@ -40,6 +43,7 @@ class Comparison:
 
     Attributes:
         method: How the program trains.
+        processor: What was emulated.
         loss_error: Largest relative difference of a loss.
         state_error: Largest difference of a trained weight, of `state_size`.
         state_size: Largest trained weight.
@@ -47,15 +51,21 @@ class Comparison:
     """
 
     method: str
+    processor: str
     loss_error: float
     state_error: float
     state_size: float
     resumed_at: int
 
+    @property
+    def is_good(self) -> bool:
+        """Whether both are apart by rounding only, and something was trained."""
+        return self.loss_error < _TOLERANCE and self.state_error < _TOLERANCE < self.state_size
+
     def __str__(self) -> str:
         where = f"steps 1 to {self.resumed_at} here, the others there" if self.resumed_at else "all steps there"
         state = f"{self.state_error:.1e} of {self.state_size:.2f}"
-        return f"{self.method:9} {where:38} losses {self.loss_error:.1e}   state {state}"
+        return f"{self.method:9} {self.processor:11} {where:34} losses {self.loss_error:.1e}   state {state}"
 
 
 def noise_of_arm64(work: Path, wheel: Path) -> str:
@@ -88,34 +98,43 @@ def build(folder: Path, preset: str) -> Path:
     return folder / "build" / preset / "prge_train"
 
 
-def compare(program: Path, method: str, here: Sequence[str], there: Sequence[str], work: Path) -> list[Comparison]:
-    """Train `program` here, there, and begun here and ended there."""
+def compare(program: Path, method: str, here: Path, there: Path, wheel: Path, work: Path) -> list[Comparison]:
+    """Train `program` here, there, and begun here and ended there, on every processor; each driver is a prge_train."""
     rows = work / f"{method}.rows"
     write_rows(rows, program, 16)
     arguments = [str(program), "--rows", str(rows), "--steps", str(_STEPS), "--snapshot-every", "2"]
-    folders = [work / f"{method}-{name}" for name in ("here", "there", "both")]
-    subprocess.run([*here, *arguments, "--out", str(folders[0])], check=True, capture_output=True)
-    subprocess.run([*there, *arguments, "--out", str(folders[1])], check=True, capture_output=True)
-    begun = _begin([*here, *arguments, "--out", str(folders[2]), "--force"], folders[2] / "metrics.jsonl")
-    subprocess.run([*there, *arguments, "--out", str(folders[2]), "--resume"], check=True, capture_output=True)
-    return [_comparison(method, folders[0], folders[1], 0), _comparison(method, folders[0], folders[2], begun)]
+    own = work / f"{method}-here"
+    subprocess.run([here, *arguments, "--out", own], check=True, capture_output=True)
+    found = []
+    for processor in (WITH_SME, WITHOUT_SME):
+        train, out = [*emulated(there, wheel, processor), *arguments], work / f"{method}-{processor}"
+        # Packed weights of one processor are nothing to another, and all say that they are the same.
+        flags = ["--packed-weights", str(work / f"packed-{processor}")]
+        subprocess.run([*train, *flags, "--out", str(out)], check=True, capture_output=True)
+        both = work / f"{method}-{processor}-both"
+        begun = _begin([str(here), *arguments, "--out", str(both), "--force"])
+        subprocess.run([*train, *flags, "--out", str(both), "--resume"], check=True, capture_output=True)
+        found += [_comparison((method, processor), own, each, at) for each, at in ((out, 0), (both, begun))]
+    return found
 
 
-def _begin(command: Sequence[str], metrics: Path) -> int:
-    """Start a run and kill it on its way; return how many steps it told of."""
+def _begin(command: Sequence[str]) -> int:
+    """Start a run, kill it (SIGKILL) as soon as it tells of step `_KILL_AFTER`, and return the last step it told of."""
     for _ in range(_TRIES):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        while process.poll() is None:
-            if metrics.exists() and len(metrics.read_text().splitlines()) in range(_KILL_AFTER, _STEPS):
-                process.kill()
-            time.sleep(0.001)
-        done = len(metrics.read_text().splitlines())
-        if process.returncode and done < _STEPS:
-            return done
-    raise RuntimeError("the run ended before it could be killed")
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            told = 0
+            for line in process.stderr:
+                step = _STEP.match(line)
+                told = int(step[1]) if step else told
+                if told == _KILL_AFTER:
+                    process.kill()
+        if process.returncode == -signal.SIGKILL and told < _STEPS:
+            return told
+    raise RuntimeError(f"{_TRIES} runs ended before they could be killed")
 
 
-def _comparison(method: str, one: Path, other: Path, resumed_at: int) -> Comparison:
+def _comparison(what: tuple[str, str], one: Path, other: Path, resumed_at: int) -> Comparison:
     losses = [
         np.array([json.loads(line)["loss"] for line in (each / "metrics.jsonl").read_text().splitlines()])
         for each in (one, other)
@@ -123,7 +142,7 @@ def _comparison(method: str, one: Path, other: Path, resumed_at: int) -> Compari
     states = [load_file(each / "adapter.safetensors") for each in (one, other)]
     apart = max(float(np.abs(states[0][name] - states[1][name]).max()) for name in states[0])
     size = max(float(np.abs(each).max()) for each in states[0].values())
-    return Comparison(method, float(np.max(np.abs(losses[1] / losses[0] - 1.0))), apart, size, resumed_at)
+    return Comparison(*what, float(np.max(np.abs(losses[1] / losses[0] - 1.0))), apart, size, resumed_at)
 
 
 def main() -> int:
@@ -146,16 +165,16 @@ def run(work: Path, wheel: Path) -> int:
     is_equal = noise[0].split()[1] == noise[1].split()[1]
     print(f"noise     here {noise[0]}, there {noise[1]} (sets, checksum): {'equal' if is_equal else 'DIFFERENT'}")
     emit_driver(work / "driver")
-    here, there = [str(build(work / "driver", "host"))], emulated(build(work / "driver", "arm64"), wheel)
+    here, there = (build(work / "driver", preset) for preset in ("host", "arm64"))
     found = []
     for method in ("exact", "prge"):
         program = work / f"{method}.pte"
         if not program.exists():
             q = 2 if method == "prge" else 1
             compile_model(CompileOptions(model="demo", output=program, method=method, q=q, batch_size=4, seq_len=32))
-        found += compare(program, method, here, there, work)
+        found += compare(program, method, here, there, wheel, work)
     print(*found, sep="\n")
-    return 0 if is_equal and all(each.loss_error < _TOLERANCE for each in found) else 1
+    return 0 if is_equal and all(each.is_good for each in found) else 1
 
 
 if __name__ == "__main__":

@@ -150,6 +150,7 @@ def read_three_times(b: Leaves) -> Node:
 CASES: tuple[tuple[object, str, MakeNode], ...] = (
     (aten.linear.default, "bias", linear),
     (aten.linear.default, "shared weight", linear_twice_by_one_weight),
+    (aten.linear.default, "one row", lambda b: b.call(aten.linear.default, b.leaf_T(), b.constant(1, WIDTH))),
     (aten.bmm.default, "plain", binary(aten.bmm.default, (2, 3, 4), (2, 4, 5))),
     (aten.bmm.default, "over T", bmm_over_t),
     (aten.bmm.default, "transposed", bmm_of_transposed),
@@ -247,13 +248,20 @@ def test_parts_of_a_gradient_are_products_where_t_varies() -> None:
     assert not any(program.calls(aten.slice.Tensor))
 
 
-@pytest.mark.parametrize("out", [1, 5])
-def test_a_transposed_weight_lies_as_its_shape_says(out: int) -> None:
-    """A weight with one row is its own transposed copy, but for strides that a lowering believes."""
-    program = program_of(lambda b: b.call(aten.linear.default, b.leaf_T(), b.constant(out, WIDTH)))
+def test_a_transposed_weight_lies_as_its_shape_says() -> None:
+    """That of a weight with one column has its strides, which a lowering believes."""
+    program = program_of(lambda b: b.call(aten.linear.default, b.leaf_T(1), b.constant(5, 1)))
     differentiate(program)
     copies = [value for name, value in program.module.named_buffers() if "transposed" in name]
-    assert [(tuple(each.shape), each.stride()) for each in copies] == [((WIDTH, out), (out, 1))]
+    assert [(tuple(each.shape), each.stride()) for each in copies] == [((1, 5), (5, 1))]
+
+
+def test_no_weight_is_another_one_with_its_dimensions_swapped() -> None:
+    """Bytes are the name of a packed weight: of one row, a transposed copy would have the same."""
+    program = program_of(lambda b: b.call(aten.linear.default, b.leaf_T(), b.constant(1, WIDTH)))
+    differentiate(program)
+    copies = [tuple(value.shape) for name, value in program.module.named_buffers() if "transposed" in name]
+    assert copies == [(WIDTH,)] and not list(program.calls(aten.linear.default))
 
 
 def _values(program: GraphProgram, length: int) -> list[Tensor]:
