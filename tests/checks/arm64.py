@@ -25,6 +25,7 @@ from prgec.compile.compiler import compile_model
 from prgec.compile.options import CompileOptions
 from prgec.device.emit import emit_driver
 from prgec.machine.cross import COMPILER, WITH_SME, WITHOUT_SME, arm64_missing, arm64_wheel, emulated
+from prgec.machine.quiet import quiet_libraries
 from prgec.runtime_ops import native
 from tests.tiny_inputs import write_rows
 
@@ -65,7 +66,7 @@ class Comparison:
     def __str__(self) -> str:
         where = f"steps 1 to {self.resumed_at} here, the others there" if self.resumed_at else "all steps there"
         state = f"{self.state_error:.1e} of {self.state_size:.2f}"
-        return f"{self.method:9} {self.processor:11} {where:34} losses {self.loss_error:.1e}   state {state}"
+        return f"{self.method:9} {self.processor:11} {where:35} losses {self.loss_error:.1e}   state {state}"
 
 
 def noise_of_arm64(work: Path, wheel: Path) -> str:
@@ -147,6 +148,7 @@ def _comparison(what: tuple[str, str], one: Path, other: Path, resumed_at: int) 
 
 def main() -> int:
     """Compare and print."""
+    quiet_libraries()
     parser = argparse.ArgumentParser(prog="arm64.py", description=__doc__)
     parser.add_argument("--work", type=Path, help="folder that keeps drivers and programs for the next time")
     options = parser.parse_args()
