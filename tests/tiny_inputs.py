@@ -8,7 +8,7 @@ import numpy as np
 
 
 def make_inputs(
-    work: Path, method: str = "prge", backend: str = "portable", optimizer: str = "norm"
+    work: Path, method: str = "prge", backend: str = "portable", optimizer: str = "norm", state: str = "seeded"
 ) -> tuple[Path, Path, Path]:
     """Compile a tiny program that trains by a method; return it with rows to train on and to evaluate."""
     from prgec.machine.quiet import quiet_libraries
@@ -28,6 +28,7 @@ def make_inputs(
             output=program,
             method=method,
             optimizer=optimizer,
+            state=state,
             q=2,
             batch_size=1,
             seq_len=8,

@@ -1,6 +1,6 @@
 """Break runs as a phone does, and check that nothing is lost: `make faults`.
 
-    python tools/faults.py [--method exact --optimizer adamw] [--kills 200] [--driver PRGE_TRAIN] [--seed 0]
+    python tools/faults.py [--method exact --optimizer adamw] [--state host] [--kills 200] [--driver PRGE_TRAIN]
     python tools/faults.py --side [--kills 100]
 
 Both drivers train tiny programs, one for each method and update rule, and are killed (SIGKILL) at random times, over
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prgec.contract.names import OPTIMIZERS, TRAINING_METHODS
+from prgec.contract.names import HOST_STATE, OPTIMIZERS, TRAINING_METHODS
 from tests.checks.fault_cases import KILLED, Bench, Tally, run_cases
 from tests.checks.fault_drivers import CppDriver, PythonDriver
 from tests.checks.side_faults import side_faults
@@ -66,25 +66,27 @@ def workplace() -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of program; `optimizer` is empty where the host makes the steps."""
+    """A kind of program; `optimizer` is empty where the host makes the steps, `state` where the program keeps it."""
 
     method: str
     optimizer: str
+    state: str = ""
 
     def __str__(self) -> str:
-        return f"{self.method} {self.optimizer}".strip()
+        return " ".join(filter(None, (self.method, self.optimizer, self.state)))
 
 
-def kinds_of(methods: Sequence[str], optimizers: Sequence[str]) -> list[Kind]:
-    """Return every kind of program of some methods and update rules."""
-    return [Kind(m, each) for m in methods for each in (optimizers if m != "prge" else [""])]
+def kinds_of(methods: Sequence[str], optimizers: Sequence[str], states: Sequence[str]) -> list[Kind]:
+    """Return every kind of program of some methods, update rules and keepers of the state."""
+    kinds = [(method, each) for method in methods for each in (optimizers if method != "prge" else [""])]
+    return [Kind(*kind, "" if state == "seeded" else state) for kind in kinds for state in states]
 
 
 def break_program(kind: Kind, work: Path, python: PythonDriver, options: argparse.Namespace) -> list[Tally]:
     """Do everything to both drivers with one program."""
     folder = work / str(kind).replace(" ", "-")
     folder.mkdir(mode=0o755)
-    inputs = make_inputs(folder, kind.method, optimizer=kind.optimizer or "norm")
+    inputs = make_inputs(folder, kind.method, optimizer=kind.optimizer or "norm", state=kind.state or "seeded")
     tallies = []
     for driver in (CppDriver(work / "prge_train"), python):
         bench = Bench(driver, folder, *inputs, random.Random(f"{options.seed} {kind}"), kind.method != "prge")
@@ -101,6 +103,9 @@ def main() -> int:
     parser.add_argument("--others", type=int, default=10, help="times to do each of the other things [10]")
     parser.add_argument("--method", action="append", choices=TRAINING_METHODS, help="repeatable [prge]")
     parser.add_argument("--optimizer", action="append", choices=OPTIMIZERS, help="update rules; repeatable [norm]")
+    parser.add_argument(
+        "--state", action="append", choices=("seeded", HOST_STATE), help="who keeps the state; repeatable [seeded]"
+    )
     parser.add_argument("--driver", type=Path, help="a built prge_train [build one]")
     parser.add_argument("--side", action="store_true", help="break the server of side networks and its client instead")
     parser.add_argument("--seed", type=int, default=0, help="of the random times [0]")
@@ -111,7 +116,7 @@ def main() -> int:
     with workplace() as work, PythonDriver() as python:
         shutil.copy(options.driver or build_driver(work), work / "prge_train")
         print(_HEAD, flush=True)
-        for kind in kinds_of(options.method or ["prge"], options.optimizer or ["norm"]):
+        for kind in kinds_of(options.method or ["prge"], options.optimizer or ["norm"], options.state or ["seeded"]):
             tallies = break_program(kind, work, python, options)
             print(table(tallies, str(kind)), flush=True)
             found += tallies

@@ -15,12 +15,14 @@ from tests.checks.fault_drivers import CppDriver, Driver, PythonDriver
 from tests.checks.faults import table, workplace
 from tests.tiny_inputs import write_rows
 
-# Steps of the second are made from rows, so that a resumed run takes some again.
+# Steps of the second are made from rows, so that a resumed run takes some again. Nothing but the driver keeps the state
+# of the last two.
+SLOW = [("Python", "exact"), *((driver, name) for name in ("host", "host-exact") for driver in ("C++", "Python"))]
 KINDS = [
     ("C++", "portable"),
     ("Python", "portable"),
     ("C++", "exact"),
-    pytest.param(("Python", "exact"), marks=pytest.mark.slow),
+    *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW),
 ]
 
 
@@ -31,7 +33,7 @@ def bench(request: pytest.FixtureRequest, executable: Path, program: Callable[[s
         copy = Path(shutil.copy(program(name), work))
         driver: Driver = python if kind == "Python" else CppDriver(shutil.copy(executable, work))
         rows, eval_rows = write_rows(work / "rows.bin", copy, 5), write_rows(work / "eval.bin", copy, 3)
-        bench = Bench(driver, work, copy, rows, eval_rows, random.Random(1), name == "exact")
+        bench = Bench(driver, work, copy, rows, eval_rows, random.Random(1), "exact" in name)
         bench.prepare()
         yield bench
 

@@ -101,6 +101,27 @@ def test_a_program_cannot_lose_its_checksums(make: Callable[..., Drivers], tmp_p
     assert drivers.cpp(program=bad, no_verify=True).returncode == 0
 
 
+def test_a_driver_that_takes_a_host_program_for_another_is_told(make: Callable[..., Drivers], tmp_path: Path) -> None:
+    """It would keep no state: what it passes are rows and numbers where the program wants its B."""
+    drivers = make("host", steps=1, eval_rows=None, eval_every=0)
+    data, bad = drivers.options.program.read_bytes(), tmp_path / "bad.pte"
+    told = data.replace(b'"state": "host"', b'"state": "dual"')
+    bad.write_bytes(told)
+    with pytest.raises(ProgramError, match="manifest has state 'dual' and state_access 'inputs'"):
+        open_pte(bad, verify=False)
+    _assert_refused(drivers, bad, "no usable state_access")
+    bad.write_bytes(told.replace(b'"state_access": "inputs"', b'"state_access":"buffers"'))
+    with pytest.raises(ProgramError, match=r"a method takes 7 inputs; the contract has 8"):
+        open_pte(bad, verify=False)
+    _assert_refused(drivers, bad, "method forward does not follow the contract")
+
+
+def _assert_refused(drivers: Drivers, program: Path, message: str) -> None:
+    result = drivers.cpp(program=program, no_verify=True)
+    assert result.returncode == ProgramError.exit_code
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1 and message in result.stderr
+
+
 def test_rows_of_another_tokenizer_are_refused(make: Callable[..., Drivers], tmp_path: Path) -> None:
     drivers = make()
     assert drivers.options.rows is not None
