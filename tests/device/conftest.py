@@ -34,8 +34,9 @@ PROGRAMS = {
     "device": {"backend": "portable"},
     "prefix": {"backend": "portable", "layers": ("last:1",), "prefix": "method"},
     "shared": {"backend": "xnnpack", "layers": ("last:1",), "prefix": "shared", "quantize": "8da8w"},
-    # Of steps as long as they come: nothing that is bounded by the loss can be made to diverge.
-    "exact": {"backend": "portable", "method": "exact", "polyak": 0.0},
+    # Of steps as long as they come: nothing that is bounded by the loss can be made to diverge. Of a fixed length, as
+    # those below: backward passes compile several times as fast.
+    "exact": {"backend": "portable", "method": "exact", "polyak": 0.0, "static": True},
     "exact-prefix": {"backend": "portable", "method": "exact", "layers": ("last:1",), "prefix": "method"},
     "shortcut": {"backend": "xnnpack", "method": "shortcut", "optimizer": "adamw"},
     "calibrated": {"backend": "portable", "lora_a": Path("calibrated")},
@@ -47,6 +48,7 @@ PROGRAMS = {
         "optimizer": "adamw",
         "layers": ("last:1",),
         "prefix": "method",
+        "static": True,
     },
     "gathering": {"backend": "xnnpack", "method": "exact", "optimizer": "momentum", "accumulate": True},
 }
