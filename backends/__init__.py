@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 BACKENDS: dict[str, str] = {
     "xnnpack": "prgec.backends.xnnpack:XnnpackBackend",
     "cuda": "prgec.backends.cuda.backend:CudaBackend",
+    "openvino": "prgec.backends.openvino.backend:OpenvinoBackend",
     "qnn": "prgec.backends.qnn.backend:QnnBackend",
     "portable": "prgec.backends.portable:PortableBackend",
 }

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-from prgec.contract.names import STEP_INPUTS, TARGETS_INPUT
+from prgec.contract.names import STATE_SUFFIX, STEP_INPUTS, TARGETS_INPUT
 from prgec.passes.dependence import ROWS, downstream, updates_of, upstream
 
 LOG_SOFTMAX = exir_ops.edge.aten._log_softmax.default
@@ -44,6 +44,26 @@ def update_nodes(program: ExportedProgram) -> set[Node]:
 def loss_nodes(program: ExportedProgram) -> set[Node]:
     """The log-softmax of the logits and everything that depends on it."""
     return downstream(node for node in program.graph.nodes if node.target is LOG_SOFTMAX)
+
+
+def forward_nodes(program: ExportedProgram) -> set[Node]:
+    """What computes logits and gradients, or what a method without a loss returns, less the updates.
+
+    What is made of targets alone stays out: integers to compare.
+    """
+    results = [node for node in program.graph.nodes if node.target is LOG_SOFTMAX]
+    gradients = gradient_nodes(program)
+    ends = results or ([] if gradients else [program.graph.output_node()])
+    inside = upstream([*(source for end in ends for source in end.all_input_nodes), *gradients])
+    return inside - loss_nodes(program) - update_nodes(program) - target_nodes(program)
+
+
+def untag_state(program: ExportedProgram) -> None:
+    """Keep B out of delegates that only read it: the method that evaluates shares it with the one that trains."""
+    buffers = program.graph_signature.inputs_to_buffers
+    for node in program.graph.nodes:
+        if buffers.get(node.name, "").endswith(STATE_SUFFIX):
+            node.meta.pop("delegation_tag", None)
 
 
 def gradient_nodes(program: ExportedProgram) -> list[Node]:

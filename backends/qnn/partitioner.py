@@ -11,8 +11,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from prgec.backends.qnn.unsupported import check_in_one_piece
-from prgec.backends.sources import LOG_SOFTMAX, gradient_nodes, row_nodes, target_nodes, update_nodes
-from prgec.contract.names import STATE_SUFFIX
+from prgec.backends.sources import LOG_SOFTMAX, gradient_nodes, row_nodes, target_nodes, untag_state, update_nodes
 from prgec.passes.dependence import upstream
 
 
@@ -39,12 +38,9 @@ class ForwardPartitioner(QnnPartitioner):  # type: ignore[misc]  # executorch sh
         return partitions
 
     def partition(self, edge_program: ExportedProgram) -> PartitionResult:
-        """Keep B out of delegates that only read it: the method that evaluates shares it with the one that trains."""
+        """Keep B, which other methods share, out of the delegate."""
         result = super().partition(edge_program)
-        for name, buffer in edge_program.graph_signature.inputs_to_buffers.items():
-            if buffer.endswith(STATE_SUFFIX):
-                placeholder = next(node for node in edge_program.graph.nodes if node.name == name)
-                placeholder.meta.pop("delegation_tag", None)
+        untag_state(edge_program)
         return result
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:

@@ -77,11 +77,13 @@ def build(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
     """
     compile_options = replace(
         options.compile_options(cell, folder / "model.pte"),
+        backend=backend_of(variant, options),
         state=variant.state,
         static=variant.is_stock,
         method=variant.method,
     )
-    backend = stock_backend(options.backend) if variant.is_stock else load_backend(options.backend)
+    name = compile_options.backend
+    backend = stock_backend(name) if variant.is_stock else load_backend(name)
     passes = pipeline_of(variant, cell, compile_options, backend)
     checkpoint = find_checkpoint(options.model)
     recipe = _Recipe(
@@ -110,6 +112,11 @@ def build(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
     note = {"recipe": asdict(recipe), "compile_s": built.compile_s, "delegates": delegates}
     write_atomic(path.with_suffix(".json"), json.dumps(note, indent=2).encode())
     return built
+
+
+def backend_of(variant: Variant, options: BenchOptions) -> str:
+    """Name of the backend a variant's program is for."""
+    return variant.backend or options.backend
 
 
 def pipeline_of(variant: Variant, cell: Cell, options: CompileOptions, backend: Backend) -> list[Pass]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from prgec.bench.options import Cell
-from prgec.bench.variants import VARIANTS, Variant
+from prgec.bench.variants import Variant, find_variant
 
 # Values of a run that is going well; none of them changes the work.
 EPS, LR = 1e-2, 1e-4
@@ -58,5 +58,5 @@ class Job:
         """Parse what `to_json` wrote."""
         raw = json.loads(text)
         program = Path(raw["program"]) if raw["program"] is not None else None
-        variant, cell, layers = VARIANTS[raw["variant"]], Cell(**raw["cell"]), tuple(raw["layers"])
+        variant, cell, layers = find_variant(raw["variant"]), Cell(**raw["cell"]), tuple(raw["layers"])
         return cls(**{**raw, "variant": variant, "cell": cell, "layers": layers, "program": program})

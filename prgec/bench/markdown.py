@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prgec.bench.result import REFERENCES, BenchResult, CellResult, Row
-from prgec.bench.variants import VARIANTS
+from prgec.bench.variants import find_variant
 
 _HEADER = (
     "variant",
@@ -34,7 +34,7 @@ def to_markdown(result: BenchResult) -> str:
     for each in result.cells:
         lines += ["", f"## {each.cell}", "", *_table(each), *_notes(each, m["repeats"])]
     names = dict.fromkeys(row.variant for each in result.cells for row in each.rows)
-    return "\n".join([*lines, "", *(f"- {name}: {VARIANTS[name].summary}" for name in names)]) + "\n"
+    return "\n".join([*lines, "", *(f"- {name}: {find_variant(name).summary}" for name in names)]) + "\n"
 
 
 def _table(each: CellResult) -> Iterator[str]:
@@ -58,12 +58,12 @@ def _seconds(row: Row) -> str:
 
 
 def _compiled(row: Row) -> tuple[str, str]:
-    return ("-", "-") if VARIANTS[row.variant].is_eager else (f"{row.compile_s:.0f}", str(row.delegates))
+    return ("-", "-") if find_variant(row.variant).is_eager else (f"{row.compile_s:.0f}", str(row.delegates))
 
 
 def _notes(each: CellResult, repeats: int) -> Iterator[str]:
     fewer = {ratio.variant: ratio.rounds for ratio in each.ratios if ratio.rounds < repeats}
     for name in (row.variant for row in each.rows):
-        if VARIANTS[name].is_eager and name in fewer:
+        if find_variant(name).is_eager and name in fewer:
             yield ""
             yield f"{name} took part in {fewer[name]} of {repeats} rounds."

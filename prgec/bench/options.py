@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -108,8 +108,8 @@ class BenchOptions:
         for scheme in self.quantize:
             if scheme not in QUANTIZE_SCHEMES:
                 raise UsageError(f"--quantize is {scheme!r}; expected one of {', '.join(QUANTIZE_SCHEMES)}")
-        self.chosen_variants()
         if self.out is not None and self.out.exists() and not self.out.is_dir():
             raise UsageError("--out is a file; expected a folder", where=self.out)
-        for cell in self.cells():
-            check_options(self.compile_options(cell, Path("model.pte")))
+        backends = {variant.backend or self.backend for variant in self.chosen_variants()}
+        for cell, backend in product(self.cells(), sorted(backends)):
+            check_options(replace(self.compile_options(cell, Path("model.pte")), backend=backend))

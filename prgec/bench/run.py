@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prgec.bench.against_plan import planned_anon_bytes
-from prgec.bench.build import Built, build
+from prgec.bench.build import Built, backend_of, build
 from prgec.bench.job import Job
 from prgec.bench.memory import Peak, measure
 from prgec.bench.options import BenchOptions, Cell
@@ -92,7 +92,7 @@ class _Bench:
         return Job(
             variant,
             cell,
-            self.options.backend,
+            backend_of(variant, self.options),
             self.options.model,
             vocab_size,
             num_labels,

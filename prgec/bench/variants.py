@@ -7,9 +7,10 @@ gradients take B rows in one call, and so does the inference beside them. Import
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from prgec.backends import BACKENDS
 from prgec.errors import UsageError
 
 
@@ -39,6 +40,7 @@ class Variant:
         is_eager: PyTorch on the Hugging Face model instead of a compiled program.
         method: How a compiled program trains.
         is_batch: Whether a step is one call of B rows, as gradients are computed, and not 2qB rows.
+        backend: Runtime of its program; empty for that of the benchmark.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Variant:
     is_eager: bool = False
     method: str = "prge"
     is_batch: bool = False
+    backend: str = ""
 
     def copies(self, q: int) -> int:
         """Copies of B that one call needs; a step is 2q of them."""
@@ -197,15 +200,23 @@ _BATCH = (
         is_batch=True,
     ),
 )
+# Between a variant and the backend it runs on.
+_ON = "@"
 VARIANTS: dict[str, Variant] = {variant.name: variant for variant in (*_ROWS, _HOSTED, *_BATCH)}
 
 
 def find_variant(name: str) -> Variant:
-    """Return the variant called `name`.
+    """Return the variant called `name`: a row of the table, or one on another backend, such as `exact@openvino`.
 
     Raises:
         UsageError: If there is none.
     """
-    if name not in VARIANTS:
-        raise UsageError(f"there is no variant called {name!r}", hint=f"variants: {', '.join(VARIANTS)}")
-    return VARIANTS[name]
+    row, _, backend = name.partition(_ON)
+    if row not in VARIANTS:
+        raise UsageError(f"there is no variant called {row!r}", hint=f"variants: {', '.join(VARIANTS)}")
+    found = VARIANTS[row]
+    if row == name:
+        return found
+    if backend not in BACKENDS or found.is_eager:
+        raise UsageError(f"there is no variant called {name!r}", hint=f"programs run on: {', '.join(BACKENDS)}")
+    return replace(found, name=name, summary=f"{found.summary}, on {backend}", backend=backend)

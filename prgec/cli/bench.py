@@ -71,7 +71,13 @@ def _list_of(kind: click.ParamType[Any], metavar: str, default: tuple[Any, ...],
     ),
 )
 @click.option(
-    "--variants", **_list_of(click.STRING, "NAME", _DEFAULTS.variants, f"What to measure, of {', '.join(VARIANTS)}.")
+    "--variants",
+    **_list_of(
+        click.STRING,
+        "NAME",
+        _DEFAULTS.variants,
+        f"What to measure, of {', '.join(VARIANTS)}; exact@openvino is exact on another backend.",
+    ),
 )
 @click.option("--repeats", type=int, default=_DEFAULTS.repeats, show_default=True, help="Timed steps of each variant.")
 @click.option(

@@ -22,7 +22,7 @@ REFERENCE_MODEL = "tinyllama"
 REFERENCE_WEIGHTS = 1_100_000_000
 _REFERENCE_SHAPE = "TinyLlama-1.1B"
 _REFERENCE_WORK = Workload(quantize="8da4w")
-_OPTIONAL = ("onnxruntime-qnn", "sentencepiece", "tokenizers")
+_OPTIONAL = ("onnxruntime-qnn", "openvino", "sentencepiece", "tokenizers")
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class CompileOptions:
         "weights",
         "none",
         "Frozen layers: int8 activations with int8 (8da8w) or grouped int4 (8da4w) weights; narrow weights alone on "
-        "HTPs (w8a16, w4a16) and GPUs (int8, int4).",
+        "HTPs and in OpenVINO (w8a16, w4a16) and on GPUs (int8, int4).",
         choices=QUANTIZE_SCHEMES,
     )
     dtype: str = option(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from prgec.backends import load_backend
-from prgec.bench.build import pipeline_of
+from prgec.bench.build import backend_of, pipeline_of
 from prgec.bench.options import BenchOptions, Cell
-from prgec.bench.variants import VARIANTS, Branch
+from prgec.bench.variants import VARIANTS, Branch, find_variant
 from prgec.errors import UsageError
 from prgec.passes import PASSES
 from prgec.passes.pipeline import check_order
@@ -106,3 +106,23 @@ def test_the_matrix() -> None:
     cells = options.cells()
     assert [str(cell) for cell in cells[:3]] == ["none q=1 B=1 T=64", "none q=1 B=1 T=128", "none q=4 B=1 T=64"]
     assert len(cells) == 8
+
+
+def test_a_variant_runs_on_another_backend_beside_its_own() -> None:
+    found = find_variant("exact@openvino")
+    assert (found.name, found.backend, found.method) == ("exact@openvino", "openvino", "exact")
+    assert found.summary == f"{VARIANTS['exact'].summary}, on openvino"
+    assert backend_of(found, OPTIONS) == "openvino" and backend_of(VARIANTS["exact"], OPTIONS) == "xnnpack"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("exakt@openvino", "there is no variant called 'exakt'"),
+        ("exact@openvinno", "there is no variant called 'exact@openvinno'. Hint: programs run on: xnnpack, "),
+        ("eager@openvino", "there is no variant called 'eager@openvino'"),
+    ],
+)
+def test_unknown_pairs_are_refused(name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        find_variant(name)

@@ -1,6 +1,7 @@
 """Compare compiled programs with the oracle: textbook MeZO on the unmodified Hugging Face model.
 
     python tools/parity.py [--steps 100] [--json]
+    python tools/parity.py --backend openvino --backend xnnpack
     python tools/parity.py --backend qnn         # on the HTP simulator; 20 steps, some minutes
     python tools/parity.py --method exact --method shortcut     # beside PyTorch's autograd: parity_gradients.py
 
@@ -92,9 +93,11 @@ class Case:
 _F32 = Plan(Bounds(loss=1e-4, mean_loss=1e-4, state=1e-3, signs=0.99))
 # In fp16; its RMSNorm needs rows of 64.
 _F16 = Plan(Bounds(loss=1e-2, mean_loss=1e-2, state=5e-2, signs=0.95), steps=20, hidden_size=64)
-PLANS = {"xnnpack": _F32, "portable": _F32, "qnn": _F16}
+PLANS = {"xnnpack": _F32, "portable": _F32, "openvino": _F32, "qnn": _F16}
 CASES = (
-    *(Case(*each) for each in itertools.product((1, 4), ("seeded", "dual"), ("xnnpack", "portable"))),
+    *(Case(*each) for each in itertools.product((1, 4), ("seeded", "dual"), ("xnnpack", "portable", "openvino"))),
+    Case(4, "seeded", "openvino", "w8a16"),
+    Case(4, "seeded", "openvino", "w4a16"),
     Case(1, "seeded", "qnn"),
     Case(4, "seeded", "qnn"),
     Case(4, "dual", "qnn"),

@@ -86,6 +86,7 @@ CASES = tuple(
             ("xnnpack", "8da8w"): ("norm",),
             ("xnnpack", "8da4w"): ("norm",),
             ("portable", "none"): ("norm", "adamw"),
+            ("openvino", "none"): ("norm", "adamw"),
         }.items(),
     )
     for optimizer in optimizers
