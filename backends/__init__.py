@@ -17,6 +17,8 @@ BACKENDS: dict[str, str] = {
     "cuda": "prgec.backends.cuda.backend:CudaBackend",
     "openvino": "prgec.backends.openvino.backend:OpenvinoBackend",
     "qnn": "prgec.backends.qnn.backend:QnnBackend",
+    "coreml": "prgec.backends.coreml:CoremlBackend",
+    "vulkan": "prgec.backends.vulkan:VulkanBackend",
     "portable": "prgec.backends.portable:PortableBackend",
 }
 

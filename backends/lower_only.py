@@ -1,0 +1,62 @@
+"""Targets that programs can be lowered for on any machine, and that no machine of ours can run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from prgec.backends.base import Backend
+from prgec.errors import BackendError
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Node
+
+    from prgec.contract.manifest import Manifest
+
+
+class LowerOnlyBackend(Backend):
+    """Makes programs in f32 with a fixed T, and says what running them takes.
+
+    Attributes:
+        delegate: Name ExecuTorch registers the delegate by, where it was built with it.
+        needs: What runs the programs, as in "programs run on ...".
+    """
+
+    delegate: ClassVar[str]
+    needs: ClassVar[str]
+
+    @classmethod
+    def details(cls, manifest: Manifest) -> Sequence[str]:
+        """What it takes to run the program, and that nobody has."""
+        del manifest
+        return (f"runs on {cls.needs}; not tried",)
+
+    def found(self) -> Mapping[str, str]:
+        """That this is half of what other backends have."""
+        return {"lower only": f"programs run on {self.needs}; not tried"}
+
+    def load_runtime(self) -> None:
+        """There is nothing to load: ExecuTorch has the delegate built in, or not.
+
+        Raises:
+            BackendError: If it has not, as everywhere the wheel for Linux is used.
+        """
+        from executorch.extension.pybindings import _C as bindings
+
+        if self.delegate not in bindings._get_registered_backend_names():
+            raise BackendError(
+                f"programs for --backend {self.name} run on {self.needs}",
+                hint="compile with --backend xnnpack to train here",
+            )
+
+    def why_on_cpu(self, op: str, node: Node, program: ExportedProgram) -> str:
+        """By the op's place in the graph."""
+        from prgec.backends.sources import is_loss, is_update, sources_of
+
+        sources = sources_of(node, program)
+        if op.startswith("prge.") or is_update(sources):
+            return "the state update, in memory the host reads"
+        if not sources and not is_loss(node, program):
+            return "a constant; it would be a delegate of its own"
+        return "the f32 loss" if is_loss(node, program) else f"{self.name} has no such op in this shape or dtype"
