@@ -25,6 +25,7 @@ from prgec.runtime_ops.schemas import RANDN
 
 LIBRARY_NAME = "libprgec_ops.so"
 QNN_ADAPTER_NAME = "libprgec_qnn.so"
+METHODS_NAME = "libprgec_methods.so"
 
 _QUANTIZED_LIBRARY = "libexecutorch_kernels_quantized.so"
 _QUANTIZED_OPERATOR = "quantized_decomposed::embedding_4bit.out"
@@ -49,6 +50,15 @@ def qnn_adapter() -> Path:
         BackendError: If it has to be built here and cannot be.
     """
     return _library(QNN_ADAPTER_NAME)
+
+
+def methods_library() -> Path:
+    """Return the path of the library that loads methods with options, building it first where needed.
+
+    Raises:
+        BackendError: If it has to be built here and cannot be.
+    """
+    return _library(METHODS_NAME)
 
 
 @cache

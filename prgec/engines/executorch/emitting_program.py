@@ -12,7 +12,7 @@ from prgec.contract.arrays import FloatArray, IntArray
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import EMIT_INPUTS, EMIT_METHOD
 from prgec.contract.tokenizer import Tokenizer
-from prgec.engines.executorch.runtime import check_signature, int_tensors, load_method_of, load_runtime
+from prgec.engines.executorch.runtime import check_signature, int_tensors, load_method_of, load_runtime, open_methods
 from prgec.engines.executorch.verified import open_verified
 from prgec.errors import ProgramError
 
@@ -71,6 +71,7 @@ def open_emitting(path: Path, *, verify: bool = True) -> EmittingProgram:
             hint="compile the backbone with --method side",
         )
     load_runtime(manifest.backend)
-    method = load_method_of(raw, EMIT_METHOD, path, manifest.backend)
+    methods = open_methods(raw, path, manifest.backend, manifest.base_sha256)
+    method = load_method_of(methods, EMIT_METHOD, path, manifest.backend)
     check_signature(method, EMIT_INPUTS, path)
     return EmittingProgram(path, manifest, tokenizer, method)

@@ -13,7 +13,14 @@ from prgec.engines.executorch.gradient_program import GradientProgram
 from prgec.engines.executorch.host_gradient_program import HostGradientProgram
 from prgec.engines.executorch.host_program import HostProgram
 from prgec.engines.executorch.program import Program
-from prgec.engines.executorch.runtime import check_signature, check_trains, given_a, load_method_of, load_runtime
+from prgec.engines.executorch.runtime import (
+    check_signature,
+    check_trains,
+    given_a,
+    load_method_of,
+    load_runtime,
+    open_methods,
+)
 from prgec.engines.executorch.verified import open_verified
 
 
@@ -32,9 +39,10 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
     raw, manifest, tokenizer = open_verified(path, verify=verify)
     check_trains(manifest, path)
     load_runtime(manifest.backend)
+    methods = open_methods(raw, path, manifest.backend, manifest.base_sha256)
 
     def load(name: str, inputs: Sequence[str]) -> Any:
-        method = load_method_of(raw, name, path, manifest.backend)
+        method = load_method_of(methods, name, path, manifest.backend)
         check_signature(method, inputs, path)
         return method
 

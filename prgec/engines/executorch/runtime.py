@@ -30,6 +30,7 @@ from prgec.errors import ProgramError
 from prgec.machine.native_log import captured_stderr
 
 _VERSIONS = ", ".join(map(str, CONTRACT_VERSIONS))
+_WITH_OPTIONS = "xnnpack"
 NOT_OURS = "this .pte was not made by prgec compile"
 
 
@@ -130,6 +131,31 @@ def load_runtime(backend: str) -> None:
         load_kernels()
     if backend in BACKENDS:
         load_backend(backend).load_runtime()
+
+
+def open_methods(raw: Any, path: Path, backend: str, base_sha256: str) -> Any:
+    """Return what the methods of a mapped program are loaded from: XNNPACK's through options that `raw` does not pass.
+
+    Args:
+        raw: From `load_raw`.
+        path: The .pte.
+        backend: What it was compiled for.
+        base_sha256: Of its weights.
+
+    Raises:
+        ProgramError: If the runtime cannot read it.
+        BackendError: If the library cannot be loaded.
+    """
+    if backend != _WITH_OPTIONS:
+        return raw
+    from prgec.engines.executorch.methods import Methods
+
+    with captured_stderr() as log:
+        try:
+            return Methods(path, base_sha256)
+        except RuntimeError as error:
+            failure = error
+    raise ProgramError(f"the program is damaged: {log.last_error() or failure}", where=path) from failure
 
 
 def load_method_of(raw: Any, name: str, path: Path, backend: str) -> Any:
