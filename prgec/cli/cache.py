@@ -1,4 +1,4 @@
-"""`prgec cache`: what the C++ driver keeps of programs on this machine, and how to be rid of it."""
+"""`prgec cache`: what drivers keep of programs on this machine, and how to be rid of it."""
 
 from __future__ import annotations
 

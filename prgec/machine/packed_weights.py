@@ -1,4 +1,4 @@
-"""The folder where the C++ driver keeps weights as XNNPACK packs them: what is in it, and how it is emptied.
+"""The folder where drivers keep weights as XNNPACK packs them: what is in it, and how it is emptied.
 
 Each program, processor and version of ExecuTorch has a file of weights and beside it a seal, which says that the file
 is whole and of which program, and which a process locks for as long as it uses the file.

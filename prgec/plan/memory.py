@@ -56,7 +56,7 @@ def memory_of(shape: ModelShape, work: Workload, *, driver: str = "cpp", packed_
         shape: The model.
         work: How it is trained.
         driver: cpp, python, or bench.
-        packed_in_file: Whether packed weights are mapped from a file, as the C++ driver can have it: then the system
+        packed_in_file: Whether packed weights are mapped from a file, as drivers can have it: then the system
             may drop them, and they are no demand.
     """
     step, prefix = step_sizes(shape, work), prefix_sizes(shape, work)

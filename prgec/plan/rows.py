@@ -33,7 +33,7 @@ class PlanRow:
     Attributes:
         work: The way.
         memory: Peak of a run, with packed weights in memory.
-        mapped_bytes: The same where the C++ driver keeps packed weights in a file.
+        mapped_bytes: The same where the driver keeps packed weights in a file.
         step_s: Seconds a step; None where nobody measured the scheme.
         run_s: Seconds of all steps.
         file_bytes: Size of the .pte.

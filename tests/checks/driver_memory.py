@@ -1,14 +1,16 @@
 """The memory both drivers take to train a program: `python tools/driver_memory.py model.pte...`.
 
 Every figure is of a process of its own that trains a few steps on random rows as long as the program takes. The C++
-driver runs three times: with packed weights in memory, with a file that it packs, and with that file found. Anonymous
-memory is sampled every 10 ms from outside; pages of mapped files are not in it.
+driver runs three times: with packed weights in memory, with a file that it packs, and with that file found; the Python
+driver twice: in memory, and with that file found. Anonymous memory is sampled every 10 ms from outside; pages of mapped
+files are not in it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,19 @@ from prgec.engines.executorch.runtime import read_constants
 from tests.checks.faults import build_driver
 from tests.tiny_inputs import write_rows
 
-_HEADER = ("program", "method", "sites", "B", "T", "file", "in memory", "packs a file", "file found", "Python")
+_HEADER = (
+    "program",
+    "method",
+    "sites",
+    "B",
+    "T",
+    "file",
+    "in memory",
+    "packs a file",
+    "file found",
+    "Python",
+    "Python, file",
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +52,8 @@ class Measured:
         in_memory: C++ driver without a file of packed weights.
         packing: C++ driver that makes the file.
         mapped: C++ driver that finds it.
-        python: Python driver.
+        python: Python driver without a file.
+        python_mapped: Python driver that finds the file; as `python` where the program is too small for one.
     """
 
     program: str
@@ -51,13 +66,14 @@ class Measured:
     packing: int
     mapped: int
     python: int
+    python_mapped: int
 
 
 def measure_program(program: Path, executable: Path, work: Path, steps: int) -> Measured:
-    """Train `program` four times, each run in a process of its own."""
+    """Train `program` five times, each run in a process of its own."""
     manifest, _ = read_constants(program)
     rows = write_rows(work / f"{program.stem}.rows", program, 8)
-    cache = work / f"{program.stem}-packed"
+    cache = work / program.stem
     cpp = [executable, program, "--rows", rows, "--steps", steps, "--snapshot-every", 0, "--packed-weights"]
     python = [sys.executable, "-m", "prgec", "run", program, "--rows", rows, "--steps", steps]
     return Measured(
@@ -68,17 +84,20 @@ def measure_program(program: Path, executable: Path, work: Path, steps: int) -> 
         manifest.seq_len,
         program.stat().st_size,
         _peak([*cpp, "off"]),
-        _peak([*cpp, cache]),
-        _peak([*cpp, cache]),
-        _peak(python),
+        _peak([*cpp, cache / "packed"]),
+        _peak([*cpp, cache / "packed"]),
+        # A folder that cannot be made.
+        _peak(python, "/dev/null"),
+        _peak(python, str(cache)),
     )
 
 
-def _peak(command: Sequence[object]) -> int:
+def _peak(command: Sequence[object], cache: str = "") -> int:
     """Return the largest anonymous memory of a run; what it wrote to stderr is shown if it fails."""
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory() as parent:
         words = [*map(str, command), "--out", str(Path(parent) / "run")]
-        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors) as process:
+        environment = {**os.environ, "PRGEC_CACHE": cache} if cache else None
+        with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=errors, env=environment) as process:
             peak = watch(process)
         if process.returncode:
             errors.seek(0)
@@ -88,9 +107,9 @@ def _peak(command: Sequence[object]) -> int:
 
 def to_markdown(found: Sequence[Measured]) -> str:
     """A table in MB of 10^6 bytes."""
-    lines = [f"| {' | '.join(_HEADER)} |", "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    lines = [f"| {' | '.join(_HEADER)} |", "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
     for each in found:
-        sizes = (each.file_bytes, each.in_memory, each.packing, each.mapped, each.python)
+        sizes = (each.file_bytes, each.in_memory, each.packing, each.mapped, each.python, each.python_mapped)
         cells = [each.program, each.method, str(each.sites), str(each.batch_size), str(each.seq_len)]
         lines.append(f"| {' | '.join([*cells, *(f'{size / 1e6:.1f}' for size in sizes)])} |")
     return "\n".join(lines) + "\n"

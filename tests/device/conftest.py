@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -136,14 +136,6 @@ class Drivers:
 
     def python(self, **changes: Any) -> None:
         run(replace(self.options, **changes))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Packed weights of tests are not for the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PRGEC_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -216,7 +216,7 @@ def test_failing_to_open_prints_nothing(tiny_pte: Path, tmp_path: Path, capfd: p
 
 
 def test_the_runtime_loads_a_method_without_options() -> None:
-    """Why there is no file of packed weights here (docs/cache.md): once this fails, there can be."""
+    """Why methods of XNNPACK are loaded by a library of our own (docs/cache.md): once this fails, it can go."""
     from executorch.extension.pybindings import _C as bindings
 
     signature = bindings.ExecuTorchProgram.load_method.__doc__
