@@ -49,7 +49,9 @@ class Methods : public executorch::extension::Module {
  public:
   // Methods share their arenas, or each would train a copy of its own.
   Methods(const char* path, void (*warn)(const char* line))
-      : Module(path, std::vector<std::string>(), LoadMode::Mmap, nullptr, nullptr, nullptr, /*share_memory_arenas=*/true), packed(warn) {}
+      : Module(
+            path, std::vector<std::string>(), LoadMode::Mmap, nullptr, nullptr, nullptr, /*share_memory_arenas=*/true),
+        packed(warn) {}
 
   Error load_sharing(const char* name) {
     executorch::runtime::BackendOptions<2> options;

@@ -72,6 +72,7 @@ def open_emitting(path: Path, *, verify: bool = True) -> EmittingProgram:
         )
     load_runtime(manifest.backend)
     methods = open_methods(raw, path, manifest.backend, manifest.base_sha256)
+    del raw  # with the arena that the bindings keep for it
     method = load_method_of(methods, EMIT_METHOD, path, manifest.backend)
     check_signature(method, EMIT_INPUTS, path)
     return EmittingProgram(path, manifest, tokenizer, method)

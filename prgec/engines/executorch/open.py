@@ -18,6 +18,7 @@ from prgec.engines.executorch.runtime import (
     check_trains,
     given_a,
     load_method_of,
+    load_raw,
     load_runtime,
     open_methods,
 )
@@ -40,6 +41,8 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
     check_trains(manifest, path)
     load_runtime(manifest.backend)
     methods = open_methods(raw, path, manifest.backend, manifest.base_sha256)
+    # The bindings keep an arena as large as the largest method's, which only they could load into it.
+    del raw
 
     def load(name: str, inputs: Sequence[str]) -> Any:
         method = load_method_of(methods, name, path, manifest.backend)
@@ -47,7 +50,7 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
         return method
 
     def read_a() -> State:
-        return given_a(raw, manifest, path)
+        return given_a(load_raw(path), manifest, path)
 
     kinds = _BY_GRADIENTS if manifest.has_gradients else _BY_LOSSES
     return kinds[manifest.state_access](path, manifest, tokenizer, load, read_a)
