@@ -21,6 +21,7 @@ from prgec.backends.delegation import DelegationReport, report
 from prgec.contract.names import (
     EMIT_METHOD,
     EVALUATE_METHOD,
+    EXTEND_METHOD,
     FORWARD_METHOD,
     NEXT_TOKENS_METHOD,
     PREFIX_METHOD,
@@ -56,12 +57,22 @@ class Lowered:
                 memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True, alloc_graph_input=copies_inputs),
                 emit_mutable_buffer_names=True,
                 external_constants=external_constants,
+                # New keys go into the cache where it is; else every token would copy all of it.
+                run_reinplace_pass=EXTEND_METHOD in methods,
             )
         )
 
 
 # The first of these that a program has is the one it reports of.
-PARTITIONED = (FORWARD_METHOD, EMIT_METHOD, SIDE_METHOD, EVALUATE_METHOD, PREFIX_METHOD, NEXT_TOKENS_METHOD)
+PARTITIONED = (
+    FORWARD_METHOD,
+    EMIT_METHOD,
+    SIDE_METHOD,
+    EVALUATE_METHOD,
+    PREFIX_METHOD,
+    NEXT_TOKENS_METHOD,
+    EXTEND_METHOD,
+)
 # Our own ops and int64 arithmetic on sizes are not part of the core ATen opset the IR check knows.
 _EDGE_CONFIG = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
 

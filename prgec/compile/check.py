@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
-from prgec.backends import check_settings
+from prgec.backends import check_settings, find_backend
 from prgec.compile.options import ROUNDED_BITS, CompileOptions
 from prgec.config.option import table_of
 from prgec.contract.names import GPTQ, HOST_STATE, SIDE
 from prgec.errors import UsageError
 
+# A cache that holds a prompt of two tokens and what is written behind it.
+MIN_CONTEXT = 4
 # What a program that trains nothing cannot be told.
 _ONLY_TRAINING = frozenset(
     {
@@ -21,6 +23,7 @@ _ONLY_TRAINING = frozenset(
         "state",
         "rng",
         "generate",
+        "context",
         "targets",
         "layers",
         "prefix",
@@ -55,12 +58,27 @@ def check_options(options: CompileOptions) -> None:
         raise UsageError("--rounding gptq needs weights to round", hint=f"add --quantize {known}")
     if options.rounding == GPTQ and not options.data:
         raise UsageError("--rounding gptq needs prompts", hint="name a file of them with --data")
+    _check_context(options)
     _check_method(options)
     check_settings(options.backend, options.settings)
     if options.output.is_dir():
         raise UsageError("the output is a folder", where=options.output, hint="name a file: -o model.pte")
     if not options.output.parent.is_dir():
         raise UsageError("the folder of the output does not exist", where=options.output.parent)
+
+
+def _check_context(options: CompileOptions) -> None:
+    """Refuse a cache that nobody could use."""
+    if not options.context:
+        return
+    if options.context < MIN_CONTEXT:
+        raise UsageError(f"--context is {options.context}; expected at least {MIN_CONTEXT}")
+    if not options.generate and options.method != SIDE:
+        raise UsageError("--context is for programs that generate", hint="add --generate")
+    if options.state == HOST_STATE:
+        raise UsageError("--state host has no cache in the program; leave out --context")
+    if options.static or not find_backend(options.backend).dynamic_seq_len:
+        raise UsageError("--context needs a T that varies from call to call, which this program would not have")
 
 
 def _check_method(options: CompileOptions) -> None:

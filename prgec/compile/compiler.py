@@ -18,6 +18,7 @@ from prgec.backends.delegation import DelegationReport
 from prgec.backends.lowering import lower
 from prgec.compile.check import check_options
 from prgec.compile.describe import manifest_of, scheme_of
+from prgec.compile.extend import finish_extend, traced_extend
 from prgec.compile.fingerprint import prefix_sha256
 from prgec.compile.flags import named_by_flags
 from prgec.compile.given_a import a_constants, hash_of, options_for, run_giving_a
@@ -35,6 +36,7 @@ from prgec.contract.names import (
     DELEGATION_METHOD,
     EMIT_METHOD,
     EVALUATE_METHOD,
+    EXTEND_METHOD,
     FORWARD_METHOD,
     GRADIENT_CONTRACT_VERSION,
     HIDDEN_INPUT,
@@ -168,6 +170,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
         planned = check_device_memory(checkpoint, options)
     with clock.stage("export"):
         dynamic = backend.dynamic_seq_len and not options.static
+        extend = traced_extend(options, source)
         program = _export(options, source, dynamic)
     with clock.stage("passes"):
         # Who wrote the passes knows them by name.
@@ -175,6 +178,9 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
             given, records = run_giving_a(program, passes, options, adapter, Tokenizer.unpack(source.tokenizer))
         manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
         methods = _methods(program, options, manifest.state_access)
+        if extend is not None:
+            finish_extend(extend, program, passes, manifest, given)
+            methods[EXTEND_METHOD] = extend
         manifest = _with_sizes(manifest, methods)
         manifest = replace(
             manifest,

@@ -51,6 +51,7 @@ def manifest_of(
         quantize_embedding=embedding.bits if embedding else 0,
         state_access=_state_access(passes),
         generate=options.generate,
+        context=options.context,
         sites=sites,
         pipeline=print_pipeline(passes),
         base_sha256=source.base_sha256,

@@ -102,6 +102,10 @@ class CompileOptions:
         "rows", False, "Add the method that generates text, for F1 of answers and prgec predict --generate."
     )
 
+    context: int = option(
+        "rows", 0, "Add the method that reads on behind a cache of this many positions (with --generate).", metavar="C"
+    )
+
     targets: tuple[str, ...] = option(
         "adapter", ("all-linear",), "Layers to train: names (q_proj,v_proj), regular expressions, or all-linear."
     )

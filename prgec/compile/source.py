@@ -52,6 +52,8 @@ def load_source(options: CompileOptions) -> Source:
     longest = longest - (head.first_position if head else 0) if isinstance(longest, int) else None
     if longest is not None and options.seq_len > longest:
         raise UsageError(f"--seq-len is {options.seq_len}, but the model knows {longest} positions")
+    if longest is not None and options.context > longest:
+        raise UsageError(f"--context is {options.context}, but the model knows {longest} positions")
     vocab_size = int(config.vocab_size)
     _check_vocabulary(Tokenizer.unpack(tokenizer), vocab_size, checkpoint)
     return Source(checkpoint, tokenizer, weights_sha256(model), vocab_size, longest, model, head)

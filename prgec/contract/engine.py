@@ -90,6 +90,12 @@ class GeneratingProgram(TrainableProgram, Protocol):
     def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
         """Return the most likely token behind each label position: i64[N, K]."""
 
+    def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
+        """Read tokens at the positions from `start` on, behind what the cache holds in front: logits f32[V].
+
+        Only where the manifest's `context` says so, and at most `EXTEND_CHUNK` tokens a call.
+        """
+
 
 class Engine(GeneratingProgram, Protocol):
     """What a run needs of an engine besides training and evaluation."""

@@ -78,6 +78,7 @@ class Manifest:
             where the host keeps it and it is among the `inputs`.
         data_sha256: Fingerprint of the file of weights beside the program (`prgec.contract.ptd`); empty for none.
         generate: Whether there is a `next_tokens` method.
+        context: C, positions of the cache of the `extend` method; 0 where there is none.
         a_sha256: Hash of the frozen A matrices where they are not drawn from `a_seed` but were given; else empty.
         sites: Trained layers in the order of their noise index.
         pipeline: Text of the pass pipeline that built the graph.
@@ -139,6 +140,7 @@ class Manifest:
     has_checksums: bool = False
     num_blocks: int = 0
     update: dict[str, float] = field(default_factory=dict)
+    context: int = 0
 
     @property
     def has_gradients(self) -> bool:
@@ -258,6 +260,8 @@ class Manifest:
                     f"the program's manifest has {name} = {getattr(self, name)!r}; expected a positive "
                     f"integer up to {limit}"
                 )
+        if not 0 <= self.context <= _MAX_SIZE:
+            raise ProgramError(f"the program's manifest has context = {self.context!r}; expected 0 to {_MAX_SIZE}")
         if self.num_rows * max(self.seq_len, self.num_labels) > _MAX_ELEMENTS:
             raise ProgramError("the program's manifest has more rows than any program can hold")
         for site in self.sites:

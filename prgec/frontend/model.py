@@ -154,7 +154,7 @@ def export_loss(
     except Exception as error:  # torch.export's failures have no common base class
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise CheckpointError(f"torch.export cannot trace {type(model).__name__}: {reason}") from error
-    program = _with_checkpoint_names(exported)
+    program = with_checkpoint_names(exported)
     if head is not None:
         read_at_label(program)
     return program
@@ -188,7 +188,7 @@ def _label_examples(num_rows: int, num_labels: int) -> tuple[Tensor, Tensor]:
     return zeros, zeros.clone()
 
 
-def _with_checkpoint_names(exported: ExportedProgram) -> GraphProgram:
+def with_checkpoint_names(exported: ExportedProgram) -> GraphProgram:
     """Drop the wrapper's prefix, so that sites are called what the user's checkpoint calls them."""
     program = GraphProgram.from_exported(exported)
     wrapped = program.module.get_submodule(_WRAPPED)

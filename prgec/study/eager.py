@@ -16,7 +16,7 @@ from prgec.contract.arrays import FloatArray, IntArray, State
 from prgec.contract.manifest import Manifest
 from prgec.contract.tokenizer import Tokenizer
 from prgec.data.batches import Batch
-from prgec.errors import UsageError
+from prgec.errors import InternalError, UsageError
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import LossModel, load_model
 from prgec.frontend.tokenizer import pack_tokenizer
@@ -86,6 +86,14 @@ class EagerProgram:
         logits_NTV = self._loss.hf(input_ids=torch.from_numpy(tokens_NT), use_cache=False).logits
         found: IntArray = logits_NTV.argmax(-1).gather(1, torch.from_numpy(label_pos_NK)).numpy()
         return found
+
+    def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
+        """Nothing to call: this model has no cache, as its manifest says.
+
+        Raises:
+            InternalError: Always.
+        """
+        raise InternalError("a model without a cache was asked to read on")
 
     def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
         """Do nothing: no update is ever pending."""

@@ -205,7 +205,7 @@ def test_flags_are_frozen() -> None:
     assert json.loads(json.dumps(found)) == {
         "plan": "--all --backend --bench --calibrate --chart --data --driver --html --json --label-tokens --memory "
         "--seq-len --steps --time --watts",
-        "compile": "--a-seed --accumulate --alpha --backend --batch-size --clip-norm --config --data --dtype "
+        "compile": "--a-seed --accumulate --alpha --backend --batch-size --clip-norm --config --context --data --dtype "
         "--dump-passes --emit-driver --generate --group-size --ignore-memory --json --label-tokens --layers --lora-a "
         "--memory --method --optimizer --output --passes --polyak --prefix --q --quantize --quantize-embedding --rank "
         "--rng --rounding --save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",

@@ -18,6 +18,8 @@ from prgec.contract.manifest import Manifest
 from prgec.contract.names import (
     APPLY_INPUTS,
     APPLY_METHOD,
+    EXTEND_INPUTS,
+    EXTEND_METHOD,
     FORWARD_INPUTS,
     FORWARD_METHOD,
     HIDDEN_INPUT,
@@ -62,6 +64,7 @@ class Program:
         # Most programs are never asked to generate.
         inputs = (*(name for name in self._evaluated_inputs if name != TARGETS_INPUT), *self._hidden_input)
         self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
+        self._load_extend = functools.cache(lambda: load_method(EXTEND_METHOD, EXTEND_INPUTS))
         self.prefix = PrefixRunner(self.compute_prefix, manifest, "executorch") if self._hidden_input else None
 
     @property
@@ -180,6 +183,24 @@ class Program:
         inputs += self._hidden(tokens_NT, label_pos_NK)
         (tokens_NK,) = self._execute(self._load_next_tokens(), inputs)
         result: IntArray = tokens_NK.numpy()
+        return result
+
+    def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
+        """Read tokens at the positions from `start` on, behind what the cache holds in front of them.
+
+        Args:
+            tokens_T: i64[T], at most `EXTEND_CHUNK`.
+            start: Position of the first.
+
+        Returns:
+            f32[V], the logits behind the last one.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        inputs = int_tensors(tokens_T[None], np.array([[len(tokens_T) - 1]]), np.array([start]))
+        (logits,) = self._execute(self._load_extend(), inputs)
+        result: FloatArray = logits.numpy()[0, 0].copy()
         return result
 
     def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:

@@ -26,6 +26,7 @@ from prgec.contract.names import (
     APPLY_METHOD,
     CALL_INPUT,
     EVALUATE_METHOD,
+    EXTEND_METHOD,
     FORWARD_METHOD,
     NEXT_TOKENS_METHOD,
     PREFIX_METHOD,
@@ -176,6 +177,15 @@ class TorchProgram:
             values["hidden"] = self.prefix.hidden(tokens_NT, label_pos_NK)
         (ids_NK,) = self._call(NEXT_TOKENS_METHOD, values)
         result: IntArray = ids_NK.cpu().numpy()
+        return result
+
+    @torch.no_grad()
+    def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
+        """Read tokens at the positions from `start` on: logits f32[V] behind the last one."""
+        label_pos = np.array([[len(tokens_T) - 1]])
+        values = {"tokens": tokens_T[None], "label_pos": label_pos, "start": np.array([start])}
+        (logits,) = self._call(EXTEND_METHOD, values)
+        result: FloatArray = logits[0, 0].cpu().numpy()
         return result
 
     def keep_prefix_in(self, folder: Path) -> None:

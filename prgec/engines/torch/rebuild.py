@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from prgec.compile.compiler import Graphs, build_graphs
@@ -51,7 +52,11 @@ def rebuild(path: Path, base: str | None = None, *, device: str = "cpu", compile
                 hint="compile the program again",
             )
     return TorchProgram(
-        Graphs(graphs.methods, expected, graphs.tokenizer, graphs.passes), path, device=device, compiled=compiled
+        # Nobody asks this engine for text in a hurry.
+        Graphs(graphs.methods, replace(expected, context=0), graphs.tokenizer, graphs.passes),
+        path,
+        device=device,
+        compiled=compiled,
     )
 
 

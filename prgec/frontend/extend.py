@@ -1,0 +1,238 @@
+"""Exports the model as it reads on: new tokens behind those that a cache holds the keys and values of.
+
+    extend(tokens i64[1, T], label_pos i64[1, 1], start i64[1]) -> logits f32[1, 1, V]
+
+`tokens` stand at the positions start, start + 1, ...; the logits are those behind tokens[label_pos]. Keys and values of
+the new tokens go to the same positions of the cache, `cache.k.<layer>` and `cache.v.<layer>`, f32[H, C, d].
+
+transformers computes everything but attention: it is given a cache that keeps nothing, and an attention of ours, which
+reads what the program's cache holds and the new keys side by side. So no layer waits for a write to the cache, and one
+delegate can hold them all.
+
+Letters: T new tokens, C positions of the cache, H key heads, G query heads to a key head, d head width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from prgec.errors import CheckpointError
+from prgec.frontend.model import with_checkpoint_names
+from prgec.passes.attention import MASKED
+from prgec.passes.program import GraphProgram, traced_seq_len
+
+aten = torch.ops.aten
+
+_ATTENTION = "prgec_extend"
+_ROTARY = "RotaryEmbedding"
+
+
+class NewKeys:
+    """Stands in for transformers' cache: notes what is new and gives it back as it is.
+
+    Attributes:
+        found: New keys and values f32[1, H, T, d], by layer.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Note one layer's new keys and values."""
+        self.found[layer] = keys, values
+        return keys, values
+
+    def get_seq_length(self, *_: Any) -> int:
+        """Positions are given; nobody may count them."""
+        return 0
+
+
+class ExtendModel(nn.Module):
+    """An unmodified Hugging Face causal LM behind a cache of its own.
+
+    Args:
+        model: Causal LM whose forward returns `.logits` f32[1, T, V].
+        context: C.
+    """
+
+    def __init__(self, model: nn.Module, context: int) -> None:
+        super().__init__()
+        self.hf = model
+        self.context = context
+        self.cache = nn.Module()
+        self.cache.k, self.cache.v = nn.Module(), nn.Module()
+        for layer, (heads, key_width, value_width) in sorted(_key_shapes(model).items()):
+            self.cache.k.register_buffer(str(layer), torch.zeros(heads, context, key_width))
+            self.cache.v.register_buffer(str(layer), torch.zeros(heads, context, value_width))
+
+    def forward(self, tokens: Tensor, label_pos: Tensor, start: Tensor) -> Tensor:
+        """Return the logits f32[1, 1, V] behind tokens[label_pos], and fill the cache."""
+        positions = start + torch.arange(tokens.shape[1])
+        new = NewKeys()
+        with _attending(self.hf, _Attention(self.cache, self.context, start, positions)):
+            logits_1TV = self.hf(
+                input_ids=tokens, position_ids=positions.unsqueeze(0), past_key_values=new, use_cache=True
+            ).logits
+        for layer, (keys, values) in new.found.items():
+            for part, value in (("k", keys), ("v", values)):
+                buffer = self.cache.get_buffer(f"{part}.{layer}")
+                # Lowering makes one write in place of it.
+                buffer.copy_(aten.index_put.default(buffer, [None, positions], value.squeeze(0)))
+        index = label_pos.unsqueeze(-1).expand(-1, -1, logits_1TV.shape[-1])
+        return torch.gather(logits_1TV, 1, index).to(torch.float32)
+
+
+class _Attention:
+    """Attention over the cache and the new keys together.
+
+    Args:
+        cache: Holds `k` and `v`, with a buffer f32[H, C, d] for each layer.
+        context: C.
+        start: i64[1], how many positions of the cache are filled.
+        positions: i64[T] of the new tokens.
+    """
+
+    def __init__(self, cache: nn.Module, context: int, start: Tensor, positions: Tensor) -> None:
+        self._cache = cache
+        held = torch.arange(context)
+        # What the cache holds behind `start` is of another text: beyond every position, so that nobody sees it.
+        self._columns = torch.cat([torch.where(held < start, held, context), positions])
+        self._positions = positions
+        self._masks: dict[tuple[int | None, int], Tensor] = {}
+
+    def __call__(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """Return f32[1, T, G*H, d]; transformers' eager attention, with the keys in two parts."""
+        if attention_mask is not None:
+            raise CheckpointError("the model makes an attention mask of its own, which a cache cannot follow")
+        heads, width = key.shape[1], query.shape[-1]
+        group = query.shape[1] // heads
+        k_HCd, v_HCd = (self._cache.get_buffer(f"{part}.{module.layer_idx}") for part in "kv")
+        q = query.reshape(heads, -1, width) * (width**-0.5 if scaling is None else scaling)
+        k, v = key.reshape(heads, -1, width), value.reshape(heads, -1, value.shape[-1])
+        scores = torch.cat([torch.bmm(q, k_HCd.transpose(1, 2)), torch.bmm(q, k.transpose(1, 2))], -1)
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        weights = torch.softmax(scores + self._mask(sliding_window, group), -1)
+        mixed = torch.bmm(weights, torch.cat([v_HCd, v], 1))
+        # One view from [.., G*T, d] to [1, G*H, T, d] makes the tracer guard on T; two do not.
+        by_head = mixed.view(heads, group, -1, value.shape[-1]).view(1, heads * group, -1, value.shape[-1])
+        return by_head.transpose(1, 2), None
+
+    def _mask(self, window: int | None, group: int) -> Tensor:
+        """Additive f32[1, G*T, C + T]; layers share it."""
+        if (window, group) not in self._masks:
+            back = self._positions.unsqueeze(1) - self._columns
+            is_seen = back >= 0 if window is None else (back >= 0) & (back < window)
+            mask = torch.where(is_seen, 0.0, MASKED).unsqueeze(0)
+            # cat and not repeat: merging [G, T] makes the tracer guard on T.
+            self._masks[window, group] = torch.cat([mask] * group, 1) if group > 1 else mask
+        return self._masks[window, group]
+
+
+class _RotaryTable(nn.Module):
+    """Rotary embeddings cut out of a table of all positions, which folds to a constant.
+
+    Args:
+        rotary: Module of the model: (x, position_ids, ...) -> cos, sin f32[1, T, d].
+        context: C.
+    """
+
+    def __init__(self, rotary: nn.Module, context: int) -> None:
+        super().__init__()
+        self.rotary = rotary
+        self.context = context
+
+    def forward(self, x: Tensor, position_ids: Tensor, *args: Any, **named: Any) -> tuple[Tensor, ...]:
+        """What the module returns at `position_ids` i64[1, T]."""
+        every = torch.arange(self.context).unsqueeze(0)
+        tables = self.rotary(x, every, *args, **named)
+        return tuple(table.index_select(1, position_ids[0]) for table in tables)
+
+
+def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool) -> GraphProgram:
+    """Export the model as it reads on behind a cache.
+
+    Args:
+        model: Causal LM from `load_model`; as it was, when this returns.
+        context: C.
+        chunk: T, the maximum where `dynamic`.
+        dynamic: Whether T may vary up to `chunk`.
+
+    Returns:
+        Graph with inputs tokens, label_pos, start, which writes to its cache; attributes carry the names of the model.
+
+    Raises:
+        CheckpointError: If the architecture cannot be traced.
+    """
+    traced = traced_seq_len(chunk) if dynamic else chunk
+    zero = torch.zeros(1, dtype=torch.int64)
+    example = (torch.zeros(1, traced, dtype=torch.int64), zero.unsqueeze(0), zero)
+    shapes = {"tokens": {1: Dim("T", min=2, max=chunk)} if dynamic else None, "label_pos": None, "start": None}
+    try:
+        with torch.no_grad(), _with_rotary_tables(model, context):
+            wrapped = ExtendModel(model, context).eval()
+            exported = torch.export.export(wrapped, example, dynamic_shapes=shapes, strict=False)
+    except CheckpointError:
+        raise
+    except Exception as error:  # torch.export's failures have no common base class
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise CheckpointError(f"torch.export cannot trace {type(model).__name__} with a cache: {reason}") from error
+    return with_checkpoint_names(exported)
+
+
+def _key_shapes(model: nn.Module) -> dict[int, tuple[int, int, int]]:
+    """Key heads and the widths of a key and a value, by layer: as a short run finds them."""
+    new = NewKeys()
+    with torch.no_grad(), _attending(model, _look):
+        model(input_ids=torch.zeros(1, 2, dtype=torch.int64), past_key_values=new, use_cache=True)
+    return {layer: (k.shape[1], k.shape[-1], v.shape[-1]) for layer, (k, v) in new.found.items()}
+
+
+def _look(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    """Something of the shape that attention has."""
+    del module, key
+    return query.transpose(1, 2)[..., : value.shape[-1]], None
+
+
+@contextmanager
+def _attending(model: Any, attention: Any) -> Iterator[None]:
+    """Let the model attend by `attention`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(_ATTENTION, attention)
+    before = model.config._attn_implementation
+    model.config._attn_implementation = _ATTENTION
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+
+
+@contextmanager
+def _with_rotary_tables(model: nn.Module, context: int) -> Iterator[None]:
+    """Let every rotary embedding of the model be cut out of a table."""
+    found = [(name, each) for name, each in model.named_modules() if type(each).__name__.endswith(_ROTARY)]
+    for name, rotary in found:
+        model.set_submodule(name, _RotaryTable(rotary, context))
+    try:
+        yield
+    finally:
+        for name, rotary in found:
+            model.set_submodule(name, rotary)

@@ -1,0 +1,56 @@
+"""A model that reads on behind a cache gives the logits of transformers' own forward over the whole text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from prgec.errors import CheckpointError
+from prgec.frontend.extend import export_extend
+from prgec.passes.program import GraphProgram
+from tests.architectures import ARCHITECTURES, WINDOW, architecture
+
+CONTEXT = 24
+# The sum is longer than every window, single tokens among them.
+PARTS = (WINDOW + 4, 3, 1, 1, 2, 1)
+# Grouped queries; soft caps with a window in every other layer; two kinds of RoPE; fused layers without RoPE.
+FAST = ("Llama", "Gemma 3", "GPT-2")
+
+
+def _read(program: GraphProgram, tokens_T: torch.Tensor, start: int) -> torch.Tensor:
+    inputs = (tokens_T.unsqueeze(0), torch.tensor([[len(tokens_T) - 1]]), torch.tensor([start]))
+    (logits,) = program.module(*inputs)
+    return logits[0, 0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [each.name if each.name in FAST else pytest.param(each.name, marks=pytest.mark.slow) for each in ARCHITECTURES],
+)
+def test_logits_are_those_of_the_whole_text(name: str) -> None:
+    model = architecture(name).build()
+    before = type(model.config).__name__, model.config._attn_implementation
+    program = export_extend(model, context=CONTEXT, chunk=12, dynamic=True)
+    assert (type(model.config).__name__, model.config._attn_implementation) == before
+    tokens_T = torch.randint(3, 64, (sum(PARTS),), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected_TV = model(input_ids=tokens_T.unsqueeze(0)).logits[0]
+        # What an earlier text left in the cache must not be seen.
+        _read(program, tokens_T[:9].flip(0), 6)
+        start = 0
+        for length in PARTS:
+            logits_V = _read(program, tokens_T[start : start + length], start)
+            start += length
+            torch.testing.assert_close(logits_V, expected_TV[start - 1], rtol=1e-5, atol=2e-5)
+
+
+class _Refuses(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("not today")
+
+
+def test_a_model_that_cannot_be_traced() -> None:
+    model = architecture("Llama").build()
+    model.model.norm = _Refuses()
+    with pytest.raises(CheckpointError, match="^torch.export cannot trace LlamaForCausalLM with a cache: not today$"):
+        export_extend(model, context=CONTEXT, chunk=12, dynamic=False)

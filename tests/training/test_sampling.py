@@ -1,0 +1,66 @@
+"""Tokens are drawn from the distribution that temperature, top-k and top-p leave, and again from the same seed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from prgec.errors import UsageError
+from prgec.training.sampling import Sampler, Sampling, likely
+
+LOGITS = np.log(np.array([0.1, 0.5, 0.15, 0.25], dtype=np.float32))
+
+
+def _drawn(sampling: Sampling, count: int = 4000) -> np.ndarray:
+    sampler = Sampler(sampling)
+    return np.bincount([sampler.choose(LOGITS) for _ in range(count)], minlength=4) / count
+
+
+def test_the_most_likely() -> None:
+    assert Sampler(Sampling()).choose(LOGITS) == 1
+    # Of equal ones the first, as argmax has it everywhere.
+    assert Sampler(Sampling()).choose(np.array([0.0, 2.0, 2.0], dtype=np.float32)) == 1
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(1.0), [0.1, 0.5, 0.15, 0.25]),
+        (Sampling(0.5), [0.01 / 0.345, 0.25 / 0.345, 0.0225 / 0.345, 0.0625 / 0.345]),
+        (Sampling(1.0, top_k=2), [0, 2 / 3, 0, 1 / 3]),
+        (Sampling(1.0, top_p=0.7), [0, 2 / 3, 0, 1 / 3]),
+        (Sampling(1.0, top_p=0.4), [0, 1, 0, 0]),
+        (Sampling(1.0, top_k=3, top_p=0.9), [0, 0.5 / 0.9, 0.15 / 0.9, 0.25 / 0.9]),
+    ],
+)
+def test_frequencies(sampling: Sampling, expected: list[float]) -> None:
+    # Three standard deviations of 4000 draws are 0.024 at most.
+    np.testing.assert_allclose(_drawn(sampling), expected, atol=0.025)
+
+
+def test_seeds() -> None:
+    first, again, other = (
+        [sampler.choose(LOGITS) for _ in range(20)]
+        for sampler in (Sampler(Sampling(1.0, seed=3)), Sampler(Sampling(1.0, seed=3)), Sampler(Sampling(1.0, seed=4)))
+    )
+    assert first == again != other
+
+
+def test_large_logits_do_not_overflow() -> None:
+    order, probabilities = likely(np.array([1e30, -1e30, 3e4], dtype=np.float32), Sampling(1e-3))
+    assert order[0] == 0 and probabilities[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        (Sampling(-1.0), "--temperature is -1.0; expected a finite number, 0 or more"),
+        (Sampling(float("nan")), "--temperature is nan; expected a finite number, 0 or more"),
+        (Sampling(top_k=-1), "--top-k is -1; expected 0 or more"),
+        (Sampling(top_p=0.0), "--top-p is 0.0; expected more than 0, at most 1"),
+        (Sampling(seed=-1), "--seed is -1; expected 0 or more"),
+    ],
+)
+def test_numbers_without_meaning(sampling: Sampling, message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        sampling.check()
