@@ -50,7 +50,7 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
         return method
 
     def read_a() -> State:
-        return given_a(load_raw(path), manifest, path)
+        return given_a(load_raw(path), manifest, path) if manifest.a_sha256 else {}
 
     kinds = _BY_GRADIENTS if manifest.has_gradients else _BY_LOSSES
     return kinds[manifest.state_access](path, manifest, tokenizer, load, read_a)
