@@ -66,7 +66,7 @@ def load_libraries() -> ctypes.CDLL:
     Raises:
         BackendError: If there is none, or it or the delegate cannot load it.
     """
-    chosen = os.environ.get(LIBRARY_VARIABLE)
+    chosen = _chosen()
     path = Path(chosen) if chosen else next(_links(library_folder()).glob(_LIBRARY))
     # The delegate's exporter and OpenVINO's modules bring torch's C++ runtime along; it has to be there first.
     importlib.import_module("torch")
@@ -93,6 +93,14 @@ def import_module(name: str) -> Any:
 def version() -> str:
     """Version of the package."""
     return importlib.metadata.version(PACKAGE)
+
+
+def _chosen() -> str:
+    """The library the user named; empty for that of the package, which ExecuTorch names where nobody has."""
+    named = os.environ.get(LIBRARY_VARIABLE, "")
+    found = importlib.util.find_spec(PACKAGE)
+    places = [Path(place) / "libs" for place in (found.submodule_search_locations or ())] if found else []
+    return "" if named and Path(named).parent in places else named
 
 
 def _links(folder: Path) -> Path:

@@ -77,6 +77,12 @@ def test_loaded_here_it_computes_in_f32_and_leaves_nothing_behind() -> None:
 
 
 @needs_openvino
+def test_it_computes_in_f32_where_executorch_named_the_library_first() -> None:
+    """Its bindings put the path of the package's library into the environment when they are imported."""
+    assert _load("import executorch.runtime\n" + SCRIPT) == "f32"
+
+
+@needs_openvino
 def test_modules_are_imported_without_telemetry() -> None:
     script = """
 import sys
