@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True, scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests keep of programs is not for the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRGEC_CACHE", str(tmp_path_factory.mktemp("cache")))

@@ -129,10 +129,12 @@ def _linear(walk: Backward, number: int, dy: int) -> Shares:
 
 
 def _product(walk: Backward, number: int, dy: int) -> Shares:
-    """A product with a small constant."""
+    """A product with a small constant; what was one row is spread by its values."""
     (source,) = walk.inputs(number)
-    if walk.needs(source):
-        op = walk.tape.ops[number]
+    op = walk.tape.ops[number]
+    if walk.needs(source) and op.matrix[1] == 1:
+        yield source, walk.tape.put("mul", walk.tape.size(source), dy)
+    elif walk.needs(source):
         back = replace(op, elements=walk.tape.size(source), inputs=(dy,), matrix=op.matrix[::-1])
         yield source, walk.tape.add(back)
 
