@@ -11,6 +11,8 @@ from prgec.machine.files import write_atomic
 from prgec.study.results import Point, Result, of_method
 from prgec.study.spec import Study
 
+_UNITS = {"wall": "seconds of training", "cpu": "seconds of a processor"}
+
 
 def plot_curves(path: Path, study: Study, results: Sequence[Result]) -> None:
     """Write a PNG: the mean over seeds of every method, and the range as a shade.
@@ -46,7 +48,9 @@ def plot_curves(path: Path, study: Study, results: Sequence[Result]) -> None:
                 alpha=0.12,
                 linewidth=0,
             )
-        axes.set(title=task.name, xlabel="seconds of training" if study.budget.seconds else "rows of forward passes")
+        axes.set(
+            title=task.name, xlabel=_UNITS[study.budget.clock] if study.budget.seconds else "rows of forward passes"
+        )
     panels[0].set(ylabel="accuracy on dev")
     handles, labels = panels[0].get_legend_handles_labels()
     if handles:
@@ -58,4 +62,6 @@ def plot_curves(path: Path, study: Study, results: Sequence[Result]) -> None:
 
 def _spent(study: Study, column: Sequence[Point]) -> float:
     """What the runs of one method had spent when they were scored."""
-    return fmean(each.wall_s for each in column) if study.budget.seconds else column[0].forward_rows
+    if not study.budget.seconds:
+        return column[0].forward_rows
+    return fmean(each.cpu_s if study.budget.clock == "cpu" else each.wall_s for each in column)
