@@ -41,6 +41,12 @@ def print_lines(*lines: str) -> None:
     sys.stdout.flush()
 
 
+def print_part(text: str) -> None:
+    """Write part of a line to stdout, at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
 class _ConsoleHandler(logging.Handler):
     """Render prgec's log records as `warning: ...` lines on stderr."""
 

@@ -1,6 +1,6 @@
-"""Greedy generation with a program's `next_tokens` method.
+"""Greedy generation of many answers, with a program's cache where it has one, else with its `next_tokens` method.
 
-There is no key-value cache: every new token costs one forward over the whole prompt, shared by as many different
+That method has no cache: every new token costs one forward over the whole prompt, shared by as many different
 prompts as one evaluation call holds (N, or B with a shared prefix). Answering M questions with up to n tokens each
 takes at most n * ceil(M / N) calls; questions that have ended drop out.
 
@@ -17,6 +17,8 @@ from prgec.data.batches import evaluation_batches
 from prgec.data.encode import Row
 from prgec.data.task import Conversation, Example
 from prgec.errors import UsageError
+from prgec.training.reader import Reader
+from prgec.training.sampling import Sampler, Sampling
 
 DEFAULT_MAX_TOKENS = 32
 # Answers of one line: what follows a line break is another text.
@@ -47,7 +49,7 @@ def generate(
 
     Args:
         program: A program compiled with --generate.
-        prompts: Ids; those longer than T less `max_tokens` lose tokens on their left.
+        prompts: Ids; those longer than T, or the cache, less `max_tokens` lose tokens on their left.
         max_tokens: Most tokens to add.
         stop: Text at which an answer ends, itself left out; the EOS token always ends it.
         on_call: Called with (prompts ended, all prompts) after every call.
@@ -62,9 +64,13 @@ def generate(
     manifest = program.manifest
     if not manifest.generate:
         raise UsageError("the program cannot generate", hint="compile it with --generate")
-    if not 1 <= max_tokens < manifest.seq_len:
-        raise UsageError(f"cannot generate {max_tokens} tokens with T = {manifest.seq_len}")
-    texts = [_cut(program, list(prompt), manifest.seq_len - max_tokens + 1) for prompt in prompts]
+    room = manifest.context or manifest.seq_len
+    if not 1 <= max_tokens < room:
+        name = "--context" if manifest.context else "T"
+        raise UsageError(f"cannot generate {max_tokens} tokens with {name} = {room}")
+    texts = [_cut(program, list(prompt), room - max_tokens + 1) for prompt in prompts]
+    if manifest.context:
+        return _with_cache(program, texts, max_tokens, stop, on_call, should_stop)
     lengths = [len(text) for text in texts]
     open_ones = list(range(len(texts)))
     for _ in range(max_tokens):
@@ -77,6 +83,27 @@ def generate(
         if not open_ones:
             break
     return [_text(program, text[length:], stop) for text, length in zip(texts, lengths, strict=True)]
+
+
+def _with_cache(
+    program: GeneratingProgram,
+    texts: list[list[int]],
+    max_tokens: int,
+    stop: str | None,
+    on_call: Callable[[int, int], None],
+    should_stop: Callable[[], bool],
+) -> list[str] | None:
+    """Continue one text after the other."""
+    reader, sampler, answers = Reader(program), Sampler(Sampling()), []
+    for text in texts:
+        new: list[int] = []
+        while len(new) < max_tokens and not (new and _has_ended(program, new, stop)):
+            if should_stop():
+                return None
+            new.append(sampler.choose(reader.read([*text, *new])))
+        answers.append(_text(program, new, stop))
+        on_call(len(answers), len(texts))
+    return answers
 
 
 def _next(

@@ -28,6 +28,7 @@ LIGHT_COMMANDS = (
     "report",
     "eval",
     "predict",
+    "chat",
     "inspect",
     "opt",
     "demo",
@@ -228,6 +229,7 @@ def test_flags_are_frozen() -> None:
         "report": "--json --output --side -o",
         "eval": "--adapter --data --json --key --no-verify --side --task",
         "predict": "--adapter --candidate --data --generate --json --key --no-verify --side --task --text",
+        "chat": "--adapter --compare --max-tokens --no-verify --seed --stop --system --temperature --top-k --top-p",
         "demo": "--backend --estimator --json --lr --method --out --seed --steps",
         "bench": "--against-plan --backend --batch-size --json --layers --out --q --quantize --quantize-embedding "
         "--repeats --seq-len --variants",

@@ -1,0 +1,170 @@
+"""`prgec chat`: talk to a compiled program, and see what training changed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.render import print_lines, print_part, stderr_console
+from prgec.cli.verify_option import NO_VERIFY
+from prgec.errors import UsageError
+
+if TYPE_CHECKING:
+    from prgec.contract.arrays import State
+    from prgec.contract.engine import Engine
+
+FILE = click.Path(path_type=Path)
+_PROMPT = "> "
+
+
+@click.command()
+@click.argument("program", type=FILE)
+@click.option("--adapter", type=FILE, help="adapter.safetensors of a run, or a PEFT folder.")
+@click.option("--compare", is_flag=True, help="Answer without the adapter too; the conversation goes on with it.")
+@click.option("--system", help="What the conversation begins with, as the chat template's system message.")
+@click.option("--max-tokens", type=int, default=128, show_default=True, help="Most tokens of an answer.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0: the most likely token always.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="Draw among the K most likely tokens; 0: all.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw among tokens of this probability.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
+@click.option("--stop", "stops", multiple=True, help="A text that ends an answer; repeat for more.")
+@NO_VERIFY
+def chat(
+    program: Path,
+    adapter: Path | None,
+    compare: bool,
+    system: str | None,
+    max_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    seed: int,
+    stops: tuple[str, ...],
+    no_verify: bool,
+) -> int:
+    """Answer each line of stdin with PROGRAM (a .pte compiled with --generate --context C)."""
+    from prgec.training.reader import Reader
+    from prgec.training.sampling import Sampling
+
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    sampling.check()
+    if max_tokens < 1:
+        raise UsageError(f"--max-tokens is {max_tokens}; expected at least 1")
+    if compare and adapter is None:
+        raise UsageError("--compare shows an adapter beside the program without it", hint="name one with --adapter")
+    loaded, states = _open(program, adapter, compare, verify=not no_verify)
+    talk = _Talk(loaded, states, Reader(loaded), sampling, max_tokens, stops)
+    if loaded.tokenizer.chat_template is None:
+        _say("the checkpoint has no chat template: each line is gone on from as plain text")
+    elif system is not None:
+        talk.messages.append({"role": "system", "content": system})
+    with stop_on_interrupt("stopping") as should_stop:
+        for line in _lines():
+            if should_stop() or not talk.answer(line, should_stop):
+                break
+    return 0
+
+
+class _Talk:
+    """A conversation.
+
+    Attributes:
+        messages: What was said so far.
+    """
+
+    def __init__(
+        self,
+        program: Engine,
+        states: dict[str, State],
+        reader: Any,
+        sampling: Any,
+        max_tokens: int,
+        stops: tuple[str, ...],
+    ) -> None:
+        from prgec.training.sampling import Sampler
+
+        self._program, self._states, self._reader = program, states, reader
+        # Each draws as if it were alone.
+        self._samplers = {name: Sampler(sampling) for name in states}
+        self._max_tokens, self._stops = max_tokens, stops
+        self.messages: list[dict[str, str]] = []
+
+    def answer(self, line: str, should_stop: Any) -> bool:
+        """Answer a line; return whether there is room for another."""
+        tokenizer = self._program.tokenizer
+        self.messages.append({"role": "user", "content": line})
+        if tokenizer.chat_template is None:
+            prompt = tokenizer.encode(line)
+        else:
+            prompt = tokenizer.encode_chat_prompt(self.messages)
+        if len(prompt) > self._reader.context:
+            _say(
+                f"the conversation has {len(prompt)} tokens, and the program's cache holds {self._reader.context}: full"
+            )
+            return False
+        is_full, text = False, ""
+        for name in self._states:
+            if len(self._states) > 1:
+                self._program.write_state(self._states[name])
+                self._reader.forget()
+                print_part(f"{name}: ")
+            is_full, text = self._write(name, prompt, should_stop)
+        self.messages.append({"role": "assistant", "content": text})
+        if is_full:
+            _say(f"the program's cache of {self._reader.context} tokens is full: the conversation ends here")
+        return not is_full
+
+    def _write(self, name: str, prompt: list[int], should_stop: Any) -> tuple[bool, str]:
+        from prgec.training.reader import Answer
+
+        tokenizer = self._program.tokenizer
+        ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
+        answer = Answer(
+            self._reader,
+            prompt,
+            self._samplers[name],
+            tokenizer.decode,
+            ends=ends,
+            max_tokens=self._max_tokens,
+            stops=self._stops,
+        )
+        for part in answer:
+            print_part(part)
+            if should_stop():
+                break
+        print_lines("")
+        return answer.is_full, answer.text
+
+
+def _open(program: Path, adapter: Path | None, compare: bool, *, verify: bool) -> tuple[Engine, dict[str, State]]:
+    """The program with its adapter, and the states to answer with by name."""
+    from prgec.formats.adapter import load_adapter
+    from prgec.runs.open import open_with_adapter
+
+    loaded = open_with_adapter(program, None, verify=verify)
+    base = loaded.read_state() if compare else {}
+    if adapter is not None:
+        load_adapter(adapter, loaded)
+    trained = loaded.read_state() if compare else {}
+    return loaded, {"base": base, "adapter": trained} if compare else {"": {}}
+
+
+def _lines() -> Iterator[str]:
+    """Lines of stdin that say something."""
+    while True:
+        if sys.stdin.isatty():
+            stderr_console().print(_PROMPT, end="")
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.rstrip("\n")
+
+
+def _say(text: str) -> None:
+    stderr_console().print(text, markup=False, soft_wrap=True)

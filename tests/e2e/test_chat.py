@@ -1,0 +1,249 @@
+"""A program with a cache says what transformers says, with the B it was trained to, and a conversation ends cleanly."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from prgec.cli.main import main
+from prgec.compile.options import CompileOptions
+from prgec.contract.names import EXTEND_METHOD, FORWARD_METHOD, IGNORE_TARGET
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.torch.program import TorchProgram
+from prgec.errors import UsageError
+from prgec.formats.adapter import save_adapter
+from prgec.training.reader import Answer, Reader
+from prgec.training.sampling import Sampler, Sampling
+from tests.architectures import ARCHITECTURES, VOCAB_SIZE, architecture
+from tests.shared import Shared
+
+CONTEXT = 40
+# Grouped queries, soft caps, and a window of five in every other layer.
+NAME = "Gemma 2"
+TEMPLATE = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}"
+
+
+def _checkpoint(folder: Path, name: str = NAME) -> Path:
+    architecture(name).write(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
+    return folder
+
+
+def _options(checkpoint: Path, **changes: Any) -> CompileOptions:
+    given: dict[str, Any] = {
+        "model": str(checkpoint),
+        "output": Path("model.pte"),
+        "method": "exact",
+        "batch_size": 2,
+        "seq_len": 16,
+        "num_labels": 2,
+        "rank": 4,
+        "alpha": 8.0,
+        "generate": True,
+        "context": CONTEXT,
+    }
+    return CompileOptions(**{**given, **changes})
+
+
+@pytest.fixture(scope="module")
+def checkpoint(shared: Shared) -> Path:
+    return shared.once("chat", _checkpoint)
+
+
+@pytest.fixture(scope="module")
+def path(shared: Shared, checkpoint: Path) -> Path:
+    return shared.program(_options(checkpoint))
+
+
+def _greedy(program: Any, ids: list[int], count: int) -> list[int]:
+    answer = Answer(Reader(program), ids, Sampler(Sampling()), lambda ids: "", ends=(), max_tokens=count)
+    assert list(answer) == []
+    return answer.ids
+
+
+def _transformers_greedy(name: str, ids: list[int], count: int) -> list[int]:
+    model: Any = architecture(name).build()
+    whole = model.generate(
+        torch.tensor([ids]), max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None
+    )
+    return [int(token) for token in whole[0, len(ids) :]]
+
+
+def _text(length: int) -> list[int]:
+    return [int(token) for token in np.random.default_rng(length).integers(3, VOCAB_SIZE, length)]
+
+
+def _other_state(program: Any) -> None:
+    """Give the program a B that matters."""
+    random = np.random.default_rng(5)
+    state = {name: random.normal(0, 0.2, b.shape).astype(np.float32) for name, b in program.read_state().items()}
+    program.write_state(state)
+
+
+def _loss(program: Any, ids: list[int], target: int) -> tuple[float, float]:
+    """What a token costs behind a text, by the cache and by the method that evaluates."""
+    logits_V = Reader(program).read(ids)
+    by_cache = float(np.log(np.exp(logits_V.astype(np.float64)).sum()) - logits_V[target])
+    m = program.manifest
+    label_pos: NDArray[np.int64] = np.zeros((m.num_rows, m.num_labels), dtype=np.int64)
+    targets = np.full_like(label_pos, IGNORE_TARGET)
+    label_pos[:, 0], targets[:, 0] = len(ids) - 1, target
+    return by_cache, float(program.evaluate(np.tile(ids, (m.num_rows, 1)), label_pos, targets)[0])
+
+
+def test_greedy_equals_transformers(path: Path) -> None:
+    program = open_pte(path)
+    ids = _text(9)
+    expected = _transformers_greedy(NAME, ids, CONTEXT - len(ids))
+    assert len(set(expected)) > 5, "a text that repeats one token shows nothing"
+    assert _greedy(program, ids, len(expected)) == expected
+
+
+def test_what_was_trained_answers(path: Path) -> None:
+    program = open_pte(path)
+    ids = _text(11)
+    before, _ = _loss(program, ids, 7)
+    _other_state(program)
+    by_cache, by_forward = _loss(program, ids, 7)
+    assert abs(by_cache - before) > 0.01
+    assert by_cache == pytest.approx(by_forward, rel=1e-5)
+
+
+def test_the_cache_is_written_in_place_beside_one_delegate(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    extend = document["methods"][EXTEND_METHOD]
+    assert document["context"] == CONTEXT
+    assert extend["kernel_calls"]["aten::index_put_"] == 2 * architecture(NAME).num_layers
+    assert not {"aten::copy_", "aten::index_put.out"} & set(extend["kernel_calls"])
+    assert len(extend["delegates"]) == 1
+    assert FORWARD_METHOD in document["methods"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "prge", "q": 2, "state": "dual", "quantize": "8da8w"},
+        pytest.param({"method": "prge", "q": 2, "state": "seeded"}, marks=pytest.mark.slow),
+        pytest.param({"method": "shortcut"}, marks=pytest.mark.slow),
+        pytest.param(
+            {"layers": ("last:1",), "targets": ("q_proj", "down_proj"), "quantize": "8da4w", "group_size": 8},
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_graphs_of_every_method_read_the_trained_b(changes: dict[str, Any], checkpoint: Path) -> None:
+    program = TorchProgram.build(_options(checkpoint, **changes))
+    _other_state(program)
+    if program.manifest.state == "dual":
+        # Copies that an evaluation has left: equal ones.
+        zeros = np.zeros_like(_text(8))
+        program.apply(zeros[: program.manifest.q].astype(np.float32), 0.0, 0, 1)
+    by_cache, by_forward = _loss(program, _text(12), 9)
+    # Quantised activations are rounded, and by other neighbours.
+    assert by_cache == pytest.approx(by_forward, rel=1e-3 if program.manifest.quantize != "none" else 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [each.name for each in ARCHITECTURES if each.name != NAME])
+def test_greedy_of_every_architecture(name: str, tmp_path: Path, shared: Shared) -> None:
+    program = open_pte(shared.program(_options(_checkpoint(tmp_path / "model", name))))
+    ids = _text(9)
+    assert _greedy(program, ids, 20) == _transformers_greedy(name, ids, 20)
+
+
+def _chat(
+    path: Path, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str
+) -> tuple[int, str, str]:
+    monkeypatch.setattr("sys.stdin", io.StringIO(said))
+    code = main(["chat", str(path), *options])
+    return code, *capsys.readouterr()
+
+
+def test_chat(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    program = open_pte(path)
+    prompt = program.tokenizer.encode_chat_prompt([{"role": "user", "content": "the film was great"}])
+    base = program.tokenizer.decode(_greedy(program, prompt, 4))
+    code, out, err = _chat(path, "the film was great\n", monkeypatch, capsys, "--max-tokens", "4")
+    assert (code, out, err) == (0, f"{base}\n", "")
+    _other_state(program)
+    trained = program.tokenizer.decode(_greedy(program, prompt, 4))
+    assert trained != base
+    save_adapter(tmp_path / "adapter.safetensors", program)
+    both = ("--adapter", str(tmp_path / "adapter.safetensors"), "--compare", "--max-tokens", "4")
+    code, out, _ = _chat(path, "the film was great\n", monkeypatch, capsys, *both)
+    assert (code, out) == (0, f"base: {base}\nadapter: {trained}\n")
+
+
+def test_a_full_cache_ends_the_conversation(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = _chat(path, "the film\nnever read\n", monkeypatch, capsys, "--max-tokens", "500")
+    assert (code, len(out.splitlines())) == (0, 1)
+    assert err == f"the program's cache of {CONTEXT} tokens is full: the conversation ends here\n"
+    code, out, err = _chat(path, "the film " * CONTEXT + "\n", monkeypatch, capsys)
+    assert (code, out) == (0, "")
+    assert err.endswith(f"tokens, and the program's cache holds {CONTEXT}: full\n")
+
+
+def test_predict_goes_through_the_cache(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = open_pte(path)
+    ids = program.tokenizer.encode("the film was")
+    expected = program.tokenizer.decode(_greedy(program, ids, 20)).strip()
+    # More tokens than T: next_tokens could not have written them.
+    assert main(["predict", str(path), "--text", "the film was", "--generate", "20", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert row["completion"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--compare",), "--compare shows an adapter beside the program without it"),
+        (("--max-tokens", "0"), "--max-tokens is 0; expected at least 1"),
+        (("--temperature", "-1"), "--temperature is -1.0; expected a finite number, 0 or more"),
+    ],
+)
+def test_bad_options(
+    path: Path,
+    options: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = _chat(path, "hello\n", monkeypatch, capsys, *options)
+    assert (code, out) == (UsageError.exit_code, "")
+    assert err.startswith(f"error: {message}") and err.count("\n") == 1
+
+
+def test_a_program_without_a_cache(
+    tiny_pte: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = _chat(tiny_pte, "hello\n", monkeypatch, capsys)
+    assert (code, err) == (
+        UsageError.exit_code,
+        "error: the program has no cache to chat with. Hint: compile it with --generate --context C\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"context": 2}, "--context is 2; expected at least 4"),
+        ({"generate": False}, "--context is for programs that generate"),
+        ({"state": "host"}, "--state host has no cache in the program; leave out --context"),
+        ({"static": True}, "--context needs a T that varies from call to call"),
+        ({"context": 65}, "--context is 65, but the model knows 64 positions"),
+    ],
+)
+def test_contexts_that_cannot_be(changes: dict[str, Any], message: str, checkpoint: Path) -> None:
+    with pytest.raises(UsageError, match=f"^{message}"):
+        TorchProgram.build(_options(checkpoint, **changes))
