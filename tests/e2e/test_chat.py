@@ -230,7 +230,7 @@ def test_a_program_without_a_cache(
     code, _, err = _chat(tiny_pte, "hello\n", monkeypatch, capsys)
     assert (code, err) == (
         UsageError.exit_code,
-        "error: the program has no cache to chat with. Hint: compile it with --generate --context C\n",
+        "error: the program has no cache to read on with. Hint: compile it with --generate --context C\n",
     )
 
 
