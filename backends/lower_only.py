@@ -52,11 +52,6 @@ class LowerOnlyBackend(Backend):
 
     def why_on_cpu(self, op: str, node: Node, program: ExportedProgram) -> str:
         """By the op's place in the graph."""
-        from prgec.backends.sources import is_loss, is_update, sources_of
+        from prgec.backends.forward_reasons import why_on_cpu
 
-        sources = sources_of(node, program)
-        if op.startswith("prge.") or is_update(sources):
-            return "the state update, in memory the host reads"
-        if not sources and not is_loss(node, program):
-            return "a constant; it would be a delegate of its own"
-        return "the f32 loss" if is_loss(node, program) else f"{self.name} has no such op in this shape or dtype"
+        return why_on_cpu(op, node, program, f"{self.name} has no such op in this shape or dtype")

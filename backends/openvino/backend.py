@@ -65,6 +65,6 @@ class OpenvinoBackend(Backend):
 
     def why_on_cpu(self, op: str, node: Node, program: ExportedProgram) -> str:
         """By the op's place in the graph."""
-        from prgec.backends.openvino.reasons import why_on_cpu
+        from prgec.backends.forward_reasons import why_on_cpu
 
-        return why_on_cpu(op, node, program)
+        return why_on_cpu(op, node, program, "OpenVINO's PyTorch frontend has no such op")
