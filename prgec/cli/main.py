@@ -38,6 +38,7 @@ COMMANDS: dict[str, Subcommand] = {
     "demo": Subcommand("prgec.cli.demo:demo", "Compile the bundled model, train it, show accuracy before and after."),
     "plan": Subcommand("prgec.cli.plan:plan", "Say what fits a device, how long it takes, and which command to type."),
     "compile": Subcommand("prgec.cli.compile:compile_command", "Compile a checkpoint into a .pte that trains itself."),
+    "data": Subcommand("prgec.cli.data:data", "Say what a data file asks of a program: lengths, padding, answers."),
     "tokenize": Subcommand("prgec.cli.tokenize:tokenize", "Turn a jsonl file into rows that need no tokenizer."),
     "run": Subcommand("prgec.cli.run:run", "Train a compiled program on a jsonl file."),
     "probe": Subcommand("prgec.cli.probe:probe", "Try learning rates on a program, and say which one to take."),

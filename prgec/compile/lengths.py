@@ -6,7 +6,7 @@ Letters: T tokens, K label positions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from prgec.compile.check import check_options
@@ -41,21 +41,12 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
     """
     if not options.data:
         return options
-    encoded = [each for path in options.data for each in _encoded(load_dataset(path, options.task), tokenizer)]
+    encoded = [each for path in options.data for each in encode_choices(load_dataset(path, options.task), tokenizer)]
     if options.method == SIDE:
         encoded = [up_to_first(each) for each in encoded]
+    seq_len, num_labels = lengths_of(encoded, options, max_positions)
     rows = [each for each in encoded if not each.is_text]
-    num_targets = [len(each.row.targets) for each in rows]
-    most = max(num_targets, default=0)
-    longest = max((len(each.row.tokens) for each in rows), default=0)
-    if options.generate:
-        # An answer that is generated may be as long as the longest behind the longest prompt.
-        longest = max((each.row.label_pos[0] + most for each in rows), default=0)
-    if len(rows) < len(encoded):
-        longest = max(longest, TEXT_SEQ_LEN)
-    seq_len = options.seq_len or min(-(-longest // _MULTIPLE) * _MULTIPLE, max_positions or longest + _MULTIPLE)
-    num_labels = options.num_labels or (most if len(rows) == len(encoded) else seq_len - 1)
-    _check_targets(num_targets, min(num_labels, seq_len - 1), num_labels < seq_len)
+    _check_targets([len(each.row.targets) for each in rows], min(num_labels, seq_len - 1), num_labels < seq_len)
     num_long = sum(len(each.row.tokens) > seq_len for each in rows)
     if num_long:
         logger.warning(
@@ -70,6 +61,36 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
     if options.method == "shortcut":
         _remark_on_text(encoded)
     return fitted
+
+
+def lengths_of(encoded: Sequence[Encoded], options: CompileOptions, max_positions: int | None) -> tuple[int, int]:
+    """Return the T and K that hold rows, as far as options leave them open.
+
+    Args:
+        encoded: Every row the program is to hold.
+        options: T or K of 0 is chosen.
+        max_positions: Most positions the model knows, None for any number.
+    """
+    rows = [each for each in encoded if not each.is_text]
+    most = max((len(each.row.targets) for each in rows), default=0)
+    longest = max((len(each.row.tokens) for each in rows), default=0)
+    if options.generate:
+        # An answer that is generated may be as long as the longest behind the longest prompt.
+        longest = max((each.row.label_pos[0] + most for each in rows), default=0)
+    if len(rows) < len(encoded):
+        longest = max(longest, TEXT_SEQ_LEN)
+    seq_len = options.seq_len or min(-(-longest // _MULTIPLE) * _MULTIPLE, max_positions or longest + _MULTIPLE)
+    return seq_len, options.num_labels or (most if len(rows) == len(encoded) else seq_len - 1)
+
+
+def encode_choices(dataset: Dataset, tokenizer: Encoder) -> Iterator[Encoded]:
+    """Encode every item with its right answer, and with every candidate it is evaluated against."""
+    candidates = dataset.candidates()
+    for item in dataset.examples:
+        if isinstance(item, Example):
+            yield from (encode_pair(item, choice, tokenizer) for choice in _choices(item, candidates))
+        else:
+            yield encode_item(item, tokenizer)
 
 
 def _remark_on_text(encoded: list[Encoded]) -> None:
@@ -91,16 +112,6 @@ def _check_targets(num_targets: list[int], limit: int, is_k: bool) -> None:
             f"{len(over)} of {len(num_targets)} completions are longer than {name}; the longest has {max(over)} tokens",
             hint="raise --label-tokens or --seq-len, or leave them out",
         )
-
-
-def _encoded(dataset: Dataset, tokenizer: Encoder) -> Iterator[Encoded]:
-    """Encode every item with its right answer, and with every candidate it is evaluated against."""
-    candidates = dataset.candidates()
-    for item in dataset.examples:
-        if isinstance(item, Example):
-            yield from (encode_pair(item, choice, tokenizer) for choice in _choices(item, candidates))
-        else:
-            yield encode_item(item, tokenizer)
 
 
 def _choices(item: Example, candidates: tuple[str, ...]) -> tuple[str, ...]:

@@ -42,6 +42,31 @@ class Encoder(Protocol):
         """Return the ids of a conversation and which of them the assistant says."""
 
 
+class Sizes(Protocol):
+    """The part of a program's manifest that rows are cut to."""
+
+    @property
+    def seq_len(self) -> int:
+        """T, the most tokens."""
+
+    @property
+    def num_labels(self) -> int:
+        """K, the most label positions."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Every token is smaller."""
+
+
+@dataclass(frozen=True)
+class RowSizes:
+    """Sizes of a program that is not compiled yet."""
+
+    seq_len: int
+    num_labels: int
+    vocab_size: int
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One unpadded input row.
@@ -142,7 +167,7 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
     return Encoded(row, example.where, has_bos=full[0] == tokenizer.bos_id)
 
 
-def fit(encoded: Sequence[Encoded], manifest: Manifest) -> list[Row]:
+def fit(encoded: Sequence[Encoded], manifest: Sizes) -> list[Row]:
     """Cut rows to a program: prompts from their left, documents into several rows.
 
     Raises:
@@ -165,7 +190,7 @@ def fit(encoded: Sequence[Encoded], manifest: Manifest) -> list[Row]:
     return rows
 
 
-def _check_targets(encoded: Sequence[Encoded], manifest: Manifest) -> None:
+def _check_targets(encoded: Sequence[Encoded], manifest: Sizes) -> None:
     for limit, what, flag in (
         (manifest.num_labels, "K = {} label positions", "--label-tokens"),
         (manifest.seq_len, "T = {} tokens", "--seq-len"),
@@ -182,7 +207,7 @@ def _check_targets(encoded: Sequence[Encoded], manifest: Manifest) -> None:
             )
 
 
-def _check_ids(encoded: Sequence[Encoded], manifest: Manifest) -> None:
+def _check_ids(encoded: Sequence[Encoded], manifest: Sizes) -> None:
     for each in encoded:
         largest = max(max(each.row.tokens), max(each.row.targets))
         if largest >= manifest.vocab_size:
@@ -193,7 +218,7 @@ def _check_ids(encoded: Sequence[Encoded], manifest: Manifest) -> None:
             )
 
 
-def _fitted(encoded: Encoded, manifest: Manifest) -> list[Row]:
+def _fitted(encoded: Encoded, manifest: Sizes) -> list[Row]:
     if encoded.is_text:
         return _windows(encoded.row, manifest)
     row = encoded.row
@@ -210,7 +235,7 @@ def _fitted(encoded: Encoded, manifest: Manifest) -> list[Row]:
     return [Row(tokens, positions, targets, truncated=True)]
 
 
-def _windows(row: Row, manifest: Manifest) -> list[Row]:
+def _windows(row: Row, manifest: Sizes) -> list[Row]:
     """Split a document so that every token is predicted once, with as much text before it as T and K allow."""
     rows = []
     stride = min(manifest.num_labels, manifest.seq_len)

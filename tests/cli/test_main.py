@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 LIGHT_COMMANDS = (
     "plan",
     "compile",
+    "data",
     "tokenize",
     "run",
     "probe",
@@ -215,6 +216,7 @@ def test_flags_are_frozen() -> None:
         "cache list": "--folder --json",
         "cache clear": "--folder --json --older-than",
         "opt": "--dump-passes --json --list --output --passes --why -o -p",
+        "data stats": "--batch-size --json --model --seq-len --task",
         "tokenize": "--json --output --task -o",
         "run": "--accumulate --adapter --base --config --data --device --diverged --early-stop --engine --eps "
         "--estimator --eval-data --eval-every --eval-rows --force --ignore-memory --init-adapter --json --low-volume "

@@ -1,0 +1,128 @@
+"""`prgec data`: what a data file asks of a program, before one is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from prgec.cli.render import print_json, print_lines
+from prgec.cli.task_option import TASK
+from prgec.data.tasks import AUTO_TASK, TASK_HELP
+
+if TYPE_CHECKING:
+    from prgec.data.dataset import Dataset
+    from prgec.data.encode import Encoded
+    from prgec.data.stats import RowStats, Spread
+
+FILE = click.Path(path_type=Path)
+_BATCH_SIZES = (1, 2, 4, 8, 16)
+_PROGRAM_SUFFIX = ".pte"
+
+
+@click.group()
+def data() -> None:
+    """Look at a data file as a program will see it (docs/data.md)."""
+
+
+@data.command()
+@click.argument("file", type=FILE)
+@click.option(
+    "--model",
+    required=True,
+    help="Whose tokenizer: a checkpoint as prgec compile takes it, or a .pte, whose T and K then hold.",
+)
+@click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
+@click.option("--seq-len", type=click.IntRange(min=2), help="T to count cuts for [default: what the rows need].")
+@click.option(
+    "--batch-size",
+    "batch_sizes",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=_BATCH_SIZES,
+    show_default=True,
+    help="Examples a step, whose padding is counted (repeatable).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def stats(file: Path, model: str, task: str, seq_len: int | None, batch_sizes: tuple[int, ...], as_json: bool) -> int:
+    """Count lengths, padding by batch size, cuts and answers of FILE, and say the T and K it needs."""
+    from prgec.data.dataset import load_dataset
+    from prgec.data.stats import stats_of
+    from prgec.errors import UsageError
+
+    is_program = model.endswith(_PROGRAM_SUFFIX)
+    if is_program and seq_len is not None:
+        raise UsageError("a program has its T; leave out --seq-len, or give the checkpoint as --model")
+    dataset = load_dataset(file, task)
+    encoded, sizes = (_for_program if is_program else _for_checkpoint)(dataset, model, seq_len or 0)
+    found = stats_of(dataset, encoded, sizes, sorted(set(batch_sizes)))
+    if as_json:
+        print_json(_document(dataset, model, found, sizes))
+    else:
+        origin = f"of {model}" if is_program else "as prgec compile --data would choose"
+        print_lines(*_lines(dataset, found, f"T = {sizes.seq_len}, K = {sizes.num_labels}, {origin}"))
+    return 0
+
+
+def _for_program(dataset: Dataset, model: str, seq_len: int) -> tuple[list[Encoded], Any]:
+    """Rows of right answers as a program reads them, and its sizes."""
+    del seq_len
+    from prgec.data.encode import encode_item
+    from prgec.data.first_tokens import up_to_first
+    from prgec.engines.executorch.runtime import read_constants
+
+    manifest, tokenizer = read_constants(Path(model))
+    encoded = [encode_item(item, tokenizer) for item in dataset.examples]
+    return [up_to_first(each) for each in encoded] if manifest.emits else encoded, manifest
+
+
+def _for_checkpoint(dataset: Dataset, model: str, seq_len: int) -> tuple[list[Encoded], Any]:
+    """Rows of right answers, and the sizes a program compiled for them would have."""
+    from prgec.compile.lengths import encode_choices, lengths_of
+    from prgec.compile.options import CompileOptions
+    from prgec.data.encode import RowSizes, encode_item
+    from prgec.frontend.limits import read_limits
+
+    limits = read_limits(model)
+    # A wrong candidate may be the longest: T and K are for scoring too.
+    scored = list(encode_choices(dataset, limits.tokenizer))
+    options = CompileOptions(model=model, seq_len=seq_len, num_labels=0)
+    chosen = lengths_of(scored, options, limits.max_positions)
+    return [encode_item(item, limits.tokenizer) for item in dataset.examples], RowSizes(*chosen, limits.vocab_size)
+
+
+def _document(dataset: Dataset, model: str, found: RowStats, sizes: Any) -> dict[str, Any]:
+    return {
+        "file": str(dataset.path),
+        "model": model,
+        "task": dataset.task.name,
+        "examples": len(dataset.examples),
+        "seq_len": sizes.seq_len,
+        "label_tokens": sizes.num_labels,
+        **dataclasses.asdict(found),
+    }
+
+
+def _lines(dataset: Dataset, found: RowStats, sizes: str) -> list[str]:
+    total = sum(found.answers.values())
+    answers = ", ".join(f"{text.strip()} {count} ({count / total:.1%})" for text, count in found.answers.items())
+    padding = ", ".join(f"B = {size}: {share:.1%}" for size, share in found.padding.items())
+    return [
+        f"{dataset.path}  task {dataset.task.name} ({dataset.found_by}), {len(dataset.examples)} examples, "
+        f"{found.num_rows} rows",
+        f"  tokens a row   {_spread(found.tokens)}",
+        f"  learned        {_spread(found.targets)}",
+        f"  lengths        {sizes}",
+        f"  cut            {found.num_cut} of {found.num_rows} rows are longer than T",
+        f"  answers        {answers or 'free'}",
+        f"  padding        {padding}; every row to T: {found.padding_to_t:.1%}",
+    ]
+
+
+def _spread(found: Spread) -> str:
+    return (
+        f"{found.least} to {found.most}, mean {found.mean:.1f}, median {found.median}, 90 % up to {found.p90}, "
+        f"99 % up to {found.p99}; {found.total:,} in all"
+    )
