@@ -30,6 +30,8 @@ METHODS_NAME = "libprgec_methods.so"
 _QUANTIZED_LIBRARY = "libexecutorch_kernels_quantized.so"
 _QUANTIZED_OPERATOR = "quantized_decomposed::embedding_4bit.out"
 _SOURCE_DIR = Path(__file__).resolve().parent
+# Not resolved: this folder is a link in a source tree, and part of the package in a wheel.
+_DRIVER_DIR = Path(__file__).parents[1] / "device" / "csrc"
 _SOURCE_SUFFIXES = (".cpp", ".h", ".txt")
 _log = logging.getLogger(__name__)
 
@@ -131,7 +133,8 @@ def _is_stale(library: Path) -> bool:
 
 
 def _sources() -> list[Path]:
-    return sorted(path for path in _SOURCE_DIR.rglob("*") if path.suffix in _SOURCE_SUFFIXES)
+    folders = (_SOURCE_DIR, _DRIVER_DIR / "src", _DRIVER_DIR / "python")
+    return sorted(path for each in folders for path in each.rglob("*") if path.suffix in _SOURCE_SUFFIXES)
 
 
 def _cache_dir() -> Path:

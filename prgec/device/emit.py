@@ -11,7 +11,8 @@ _DRIVER = Path(__file__).resolve().parent / "csrc"
 # Not resolved: the folder is a link in a source tree, and part of the package in a wheel.
 _KERNELS = Path(__file__).parents[1] / "runtime_ops" / "csrc"
 _MARK = Path("include") / "prge" / "trainer.h"
-_BUILD = "build"
+# What a build leaves, and what Python loads.
+_LEFT_OUT = ("build", "python")
 
 
 def check_driver_folder(folder: Path) -> None:
@@ -34,5 +35,5 @@ def emit_driver(folder: Path) -> None:
         OSError: If the folder cannot be written.
     """
     check_driver_folder(folder)
-    shutil.copytree(_DRIVER, folder, ignore=shutil.ignore_patterns(_BUILD), dirs_exist_ok=True)
+    shutil.copytree(_DRIVER, folder, ignore=shutil.ignore_patterns(*_LEFT_OUT), dirs_exist_ok=True)
     shutil.copytree(_KERNELS, folder / "kernels", dirs_exist_ok=True)

@@ -55,6 +55,11 @@ def test_a_library_older_than_its_sources_is_not_used(tmp_path: Path, monkeypatc
     assert native.kernel_library() != library
 
 
+def test_sources_are_those_of_every_library() -> None:
+    names = {source.name for source in native._sources()}
+    assert {"CMakeLists.txt", "op_dual_update.cpp", "adapter.cpp", "methods.cpp", "packed_weights.cpp"} <= names
+
+
 def test_registered_kernels_are_not_loaded_again(monkeypatch: Any) -> None:
     """A second copy of the library, from another path, would abort the process."""
     native.load_kernels()

@@ -1,8 +1,8 @@
 """Methods of a program loaded with XNNPACK's packed weights in a file, as the C++ driver loads them (docs/cache.md).
 
 ExecuTorch's bindings load a method by its name alone, and XNNPACK takes that file from the options of a load and from
-nowhere else. So these methods go through a library of our own (runtime_ops/python/methods.cpp), which calls the same
-runtime: tensors come and go as views.
+nowhere else. So these methods go through a library of our own (prgec/device/csrc/python/methods.cpp), which calls the
+same runtime: tensors come and go as views.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ WORTH_BYTES = 16 << 20
 # Those that need all weights a program has: what they left in the file is whole.
 _COMPLETE = (FORWARD_METHOD, EMIT_METHOD)
 _MAX_RANK = 8
-_MAX_OUTPUTS = 1024
 # ExecuTorch's numbers of the types that contracts know.
 _TYPES: dict[int, npt.DTypeLike] = {0: np.uint8, 3: np.int32, 4: np.int64, 6: np.float32, 11: np.bool_}
 _NUMBERS = {np.dtype(each): number for number, each in _TYPES.items()}
@@ -50,14 +49,19 @@ class Meta:
 
     Args:
         num_inputs: Tensors it takes.
+        num_outputs: Tensors it returns.
     """
 
-    def __init__(self, num_inputs: int) -> None:
-        self._num_inputs = num_inputs
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
+        self._num_inputs, self._num_outputs = num_inputs, num_outputs
 
     def num_inputs(self) -> int:
         """Return how many tensors it takes."""
         return self._num_inputs
+
+    def num_outputs(self) -> int:
+        """Return how many tensors it returns."""
+        return self._num_outputs
 
 
 class Methods:
@@ -89,29 +93,27 @@ class Methods:
         Raises:
             RuntimeError: If the runtime refuses.
         """
-        num_inputs = ctypes.c_int64()
-        self._check(self._library.prgec_methods_load(self._handle, name.encode(), ctypes.byref(num_inputs)), name)
+        num_inputs, num_outputs = ctypes.c_int64(), ctypes.c_int64()
+        error = self._library.prgec_methods_load(
+            self._handle, name.encode(), ctypes.byref(num_inputs), ctypes.byref(num_outputs)
+        )
+        self._check(error, name)
         self._is_complete |= name in _COMPLETE
         if self._is_complete:
             self._library.prgec_methods_seal(self._handle)
-        return Method(self, name, Meta(num_inputs.value))
+        return Method(self, name, Meta(num_inputs.value, num_outputs.value))
 
-    def run(self, name: str, inputs: Sequence[Any]) -> list[Any]:
-        """Run a loaded method on tensors and return copies of what it returns.
+    def run(self, name: str, inputs: Sequence[Any], num_outputs: int) -> list[Any]:
+        """Run a loaded method on tensors and return copies of the `num_outputs` tensors it returns.
 
         Raises:
             RuntimeError: If the runtime reports a failure.
         """
         arrays = [each.contiguous().numpy() for each in inputs]
         views = (_View * len(arrays))(*map(_view_of, arrays))
-        outputs, count = (_View * _MAX_OUTPUTS)(), ctypes.c_int64(_MAX_OUTPUTS)
-        self._check(
-            self._library.prgec_methods_run(
-                self._handle, name.encode(), views, len(arrays), outputs, ctypes.byref(count)
-            ),
-            name,
-        )
-        return [_tensor(_array_of(each).copy()) for each in outputs[: count.value]]
+        outputs = (_View * num_outputs)()
+        self._check(self._library.prgec_methods_run(self._handle, name.encode(), views, len(arrays), outputs), name)
+        return [_tensor(_array_of(each).copy()) for each in outputs]
 
     def attribute(self, method: str, name: str) -> Any:
         """Return a tensor over a buffer of a loaded method, for as long as this program lives.
@@ -143,7 +145,7 @@ class Method:
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """Run it."""
-        return self._program.run(self._name, inputs)
+        return self._program.run(self._name, inputs, self._meta.num_outputs())
 
     def get_attribute(self, name: str) -> Any:
         """Return a tensor that aliases a buffer."""
@@ -180,8 +182,8 @@ def _library() -> Any:
     library.prgec_methods_open.argtypes = (text, type(_WARN), ctypes.POINTER(ctypes.c_int))
     library.prgec_methods_close.argtypes = library.prgec_methods_seal.argtypes = (handle,)
     library.prgec_methods_keep.argtypes = (handle, text, text, text)
-    library.prgec_methods_load.argtypes = (handle, text, number)
-    library.prgec_methods_run.argtypes = (handle, text, views, ctypes.c_int64, views, number)
+    library.prgec_methods_load.argtypes = (handle, text, number, number)
+    library.prgec_methods_run.argtypes = (handle, text, views, ctypes.c_int64, views)
     library.prgec_methods_attribute.argtypes = (handle, text, text, views)
     return library
 

@@ -7,6 +7,7 @@
 #include "program_checksums.h"
 #include "program_file.h"
 #include "program_methods.h"
+#include "weight_options.h"
 
 namespace prge {
 
@@ -74,17 +75,11 @@ Error Program::load(const std::string& data_path) {
 }
 
 Error Program::load_method(const char* name, size_t num_inputs) {
-  executorch::runtime::BackendOptions<2> options;
-  executorch::runtime::LoadBackendOptionsMap map;
+  WeightOptions options;
   if (manifest_.backend == "xnnpack") {
-    // Methods share what is packed of a weight, in memory or in the file.
-    PRGE_TRY(options.set_option("weight_cache_enabled", true));
-    if (!packed_.path().empty()) {
-      PRGE_TRY(options.set_option("packed_cache_path", packed_.path().c_str()));
-    }
-    PRGE_TRY(map.set_options("XnnpackBackend", options.view()));
+    PRGE_TRY(options.share(packed_.path()));
   }
-  if (const Error error = methods_->load_method(name, nullptr, nullptr, &map); error != Error::Ok) {
+  if (const Error error = methods_->load_method(name, nullptr, nullptr, options.map()); error != Error::Ok) {
     return fail(
         Error::InvalidProgram, "cannot load method %s (%s): %s. Hint: it was compiled for backend %s", name,
         path_.c_str(), to_string(error), manifest_.backend.c_str());

@@ -10,6 +10,7 @@
 
 #include "packed_weights.h"
 #include "prge/error.h"
+#include "weight_options.h"
 
 namespace {
 
@@ -21,7 +22,7 @@ using executorch::runtime::EValue;
 
 constexpr int64_t kMaxRank = 8;
 
-// As `_Tensor` of prgec/engines/executorch/methods.py.
+// As `_View` of prgec/engines/executorch/methods.py.
 struct View {
   void* data;
   int64_t type;
@@ -54,16 +55,9 @@ class Methods : public executorch::extension::Module {
         packed(warn) {}
 
   Error load_sharing(const char* name) {
-    executorch::runtime::BackendOptions<2> options;
-    executorch::runtime::LoadBackendOptionsMap map;
-    Error error = options.set_option("weight_cache_enabled", true);
-    if (error == Error::Ok && !packed.path().empty()) {
-      error = options.set_option("packed_cache_path", packed.path().c_str());
-    }
-    if (error == Error::Ok) {
-      error = map.set_options("XnnpackBackend", options.view());
-    }
-    return error == Error::Ok ? load_method(name, nullptr, nullptr, &map) : error;
+    prge::WeightOptions options;
+    const Error error = options.share(packed.path());
+    return error == Error::Ok ? load_method(name, nullptr, nullptr, options.map()) : error;
   }
 
   int attribute(const char* method, const char* name, View* out) {
@@ -109,8 +103,8 @@ PRGEC_API void prgec_methods_seal(void* methods) {
   static_cast<Methods*>(methods)->packed.seal();
 }
 
-// Loads a method and says how many inputs it takes; returns ExecuTorch's error code, as all below.
-PRGEC_API int prgec_methods_load(void* handle, const char* name, int64_t* num_inputs) {
+// Loads a method and says how many inputs it takes and outputs it has; returns ExecuTorch's error code, as all below.
+PRGEC_API int prgec_methods_load(void* handle, const char* name, int64_t* num_inputs, int64_t* num_outputs) {
   auto* methods = static_cast<Methods*>(handle);
   if (const Error error = methods->load_sharing(name); error != Error::Ok) {
     return code(error);
@@ -120,13 +114,12 @@ PRGEC_API int prgec_methods_load(void* handle, const char* name, int64_t* num_in
     return code(meta.error());
   }
   *num_inputs = static_cast<int64_t>(meta->num_inputs());
+  *num_outputs = static_cast<int64_t>(meta->num_outputs());
   return code(Error::Ok);
 }
 
-// Runs a method. Inputs are only read; outputs are views that the next call overwrites, `num_outputs` of them at most,
-// which becomes the number there are.
-PRGEC_API int prgec_methods_run(
-    void* handle, const char* name, const View* inputs, int64_t num_inputs, View* outputs, int64_t* num_outputs) {
+// Runs a method. Inputs are only read; `outputs` has a place for each, for views that the next call overwrites.
+PRGEC_API int prgec_methods_run(void* handle, const char* name, const View* inputs, int64_t num_inputs, View* outputs) {
   auto* methods = static_cast<Methods*>(handle);
   std::vector<executorch::extension::TensorPtr> tensors;
   std::vector<EValue> values;
@@ -141,20 +134,14 @@ PRGEC_API int prgec_methods_run(
     return code(found.error());
   }
   methods->outputs = std::move(*found);
-  const auto count = static_cast<int64_t>(methods->outputs.size());
-  if (count > *num_outputs) {
-    return code(Error::InvalidArgument);
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const EValue& value = methods->outputs[static_cast<size_t>(i)];
+  for (const EValue& value : methods->outputs) {
     if (!value.isTensor()) {
       return code(Error::InvalidType);
     }
-    if (const int error = show(value.toTensor(), &outputs[i]); error != code(Error::Ok)) {
+    if (const int error = show(value.toTensor(), outputs++); error != code(Error::Ok)) {
       return error;
     }
   }
-  *num_outputs = count;
   return code(Error::Ok);
 }
 
