@@ -80,17 +80,18 @@ def _parameter(item: Item, kind: click.ParamType[Any] | None) -> Callable[[_Comm
     if item.is_argument:
         return click.argument(item.name, type=kind or _kind(item))
     attributes: dict[str, Any] = {"help": option.help, "section": option.section, "metavar": option.metavar}
+    names = item.is_many and item.kind is str and not option.choices
     if option.unset:
         attributes["help"] = f"{option.help.removesuffix('.')} [default: {option.unset}]."
         attributes["default"] = None
     else:
-        names = item.is_many and item.kind is str
         attributes["default"] = ",".join(item.default) if names else item.default
         attributes["show_default"] = not (item.default is None or item.default is False or item.default == ())
     if item.kind is bool:
         attributes["is_flag"] = True
     else:
-        attributes |= {"type": kind or _kind(item), "multiple": item.is_many and item.kind is Path}
+        is_repeated = item.is_many and not names
+        attributes |= {"type": kind or _kind(item), "multiple": is_repeated}
     return click.option(*item.flags, item.name, cls=_SectionedOption, **attributes)
 
 

@@ -27,6 +27,7 @@ _OF_RUNS_ONLY = {
     "snapshot_every",
     "diverged",
     "window",
+    "log_to",
 }
 _TABLE = tuple(item for item in RUN_TABLE if item.name not in _OF_RUNS_ONLY)
 

@@ -31,6 +31,8 @@ BEST_NAME = "best.safetensors"
 REPORT_NAME = "report.html"
 # Present where a run compiled its own program.
 PROGRAM_NAME = "program.pte"
+# A folder: what TensorBoard reads.
+TENSORBOARD_NAME = "tensorboard"
 _OURS = {
     SUMMARY_NAME,
     CONFIG_NAME,
@@ -44,6 +46,7 @@ _OURS = {
     SNAPSHOT_NAME,
     BEST_NAME,
     REPORT_NAME,
+    TENSORBOARD_NAME,
 }
 DEFAULT_PARENT = Path("runs")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,15 +36,21 @@ class RunLog:
         header: What run it is.
         journal: The journal to go on with; None to begin.
         steps: What the steps told whose records it has.
+        on_line: Hears of every line of metrics.
 
     Attributes:
         last_state: Step of the last state the journal has a hash of, -1 for none.
     """
 
     def __init__(
-        self, folder: RunFolder, header: Header, journal: Journal | None, steps: Sequence[StepResult] = ()
+        self,
+        folder: RunFolder,
+        header: Header,
+        journal: Journal | None,
+        steps: Sequence[StepResult] = (),
+        on_line: Callable[[Mapping[str, Any]], None] = lambda line: None,
     ) -> None:
-        self._folder = folder
+        self._folder, self._on_line = folder, on_line
         self._start = time.monotonic()
         self._metrics = MetricsWriter(folder)
         self._path = folder.file(PARTIAL_JOURNAL_NAME)
@@ -103,11 +109,15 @@ class RunLog:
     def _write_step(self, result: StepResult, **seconds: float) -> None:
         """Write the line of a step; those that were not timed here have no seconds."""
         self._has_steps = True
-        self._metrics.write(**result.metrics(), **seconds)
+        self._write({**result.metrics(), **seconds})
 
     def _write_evaluation(self, record: EvaluationRecord, **seconds: float) -> None:
         line: dict[str, Any] = {"step": record.step, "eval_loss": record.loss, "eval_accuracy": record.accuracy}
-        self._metrics.write(**line, **seconds)
+        self._write({**line, **seconds})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._metrics.write(**line)
+        self._on_line(line)
 
 
 def _record_of(result: StepResult) -> Record:

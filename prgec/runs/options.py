@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from prgec.config.option import argument, option, table_of
 from prgec.config.toml_file import write_options
@@ -12,6 +13,7 @@ from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 from prgec.engines.choose import ENGINES, EXECUTORCH, check_engine
 from prgec.errors import UsageError
+from prgec.trackers.table import TRACKERS, check_trackers
 from prgec.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from prgec.training.limits import CLIP, NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES, STOP, Limits
 from prgec.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
@@ -140,6 +142,10 @@ class RunOptions:
         "output", 100, "Keep the state every N steps, so that resuming is quick; 0 for never.", metavar="N"
     )
 
+    log_to: tuple[str, ...] = option(
+        "output", (), "Also tell this tracker of the run; repeat for more (docs/trackers.md).", choices=TRACKERS
+    )
+
     @property
     def limits(self) -> Limits:
         """What a step may apply."""
@@ -173,6 +179,7 @@ class RunOptions:
             raise UsageError("a run takes either --eval-data or --eval-rows")
         check_engine(self.engine, self.base, self.device, self.compiled)
         self.limits.check()
+        check_trackers(self.log_to)
         self._check_course()
 
     def _check_course(self) -> None:
@@ -194,6 +201,11 @@ class RunOptions:
 
 
 RUN_TABLE = table_of(RunOptions)
+
+
+def plain_values(options: RunOptions) -> dict[str, Any]:
+    """Return the options as JSON has them."""
+    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
 
 
 def repeating_text(options: RunOptions, folder: Path) -> str:

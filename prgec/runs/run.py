@@ -17,10 +17,13 @@ from prgec.runs.best import BestState
 from prgec.runs.evaluations import Evaluations
 from prgec.runs.log import RunLog, check_nothing_is_lost
 from prgec.runs.open import Opened, open_run
-from prgec.runs.options import RunOptions
+from prgec.runs.options import RunOptions, plain_values
 from prgec.runs.result import Listener, RunResult
 from prgec.runs.resume import go_back, header_of, resume
 from prgec.runs.write import write_run
+from prgec.trackers.feed import Feeds
+from prgec.trackers.sink import TrackedRun
+from prgec.trackers.table import make_sinks
 from prgec.training.divergence import Divergence
 from prgec.training.evaluate import Evaluation
 from prgec.training.step import StepResult
@@ -60,8 +63,14 @@ def run(
         journal = resume(opened.program, folder, header) if options.resume else None
         session = _Session(opened, folder, listener, should_stop, initial, start)
         steps = session.take_up(journal) if journal is not None else ()
-        with RunLog(folder, header, journal, steps) as log:
-            return session.train(log)
+        told = TrackedRun(folder.path, plain_values(options))
+        with (
+            Feeds(make_sinks(options.log_to), told) as trackers,
+            RunLog(folder, header, journal, steps, trackers.write) as log,
+        ):
+            result = session.train(log)
+            trackers.summary = result.to_json()
+        return result
 
 
 class _Session:

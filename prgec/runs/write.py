@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
 
 import prgec
 from prgec.contract.names import CONTRACT_VERSION
@@ -17,7 +15,7 @@ from prgec.machine.memory import process_memory
 from prgec.report.plot import plot_run
 from prgec.runs.log import RunLog
 from prgec.runs.open import Opened
-from prgec.runs.options import repeating_text
+from prgec.runs.options import plain_values, repeating_text
 from prgec.runs.result import RunResult
 from prgec.runs.samples import samples
 from prgec.training.evaluate import Evaluation
@@ -49,12 +47,11 @@ def write_run(
     plot_run(folder.file(PLOT_NAME), losses, points, manifest.model)
     log.commit(keeps_snapshot=manifest.has_gradients and result.interrupted)
     write_atomic(folder.file(CONFIG_NAME), repeating_text(opened.options, folder.path).encode())
-    options = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(opened.options).items()}
     folder.write_summary(
         {
             **result.to_json(),
             "status": _status(result, failure),
-            "options": options,
+            "options": plain_values(opened.options),
             "prgec": prgec.__version__,
             "contract": CONTRACT_VERSION,
             "base_sha256": manifest.base_sha256,

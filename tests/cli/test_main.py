@@ -219,9 +219,9 @@ def test_flags_are_frozen() -> None:
         "data stats": "--batch-size --json --model --seq-len --task",
         "tokenize": "--json --output --task -o",
         "run": "--accumulate --adapter --base --config --data --device --diverged --early-stop --engine --eps "
-        "--estimator --eval-data --eval-every --eval-rows --force --ignore-memory --init-adapter --json --low-volume "
-        "--lr --lr-probe --lr-schedule --max-g --no-verify --not-finite --out --over-limit --prefix-cache --resume "
-        "--rows --seed --snapshot-every --steps --task --torch-compile --warmup --window -c",
+        "--estimator --eval-data --eval-every --eval-rows --force --ignore-memory --init-adapter --json --log-to "
+        "--low-volume --lr --lr-probe --lr-schedule --max-g --no-verify --not-finite --out --over-limit "
+        "--prefix-cache --resume --rows --seed --snapshot-every --steps --task --torch-compile --warmup --window -c",
         "probe": "--accumulate --adapter --base --config --data --device --engine --eps --estimator --eval-data "
         "--eval-rows --ignore-memory --init-adapter --json --low-volume --lr --max-g --no-verify --not-finite "
         "--over-limit --prefix-cache --rows --seed --steps --task --torch-compile -c",

@@ -1,0 +1,1 @@
+"""What feeds a run's curves to the trackers people have."""
