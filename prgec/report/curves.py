@@ -24,7 +24,7 @@ class Line:
         name: For the legend.
         xs: Positions.
         ys: Values.
-        style: Which of the palette's colours: `one`, `two`, `three` or `faint`.
+        style: Which of the palette's colours: `one`, `two`, `three`, `faint`, or `s1` to `s8`, maybe with `dashes`.
         dots: Whether every value gets a dot.
     """
 
@@ -107,6 +107,12 @@ def speed_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
     return Chart("Steps a second, evaluations included", (line,))
 
 
+def running_mean(steps: Sequence[int], values: Sequence[float]) -> tuple[Sequence[int], Sequence[float]]:
+    """Return the trend of values that are noisy, and the steps it is at."""
+    window = _window(len(values))
+    return steps[window - 1 :], _running_mean(values, window)
+
+
 def _smoothed(name: str, steps: Sequence[int], values: Sequence[float], style: str) -> Line:
     window = _window(len(values))
     return Line(f"{name}mean of {window} steps", steps[window - 1 :], _running_mean(values, window), style)
@@ -123,6 +129,11 @@ def _running_mean(values: Sequence[float], window: int) -> list[float]:
         if index < len(values):
             total += values[index] - values[index - window]
     return means
+
+
+def is_number(value: float | None) -> bool:
+    """Whether a value has a place on a chart."""
+    return value is not None and math.isfinite(value)
 
 
 def _without_gaps(losses: Sequence[float | None]) -> list[float]:

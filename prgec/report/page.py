@@ -16,7 +16,7 @@ from prgec.report.curves import accuracy_chart, gradient_chart, loss_chart, rate
 from prgec.report.record import RunRecord
 from prgec.report.templates import read, render
 
-_MEGABYTE = 1e6
+MEGABYTE = 1e6
 _SHOWN_PROMPT = 240
 _SHOWN_STEPS = 50
 
@@ -85,9 +85,9 @@ def _cards(run: RunRecord) -> Iterator[Card]:
         note = f"{s['steps_per_second'] * rows:,.0f} rows a second" if rows else ""
         yield Card("steps a second", f"{s['steps_per_second']:.2f}", note)
     if s.get("seconds") is not None:
-        yield Card("time", _duration(s["seconds"]), "evaluations included")
+        yield Card("time", duration(s["seconds"]), "evaluations included")
     if s.get("peak_rss_bytes"):
-        yield Card("peak memory", f"{s['peak_rss_bytes'] / _MEGABYTE:,.0f} MB", "resident")
+        yield Card("peak memory", f"{s['peak_rss_bytes'] / MEGABYTE:,.0f} MB", "resident")
     if s.get("best_step") is not None:
         yield Card("kept", f"step {s['best_step']:,}", "scored best")
 
@@ -141,7 +141,8 @@ def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time as people read it."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
