@@ -96,6 +96,9 @@ class GeneratingProgram(TrainableProgram, Protocol):
         Only where the manifest's `context` says so, and at most `EXTEND_CHUNK` tokens a call.
         """
 
+    def clear_cache(self) -> None:
+        """Fill the cache with zeros: what is no number would spoil every sum it is in, whatever its weight."""
+
 
 class Engine(GeneratingProgram, Protocol):
     """What a run needs of an engine besides training and evaluation."""

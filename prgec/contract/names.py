@@ -19,6 +19,8 @@ PREFIX_METHOD = "prefix"
 NEXT_TOKENS_METHOD = "next_tokens"
 # Reads new tokens behind those a cache holds the keys and values of, for prompts and for single tokens alike.
 EXTEND_METHOD = "extend"
+# Buffers of its cache: keys and values of each layer.
+CACHE_BUFFERS = ("cache.k.{}", "cache.v.{}")
 # Programs that compute their own gradients have it; others evaluate with `forward`.
 EVALUATE_METHOD = "evaluate"
 # The one method of programs that a side network learns beside.

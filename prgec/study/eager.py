@@ -95,6 +95,9 @@ class EagerProgram:
         """
         raise InternalError("a model without a cache was asked to read on")
 
+    def clear_cache(self) -> None:
+        """Nothing to clear: this model has no cache, as its manifest says."""
+
     def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
         """Do nothing: no update is ever pending."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from prgec.contract.arrays import FloatArray
 from prgec.contract.engine import GeneratingProgram
 from prgec.contract.names import EXTEND_CHUNK
-from prgec.errors import UsageError
+from prgec.errors import ProgramError, UsageError
 from prgec.training.sampling import Sampler
 
 # What a decoder writes for bytes that are no whole character yet.
@@ -45,6 +45,7 @@ class Reader:
 
         Raises:
             UsageError: If the text is empty or longer than C.
+            ProgramError: If what the program says of it are no numbers.
         """
         if not ids:
             raise UsageError("there is no text to go on from")
@@ -56,11 +57,18 @@ class Reader:
         shared = next((n for n, pair in enumerate(zip(self._held, ids, strict=False)) if pair[0] != pair[1]), None)
         # Logits are those behind a token that is read.
         start = min(len(self._held) if shared is None else shared, len(ids) - 1)
+        if start == 0:
+            self._program.clear_cache()
         self._held = self._held[:start]
         for first in range(start, len(ids), EXTEND_CHUNK):
             part = ids[first : min(first + EXTEND_CHUNK, len(ids))]
             logits_V = self._program.extend(np.array(part, dtype=np.int64), first)
             self._held += part
+        if np.isnan(logits_V).any():
+            self.forget()
+            raise ProgramError(
+                "the program computes no numbers: its trained weights are too large", hint="take an earlier adapter"
+            )
         return logits_V
 
 

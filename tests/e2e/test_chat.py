@@ -17,7 +17,7 @@ from prgec.compile.options import CompileOptions
 from prgec.contract.names import EXTEND_METHOD, FORWARD_METHOD, IGNORE_TARGET
 from prgec.engines.executorch.open import open_pte
 from prgec.engines.torch.program import TorchProgram
-from prgec.errors import UsageError
+from prgec.errors import ProgramError, UsageError
 from prgec.formats.adapter import save_adapter
 from prgec.training.reader import Answer, Reader
 from prgec.training.sampling import Sampler, Sampling
@@ -117,6 +117,16 @@ def test_what_was_trained_answers(path: Path) -> None:
     by_cache, by_forward = _loss(program, ids, 7)
     assert abs(by_cache - before) > 0.01
     assert by_cache == pytest.approx(by_forward, rel=1e-5)
+
+
+def test_what_is_no_number_does_not_stay(path: Path) -> None:
+    program = open_pte(path)
+    expected, trained = _greedy(program, _text(9), 6), program.read_state()
+    program.write_state({name: np.full_like(b, np.nan) for name, b in trained.items()})
+    with pytest.raises(ProgramError, match="^the program computes no numbers"):
+        _greedy(program, _text(20), 6)
+    program.write_state(trained)
+    assert _greedy(program, _text(9), 6) == expected
 
 
 def test_the_cache_is_written_in_place_beside_one_delegate(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from prgec.contract.names import EXTEND_CHUNK
-from prgec.errors import UsageError
+from prgec.errors import ProgramError, UsageError
 from prgec.training.reader import Answer, Reader
 from prgec.training.sampling import Sampler, Sampling
 from tests.tiny_program import MANIFEST
@@ -27,6 +27,10 @@ class _Successor:
     def __init__(self) -> None:
         self.calls: list[tuple[int, int]] = []
         self.held: list[int] = []
+        self.cleared = 0
+
+    def clear_cache(self) -> None:
+        self.cleared += 1
 
     def extend(self, tokens_T: np.ndarray, start: int) -> np.ndarray:
         assert start <= len(self.held) and 0 < len(tokens_T) <= EXTEND_CHUNK
@@ -73,6 +77,7 @@ def test_only_what_is_new_is_read() -> None:
     reader.read([1, 2])
     assert program.calls == [(0, 3), (3, 1), (2, 1), (1, 1)]
     assert program.held[:2] == [1, 2]
+    assert program.cleared == 1
 
 
 def test_long_texts_are_read_in_parts() -> None:
@@ -87,6 +92,21 @@ def test_other_weights_read_again() -> None:
     reader.forget()
     reader.read([1, 2, 3])
     assert program.calls == [(0, 3), (0, 3)]
+    assert program.cleared == 2
+
+
+def test_what_is_no_number_is_not_kept() -> None:
+    class _Spoilt(_Successor):
+        def extend(self, tokens_T: np.ndarray, start: int) -> np.ndarray:
+            return super().extend(tokens_T, start) * (np.nan if 13 in tokens_T else 1.0)
+
+    program: Any = _Spoilt()
+    reader = Reader(program)
+    reader.read([1, 2])
+    with pytest.raises(ProgramError, match="^the program computes no numbers: its trained weights are too large"):
+        reader.read([1, 2, 13])
+    assert reader.read([1, 2]).argmax() == 3
+    assert (program.calls[-1], program.cleared) == ((0, 2), 2)
 
 
 def test_the_cache_is_full() -> None:

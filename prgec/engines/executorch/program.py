@@ -6,6 +6,7 @@ Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +19,7 @@ from prgec.contract.manifest import Manifest
 from prgec.contract.names import (
     APPLY_INPUTS,
     APPLY_METHOD,
+    CACHE_BUFFERS,
     EXTEND_INPUTS,
     EXTEND_METHOD,
     FORWARD_INPUTS,
@@ -202,6 +204,16 @@ class Program:
         (logits,) = self._execute(self._load_extend(), inputs)
         result: FloatArray = logits.numpy()[0, 0].copy()
         return result
+
+    def clear_cache(self) -> None:
+        """Fill the cache with zeros: what is no number would spoil every sum it is in, whatever its weight."""
+        method = self._load_extend()
+        try:
+            for layer in itertools.count():
+                for name in CACHE_BUFFERS:
+                    method.get_attribute(name.format(layer)).numpy()[...] = 0.0
+        except RuntimeError:
+            return  # that was the last layer
 
     def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
         no_update = np.zeros(self.manifest.q, dtype=np.float32)

@@ -188,6 +188,13 @@ class TorchProgram:
         result: FloatArray = logits[0, 0].cpu().numpy()
         return result
 
+    def clear_cache(self) -> None:
+        """Fill the cache with zeros: what is no number would spoil every sum it is in, whatever its weight."""
+        module = self._methods[EXTEND_METHOD]
+        for part in module.cache.children():
+            for tensor in part.buffers():
+                tensor.zero_()
+
     def keep_prefix_in(self, folder: Path) -> None:
         """Keep results of the prefix in `folder`, and compute none that is there already.
 
