@@ -1,19 +1,59 @@
-"""A tiny Llama as a GGUF file, so that llama.cpp can run it: weights in f32, a vocabulary without meaning."""
+"""Tiny models as GGUF files, as llama.cpp's converters lay them out, written with the package gguf."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+# Architecture of llama.cpp by transformers' model_type.
+NAMES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "phi3": "phi3"}
+Keys = Callable[[Any], None]
+
 
 def write_gguf_llama(path: Path, model: Any) -> None:
-    """Write a `LlamaForCausalLM` for llama.cpp."""
+    """Write a `LlamaForCausalLM` for llama.cpp: weights in f32, a vocabulary without meaning."""
+    write_gguf(path, model, lambda writer: _add_vocabulary(writer, model.config.vocab_size))
+
+
+def write_gguf(path: Path, model: Any, add_keys: Keys, kinds: Mapping[str, str] | None = None) -> Path:
+    """Write a causal language model.
+
+    Args:
+        path: The file.
+        model: Of transformers, f32.
+        add_keys: Adds the tokenizer, and what else a test wants.
+        kinds: Types of single tensors, by GGUF's name; F32 for others.
+    """
     import gguf
 
-    config, arch = model.config, gguf.MODEL_ARCH.LLAMA
-    writer = gguf.GGUFWriter(path, "llama")
+    config = model.config
+    name = NAMES[config.model_type]
+    arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name)
+    writer = gguf.GGUFWriter(path, name)
+    _add_sizes(writer, config)
+    add_keys(writer)
+    table = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    for hf_name, tensor in model.state_dict().items():
+        if config.tie_word_embeddings and hf_name.startswith("lm_head"):
+            continue
+        stored = table.get_name(hf_name, (".weight", ".bias"))
+        array = np.ascontiguousarray(_arranged(hf_name, tensor.numpy(), config))
+        kind = gguf.GGMLQuantizationType[(kinds or {}).get(stored, "F32")]
+        writer.add_tensor(stored, gguf.quants.quantize(array, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_sizes(writer: Any, config: Any) -> None:
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    theta = config.rope_parameters
+    theta = theta.get("full_attention", theta)["rope_theta"]
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -21,21 +61,26 @@ def write_gguf_llama(path: Path, model: Any) -> None:
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(config.vocab_size)
-    _add_vocabulary(writer, config.vocab_size)
-    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
-    for name, tensor in model.state_dict().items():
-        array = tensor.numpy()
-        for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
-            if part in name:
-                array = _interleave(array, heads)
-        writer.add_tensor(names.get_name(name, (".weight",)) + "", np.ascontiguousarray(array))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    writer.add_rope_freq_base(theta)
+    if config.model_type == "llama":
+        writer.add_rope_dimension_count(head)
+    if config.model_type in ("qwen3", "gemma3_text"):
+        writer.add_key_length(head)
+        writer.add_value_length(head)
+    if config.model_type == "gemma3_text":
+        writer.add_sliding_window(config.sliding_window)
+    if config.model_type != "gemma3_text":
+        writer.add_vocab_size(config.vocab_size)
+
+
+def _arranged(name: str, array: np.ndarray, config: Any) -> np.ndarray:
+    """Do to a tensor what the converter of its architecture does."""
+    if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
+        return array + np.float32(1.0)
+    for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
+        if config.model_type == "llama" and part in name:
+            return _interleave(array, heads)
+    return array
 
 
 def _add_vocabulary(writer: Any, size: int) -> None:
@@ -49,6 +94,36 @@ def _add_vocabulary(writer: Any, size: int) -> None:
     writer.add_token_types(kinds)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
+
+
+def add_sentencepiece(writer: Any, model: bytes) -> None:
+    """Add the vocabulary of a sentencepiece model, as llama.cpp's converter reads it."""
+    import sentencepiece
+
+    pieces = sentencepiece.SentencePieceProcessor()
+    pieces.LoadFromSerializedProto(model)
+    ids = range(pieces.GetPieceSize())
+    kind_of = [(pieces.IsUnknown, 2), (pieces.IsControl, 3), (pieces.IsByte, 6)]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([pieces.IdToPiece(i) for i in ids])
+    writer.add_token_scores([pieces.GetScore(i) for i in ids])
+    writer.add_token_types([next((kind for is_kind, kind in kind_of if is_kind(i)), 1) for i in ids])
+    writer.add_bos_token_id(pieces.bos_id())
+    writer.add_eos_token_id(pieces.eos_id())
+    writer.add_unk_token_id(pieces.unk_id())
+
+
+def add_merges(writer: Any, document: Mapping[str, Any], rule: str) -> None:
+    """Add a byte-level tokenizer out of a tokenizer.json, its text split by a rule of llama.cpp's."""
+    vocabulary = document["model"]["vocab"]
+    special = {each["content"] for each in document["added_tokens"]}
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(rule)
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token in special else 1 for token in tokens])
+    writer.add_token_merges([" ".join(pair) for pair in document["model"]["merges"]])
+    writer.add_eos_token_id(vocabulary["</s>"])
 
 
 def _interleave(weight: np.ndarray, heads: int) -> np.ndarray:

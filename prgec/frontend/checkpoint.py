@@ -1,4 +1,4 @@
-"""Finds a checkpoint (folder, alias or hub id) and checks that it is complete before anything heavy is imported."""
+"""Finds a checkpoint (folder, GGUF file, alias, hub id) and checks that it is whole before anything heavy is loaded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from prgec.errors import CheckpointError
+from prgec.formats.gguf_file import SUFFIX, read_gguf
+from prgec.frontend.gguf_config import config_of
 
 # Short names for models people put on devices. `demo` is the model that comes with the package.
 ALIASES: dict[str, str] = {
@@ -39,9 +41,9 @@ class Checkpoint:
     """A complete checkpoint on disk.
 
     Attributes:
-        path: Folder with config.json, safetensors and tokenizer files.
+        path: Folder with config.json, safetensors and tokenizer files, or a GGUF file, which has all in one.
         name: What the user called it, free of absolute paths.
-        config: Parsed config.json.
+        config: Parsed config.json, or what it would be.
         shards: Weight files in order.
     """
 
@@ -49,6 +51,11 @@ class Checkpoint:
     name: str
     config: dict[str, Any]
     shards: tuple[Path, ...]
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether it is a GGUF file."""
+        return self.path.suffix == SUFFIX
 
     @property
     def architecture(self) -> str:
@@ -61,11 +68,13 @@ def find_checkpoint(model: str) -> Checkpoint:
     """Resolve what the user typed and check that every file is there.
 
     Args:
-        model: A folder, an alias of `ALIASES`, `demo`, or a hub id.
+        model: A folder, a .gguf file, an alias of `ALIASES`, `demo`, or a hub id.
 
     Raises:
         CheckpointError: If nothing is found or a file is missing or damaged.
     """
+    if model.endswith(SUFFIX) and Path(model).is_file():
+        return _of_gguf(Path(model))
     path = _locate(model)
     config = _read_json(path / _CONFIG, "the model's configuration")
     if not config.get("model_type"):
@@ -75,6 +84,10 @@ def find_checkpoint(model: str) -> Checkpoint:
             "the checkpoint has no tokenizer", where=path, hint="expected tokenizer.json or tokenizer.model"
         )
     return Checkpoint(path, path.resolve().name if Path(model).is_dir() else model, config, _shards(path))
+
+
+def _of_gguf(path: Path) -> Checkpoint:
+    return Checkpoint(path, path.name, config_of(read_gguf(path)), (path,))
 
 
 def _locate(model: str) -> Path:
@@ -88,7 +101,7 @@ def _locate(model: str) -> Path:
             raise CheckpointError("the folder has no config.json, so it is not a Hugging Face checkpoint", where=path)
         return path
     if path.exists():
-        raise CheckpointError("expected the folder of a checkpoint, found a file", where=path)
+        raise CheckpointError("expected the folder of a checkpoint or a .gguf, found a file", where=path)
     hub_id = ALIASES.get(model, model)
     if hub_id.count("/") != 1 or hub_id.startswith((".", "/", "~")):
         raise CheckpointError(

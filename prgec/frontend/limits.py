@@ -49,6 +49,8 @@ def read_limits(model: str) -> Limits:
 def _config_of(checkpoint: Checkpoint) -> Any:
     from transformers import AutoConfig
 
+    if checkpoint.is_gguf:
+        return AutoConfig.for_model(**checkpoint.config)
     try:
         config = AutoConfig.from_pretrained(checkpoint.path, local_files_only=True, trust_remote_code=False)
         return config.get_text_config()

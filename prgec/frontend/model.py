@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from prgec.contract.names import IGNORE_TARGET
-from prgec.errors import CheckpointError
+from prgec.errors import CheckpointError, PrgecError
+from prgec.formats.gguf_file import read_gguf
 from prgec.frontend.checkpoint import Checkpoint
 from prgec.frontend.classifier import MODEL_TYPES, ClassifierLoss, Head, is_classifier
+from prgec.frontend.gguf_weights import read_weights
 from prgec.passes.program import GraphProgram, traced_seq_len
 from prgec.passes.read_at_label import read_at_label
 
@@ -72,6 +75,8 @@ def load_model(checkpoint: Checkpoint) -> nn.Module:
         if loaded is None:
             loaded = _from_pretrained(checkpoint, "eager")
         assert loaded is not None, "every model has eager attention"
+    except PrgecError:
+        raise
     except Exception as error:  # transformers raises KeyError, ValueError, OSError, RuntimeError and safetensors' own
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(
@@ -103,12 +108,11 @@ def _check_causal(checkpoint: Checkpoint) -> None:
 
 def _from_pretrained(checkpoint: Checkpoint, attention: str) -> tuple[nn.Module, dict[str, Any]] | None:
     """Load with one implementation of attention; None where the model lacks it (Gemma 2 caps its scores)."""
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
-
-    kind = AutoModelForSequenceClassification if is_classifier(checkpoint) else AutoModelForCausalLM
+    kind, path, given = _of_gguf(checkpoint) if checkpoint.is_gguf else _of_folder(checkpoint)
     try:
         loaded: tuple[nn.Module, dict[str, Any]] = kind.from_pretrained(
-            checkpoint.path,
+            path,
+            **given,
             dtype=torch.float32,
             attn_implementation=attention,
             local_files_only=True,
@@ -122,6 +126,23 @@ def _from_pretrained(checkpoint: Checkpoint, attention: str) -> tuple[nn.Module,
             raise
         return None
     return loaded
+
+
+def _of_folder(checkpoint: Checkpoint) -> tuple[Any, Path | None, dict[str, Any]]:
+    """Return the class that loads a folder, and the folder."""
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    kind = AutoModelForSequenceClassification if is_classifier(checkpoint) else AutoModelForCausalLM
+    return kind, checkpoint.path, {}
+
+
+def _of_gguf(checkpoint: Checkpoint) -> tuple[Any, Path | None, dict[str, Any]]:
+    """Return the class of a model, and what takes the place of a folder: its configuration and its weights."""
+    import transformers
+
+    config = transformers.AutoConfig.for_model(**checkpoint.config)
+    weights = read_weights(read_gguf(checkpoint.path), checkpoint.config)
+    return getattr(transformers, checkpoint.architecture), None, {"config": config, "state_dict": weights}
 
 
 def export_loss(

@@ -16,6 +16,7 @@ from prgec.contract.tokenizer import (
     TOKENIZER_JSON,
 )
 from prgec.errors import CheckpointError
+from prgec.formats.gguf_file import SUFFIX, read_gguf
 
 _TOKENIZER_FILES = (TOKENIZER_JSON, SENTENCEPIECE_MODEL, "vocab.json")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -25,7 +26,7 @@ def pack_tokenizer(checkpoint: Path, classes: tuple[str, ...] = ()) -> bytes:
     """Pack the tokenizer of a checkpoint folder; needs transformers.
 
     Args:
-        checkpoint: Folder with `tokenizer.json`, or only with sentencepiece's `tokenizer.model`.
+        checkpoint: Folder with `tokenizer.json`, or only with sentencepiece's `tokenizer.model`; or a GGUF file.
         classes: Names of a classifier's answers; none for a language model, whose answers are tokens.
 
     Returns:
@@ -34,7 +35,7 @@ def pack_tokenizer(checkpoint: Path, classes: tuple[str, ...] = ()) -> bytes:
     Raises:
         CheckpointError: If the folder has no tokenizer, or none that the fast format can express.
     """
-    tokenizer = _load_with_transformers(checkpoint)
+    tokenizer = load_tokenizer(checkpoint)
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     # Row length is the driver's business: a tokenizer that cuts or pads by itself would move label positions.
     backend["truncation"] = backend["padding"] = None
@@ -48,7 +49,16 @@ def pack_tokenizer(checkpoint: Path, classes: tuple[str, ...] = ()) -> bytes:
     return _zip(members)
 
 
-def _load_with_transformers(checkpoint: Path) -> Any:
+def load_tokenizer(checkpoint: Path) -> Any:
+    """Load the tokenizer of a checkpoint as transformers has it.
+
+    Raises:
+        CheckpointError: As `pack_tokenizer`.
+    """
+    if checkpoint.suffix == SUFFIX:
+        from prgec.frontend import gguf_tokenizer
+
+        return gguf_tokenizer.load_tokenizer(read_gguf(checkpoint))
     if not any((checkpoint / name).is_file() for name in _TOKENIZER_FILES):
         raise CheckpointError(
             "the checkpoint has no tokenizer", where=checkpoint, hint=f"expected {' or '.join(_TOKENIZER_FILES)}"

@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from prgec.errors import CheckpointError
+from prgec.formats.gguf_file import SUFFIX, read_gguf
 from prgec.frontend.checkpoint import ALIASES, DEMO
+from prgec.frontend.gguf_config import config_of
 from prgec.plan.shape import ModelShape, shape_of_config
 
 _CONFIG = "config.json"
 _KNOWN = Path(__file__).with_name("known.json")
 _MOST_HEADER = 1 << 27
 _ELEMENT_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+# What a compilation unpacks the weights of a GGUF file to.
+_UNPACKED = "F32"
 # A hub that accepts the connection and never answers must not hold a command of a second.
 _HUB_TIMEOUT_S = 10.0
 # What config.json does not say: norms and biases.
@@ -27,14 +31,14 @@ def read_shape(model: str) -> ModelShape:
     """Return the sizes of what a user named.
 
     Args:
-        model: A checkpoint's folder, a config.json, `demo`, a name of `known_models`, an alias, or a hub id.
+        model: A checkpoint's folder, a .gguf, a config.json, `demo`, a name of `known_models`, an alias, or a hub id.
 
     Raises:
         CheckpointError: If there is no such model, its files are damaged, or it is not modelled.
     """
     path = _demo() if model == DEMO else Path(model)
-    if path.is_dir():
-        return shape_of_folder(path, path.resolve().name if model != DEMO else DEMO)
+    if path.is_dir() or _is_gguf(path):
+        return shape_of_checkpoint(path, path.resolve().name if model != DEMO else DEMO)
     if path.is_file():
         return shape_of_config(_read_config(path), path.stem if path.name != _CONFIG else path.resolve().parent.name)
     known = {name.lower(): name for name in known_models()}
@@ -65,19 +69,21 @@ def read_config(model: str) -> Mapping[str, Any]:
 def compile_name(model: str) -> str:
     """Return what `prgec compile` calls the model: it takes a folder, an alias or a hub id, and weights with it."""
     if Path(model).is_file():
-        return str(Path(model).parent)
+        return model if _is_gguf(Path(model)) else str(Path(model).parent)
     is_known = model.lower() in {name.lower() for name in known_models()}
     if Path(model).is_dir() or not is_known or model in ALIASES:
         return model
     return model.lower() if model.lower() in ALIASES else f"path/to/{model}"
 
 
-def shape_of_folder(path: Path, name: str) -> ModelShape:
-    """Return the sizes of a checkpoint in a folder.
+def shape_of_checkpoint(path: Path, name: str) -> ModelShape:
+    """Return the sizes of a checkpoint in a folder, or in a .gguf.
 
     Raises:
         CheckpointError: As `read_shape`.
     """
+    if _is_gguf(path):
+        return _with_tensors(shape_of_config(_read_config(path), name), [tensors_of(path)])
     shape = shape_of_config(_read_config(path / _CONFIG), name)
     return _with_tensors(shape, [tensors_of(each) for each in sorted(path.glob("*.safetensors"))])
 
@@ -94,11 +100,13 @@ def known_models() -> dict[str, dict[str, Any]]:
 
 
 def tensors_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return dtype and shape of every tensor of a safetensors file, from its header.
+    """Return dtype and shape of every tensor of a file of weights, from its header.
 
     Raises:
         CheckpointError: If it is no such file.
     """
+    if _is_gguf(path):
+        return {name: (_UNPACKED, each.shape) for name, each in read_gguf(path).tensors.items()}
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -134,6 +142,10 @@ def _with_tensors(shape: ModelShape, files: list[dict[str, tuple[str, tuple[int,
     return replace(shape, weights=counted, file_bytes=num_bytes)
 
 
+def _is_gguf(path: Path) -> bool:
+    return path.suffix == SUFFIX and path.is_file()
+
+
 def _elements(dims: tuple[int, ...]) -> int:
     elements = 1
     for size in dims:
@@ -148,6 +160,8 @@ def _demo() -> Path:
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:
+    if _is_gguf(path):
+        return config_of(read_gguf(path))
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

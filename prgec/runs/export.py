@@ -122,10 +122,20 @@ def _write_merged(trained: Trained, checkpoint: Checkpoint, output: Path) -> Non
             is_turned = type(module).__name__ == "Conv1D"
             module.weight.add_(delta_OD.T if is_turned else delta_OD)
     output.mkdir(parents=True, exist_ok=True)
+    _write_tokenizer(checkpoint, output)
+    model.save_pretrained(output)
+
+
+def _write_tokenizer(checkpoint: Checkpoint, output: Path) -> None:
+    """Write what belongs to a checkpoint besides its weights."""
+    if checkpoint.is_gguf:
+        from prgec.frontend.tokenizer import load_tokenizer
+
+        load_tokenizer(checkpoint.path).save_pretrained(output)
+        return
     for path in checkpoint.path.iterdir():
         if path.is_file() and not path.name.endswith(_REWRITTEN):
             shutil.copyfile(path, output / path.name)
-    model.save_pretrained(output)
 
 
 def _manifest_of_run(folder: Path) -> Manifest:
