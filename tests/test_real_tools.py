@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import sys
 import tarfile
 import zipfile
@@ -152,6 +153,52 @@ def test_pip_without_an_index_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, value)
     with pytest.raises(DataError, match="pip could not download vaderSentiment==3.3.2: No matching distribution"):
         package_file(None, "vaderSentiment==3.3.2", tmp_path)
+
+
+def _mail(subject: str, body: str, kind: str = "text/plain") -> str:
+    return f"From a@b  Thu Aug 22\nX-Spam: yes\nSubject: {subject}\nContent-Type: {kind}\n\n{body}\n"
+
+
+def test_mails_are_what_a_person_sees() -> None:
+    from real.mails import text_of
+
+    assert text_of(_mail("Buy", "one two  three\nfour"), 3) == "Subject: Buy\none two three"
+    page = "<html><head><title>no</title></head><style>p {}</style><p>Cheap <b>pills</b>&amp;more</p>"
+    assert text_of(_mail("Re: a", page, "text/html"), 9) == "Subject: Re: a\nCheap pills &more"
+    assert text_of(_mail("long", "x" * 500), 9) == "Subject: long\n" + "x" * 24
+    assert text_of(_mail("empty", "  "), 9) == ""
+    coded = "Subject: c\nContent-Type: text/plain\nContent-Transfer-Encoding: base64\n\nd29yZHM=\n"
+    assert text_of(coded, 9) == "Subject: c\nwords"
+
+
+def test_mails_become_balanced_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import make_mails
+
+    groups = [("easy-ham-1", "kind"), ("spam-2", "cheap")] * 6
+    mails = {
+        f"package/data/{group}/{n}.json": {"text": _mail(word, f"{word} {n // 2}")}
+        for n, (group, word) in enumerate(groups)
+    }
+    mails["package/data/spam-2/again.json"] = {"text": _mail("other subject", "CHEAP: 1!")}
+    path = tmp_path / "p.tgz"
+    path.write_bytes(_tar({name: json.dumps(mail).encode() for name, mail in mails.items()}))
+    monkeypatch.setattr(make_mails, "SPLIT_ROWS", {"test": 4, "dev": 2, "train": 6})
+    make_mails.write(tmp_path / "out", path, 60)
+    rows = {
+        split: [json.loads(line) for line in (tmp_path / "out" / f"{split}.jsonl").read_text().splitlines()]
+        for split in make_mails.SPLIT_ROWS
+    }
+    for split, size in make_mails.SPLIT_ROWS.items():
+        assert [row["completion"] for row in rows[split]].count("Yes") == size // 2
+        assert all(("cheap" in row["prompt"]) == (row["completion"] == "Yes") for row in rows[split])
+    prompts = [row["prompt"] for each in rows.values() for row in each]
+    assert len(set(prompts)) == 12 and all(prompt.endswith("spam? Yes or No?\n") for prompt in prompts)
+    monkeypatch.setattr(make_mails, "SPLIT_ROWS", {"train": 14})
+    with pytest.raises(DataError, match=r"6 mails of the rarer kind; 7 are needed"):
+        make_mails.write(tmp_path / "out", path, 60)
+    path.write_bytes(b"no archive")
+    with pytest.raises(DataError, match=r"cannot read the package"):
+        make_mails.write(tmp_path / "out", path, 60)
 
 
 def _wheel(path: Path, member: str, data: bytes) -> Path:
