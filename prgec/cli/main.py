@@ -45,6 +45,7 @@ COMMANDS: dict[str, Subcommand] = {
     "replay": Subcommand("prgec.cli.replay:replay", "Rebuild the adapter of any step from a run's journal."),
     "export": Subcommand("prgec.cli.export:export", "Write an adapter for PEFT or llama.cpp, or a merged checkpoint."),
     "report": Subcommand("prgec.cli.report:report", "Turn a run into one HTML page, or compare several on one."),
+    "ui": Subcommand("prgec.cli.ui:ui", "Show runs in a browser, start and stop them, and try what they learnt."),
     "side": Subcommand("prgec.cli.side:side", "Learn a small network beside a program, on a server: emit, fit, build."),
     "eval": Subcommand("prgec.cli.eval:eval_command", "Measure loss and accuracy of a compiled program."),
     "predict": Subcommand("prgec.cli.predict:predict", "Choose the most likely answer for each row or text."),

@@ -11,6 +11,8 @@ from types import TracebackType
 
 from prgec.errors import UsageError
 
+_LOCKS = Path("/proc/locks")
+
 
 class FolderLock:
     """Holds a folder while the `with` block runs; the C++ driver respects it, and the other way round.
@@ -42,10 +44,11 @@ class FolderLock:
             # File systems without locks run unlocked: better than not at all.
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 os.close(self._descriptor)
+                process = holder(self._path)
                 raise UsageError(
                     "another run is writing to this folder",
                     where=self._path,
-                    hint="wait until it ends, or name another --out",
+                    hint=f"wait until it ends{f' (process {process})' if process else ''}, or name another --out",
                 ) from error
         return self
 
@@ -56,3 +59,27 @@ class FolderLock:
             for folder in self._made:
                 folder.rmdir()
         os.close(self._descriptor)
+
+
+def holder(path: Path) -> int | None:
+    """Return the process that holds a folder; None where none does, or it cannot be told. Takes no lock itself."""
+    try:
+        folder = path.stat()
+        lines = _LOCKS.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    # ORDER: FLOCK ADVISORY WRITE PROCESS MAJOR:MINOR:INODE START END; whose device numbers are not those of `stat`
+    # everywhere, and one that waits has an arrow in front.
+    found = [words for words in map(str.split, lines) if words[1:2] == ["FLOCK"] and words[3] == "WRITE"]
+    processes = [int(words[4]) for words in found if words[5].rpartition(":")[2] == str(folder.st_ino)]
+    return next((process for process in processes if _has_open(process, folder)), None)
+
+
+def _has_open(process: int, folder: os.stat_result) -> bool:
+    """Whether a process has a folder open; others of the same number lie on other disks."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{process}/fd"):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(entry.stat(), folder):
+                    return True
+    return False

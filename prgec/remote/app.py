@@ -28,14 +28,14 @@ from starlette.routing import Route
 from prgec.formats.shards import MAX_SHARD_BYTES
 from prgec.remote.jobs import NETWORK_NAME
 from prgec.remote.tokens import Device, find_device, read_devices
-from prgec.remote.wire import DONE, RemoteError, digest_header, digest_of
+from prgec.remote.wire import DONE, digest_header, digest_of
 from prgec.remote.worker import Worker
+from prgec.web.body import length_of, read_body
+from prgec.web.refusal import HttpError
 
 logger = logging.getLogger(__name__)
 
 _MAX_JSON_BYTES = 4096
-# A device that sends nothing for so long has gone.
-_PATIENCE_S = 30.0
 # Shards in memory at a time; the others wait in their sockets.
 _SHARDS_AT_ONCE = 2
 
@@ -74,7 +74,7 @@ class SideServer:
             try:
                 device = await run_in_threadpool(self._device, request)
                 return await handle(device, request)
-            except RemoteError as error:
+            except HttpError as error:
                 name = device.name if device else "unknown device"
                 logger.warning("%s: %s %s: %d %s", name, request.method, request.url.path, error.status, error.what)
                 # What is left of a body that was refused is not read.
@@ -87,14 +87,14 @@ class SideServer:
     def _device(self, request: Request) -> Device:
         device = find_device(read_devices(self._store), request.headers.get("authorization", ""))
         if device is None:
-            raise RemoteError(401, "the token is none of this server's")
+            raise HttpError(401, "the token is none of this server's")
         return device
 
     async def _create(self, device: Device, request: Request) -> Response:
         said = await _read_json(request)
         name = said.get("id")
         if set(said) != {"id"} or not isinstance(name, str):
-            raise RemoteError(422, "a job is made with its id alone")
+            raise HttpError(422, "a job is made with its id alone")
         job = await run_in_threadpool(self._jobs.create, device, name)
         return JSONResponse({"id": name, "state": job.state})
 
@@ -116,13 +116,13 @@ class SideServer:
 
     async def _put(self, device: Device, request: Request) -> Response:
         name, number = request.path_params["job"], request.path_params["number"]
-        size = _length(request, MAX_SHARD_BYTES)
+        size = length_of(request, MAX_SHARD_BYTES)
         digest = digest_of(request.headers.get("content-digest", ""))
         known = await run_in_threadpool(self._jobs.shards, device, name)
         if known.get(number) != digest.hex():
             await run_in_threadpool(self._jobs.check_room, device, name, number, size)
         async with self._shards:
-            data = await _read_body(request, size)
+            data = await read_body(request, size)
             is_new = await run_in_threadpool(self._jobs.put_shard, device, name, number, data, digest)
         return JSONResponse({"shard": number, "new": is_new}, 201 if is_new else 200)
 
@@ -140,7 +140,7 @@ class SideServer:
     def _packed_network(self, device: Device, name: str) -> bytes:
         job = self._jobs.read(device, name)
         if job.state != DONE:
-            raise RemoteError(409, f"the job is {job.state}; there is a network when it is done")
+            raise HttpError(409, f"the job is {job.state}; there is a network when it is done")
         return (self._jobs.folder(device, name) / NETWORK_NAME).read_bytes()
 
     async def _delete(self, device: Device, request: Request) -> Response:
@@ -148,39 +148,12 @@ class SideServer:
         return Response(status_code=204)
 
 
-def _length(request: Request, most: int) -> int:
-    """Return the size a body says it has, before any of it is read.
-
-    Raises:
-        RemoteError: If it does not say, or has more than `most` bytes.
-    """
-    text = request.headers.get("content-length", "")
-    if not (text.isascii() and text.isdigit()) or "transfer-encoding" in request.headers:
-        raise RemoteError(411, "a Content-Length is needed")
-    if len(text) > 12 or int(text) > most:
-        raise RemoteError(413, f"the body is larger than {most} bytes")
-    return int(text)
-
-
-async def _read_body(request: Request, size: int) -> bytes:
-    parts = bytearray()
-    stream = request.stream().__aiter__()
-    while True:
-        try:
-            parts += await asyncio.wait_for(anext(stream), _PATIENCE_S)
-        except StopAsyncIteration:
-            break
-        if len(parts) > size:
-            raise RemoteError(400, "the body is longer than it says")
-    return bytes(parts)
-
-
 async def _read_json(request: Request) -> dict[str, Any]:
-    data = await _read_body(request, _length(request, _MAX_JSON_BYTES))
+    data = await read_body(request, length_of(request, _MAX_JSON_BYTES))
     try:
         said = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise RemoteError(400, "the body is not JSON") from error
+        raise HttpError(400, "the body is not JSON") from error
     if not isinstance(said, dict):
-        raise RemoteError(400, "the body is not a JSON object")
+        raise HttpError(400, "the body is not a JSON object")
     return said

@@ -20,8 +20,9 @@ from prgec.errors import DataError, UsageError
 from prgec.formats.shards import ShardShape, unpack_shard
 from prgec.machine.files import rename, write_atomic
 from prgec.remote.tokens import Device
-from prgec.remote.wire import DONE, FAILED, OPEN, QUEUED, TRAINING, RemoteError
+from prgec.remote.wire import DONE, FAILED, OPEN, QUEUED, TRAINING
 from prgec.side.fit_options import FitOptions
+from prgec.web.refusal import HttpError
 
 MAX_SHARDS = 1 << 16
 MAX_JOBS = 100
@@ -53,20 +54,20 @@ class Job:
         """Return the options as `fit` takes them.
 
         Raises:
-            RemoteError: If one is unknown, of another type, or beyond what a device may ask.
+            HttpError: If one is unknown, of another type, or beyond what a device may ask.
         """
         for name, value in self.options.items():
             known = _FIELDS.get(name)
             if known is None:
-                raise RemoteError(422, f"there is no option {name[:40]!r}")
+                raise HttpError(422, f"there is no option {name[:40]!r}")
             wanted = {"int": (int,), "float": (int, float), "str": (str,)}[str(known.type)]
             if type(value) not in wanted or (name in _MOST and value > _MOST[name]):
-                raise RemoteError(422, f"option {name} has an impossible value")
+                raise HttpError(422, f"option {name} has an impossible value")
         options = FitOptions(**self.options)
         try:
             options.check()
         except UsageError as error:
-            raise RemoteError(422, error.what) from error
+            raise HttpError(422, error.what) from error
         return options
 
 
@@ -85,15 +86,15 @@ class JobStore:
         """Make a job, or find the one of that name.
 
         Raises:
-            RemoteError: If the name is none, or the device has too many.
+            HttpError: If the name is none, or the device has too many.
         """
         if not _JOB.fullmatch(name):
-            raise RemoteError(422, "a job's id is 32 hexadecimal digits")
+            raise HttpError(422, "a job's id is 32 hexadecimal digits")
         with self._lock:
             folder = self._root / device.folder / name
             if not (folder / _STATE).exists():
                 if len(self.names(device)) >= MAX_JOBS:
-                    raise RemoteError(429, f"the device has {MAX_JOBS} jobs already; delete one")
+                    raise HttpError(429, f"the device has {MAX_JOBS} jobs already; delete one")
                 (folder / "shards").mkdir(parents=True, exist_ok=True)
                 self._write(folder, Job())
             return self.read(device, name)
@@ -106,7 +107,7 @@ class JobStore:
         """Return a job.
 
         Raises:
-            RemoteError: If the device has none of that name.
+            HttpError: If the device has none of that name.
         """
         return _read(self.folder(device, name))
 
@@ -114,11 +115,11 @@ class JobStore:
         """Return where a job is.
 
         Raises:
-            RemoteError: If the device has none of that name.
+            HttpError: If the device has none of that name.
         """
         folder = self._root / device.folder / name
         if not _JOB.fullmatch(name) or not (folder / _STATE).exists():
-            raise RemoteError(404, "there is no such job")
+            raise HttpError(404, "there is no such job")
         return folder
 
     def shards(self, device: Device, name: str) -> dict[int, str]:
@@ -138,15 +139,15 @@ class JobStore:
         """Refuse a shard that has no place.
 
         Raises:
-            RemoteError: If the job takes no shards, or the device's quota is spent.
+            HttpError: If the job takes no shards, or the device's quota is spent.
         """
         job = self.read(device, name)
         if job.state in (QUEUED, TRAINING):
-            raise RemoteError(409, "the job is being learnt from; wait until it is done")
+            raise HttpError(409, "the job is being learnt from; wait until it is done")
         if not 0 <= number < MAX_SHARDS:
-            raise RemoteError(422, f"shards are numbered from 0 to {MAX_SHARDS - 1}")
+            raise HttpError(422, f"shards are numbered from 0 to {MAX_SHARDS - 1}")
         if self.used_bytes(device) + num_bytes > device.quota_bytes:
-            raise RemoteError(507, f"the device's quota of {device.quota_bytes} bytes is spent")
+            raise HttpError(507, f"the device's quota of {device.quota_bytes} bytes is spent")
 
     def put_shard(self, device: Device, name: str, number: int, data: bytes, digest: bytes) -> bool:
         """Check and keep a shard; return whether it is new.
@@ -159,19 +160,19 @@ class JobStore:
             digest: What their SHA-256 has to be.
 
         Raises:
-            RemoteError: If it is damaged, no shard, of another program than the others, or another one of that number.
+            HttpError: If it is damaged, no shard, of another program than the others, or another one of that number.
         """
         if hashlib.sha256(data).digest() != digest:
-            raise RemoteError(400, "the shard's bytes are not those of its Content-Digest")
+            raise HttpError(400, "the shard's bytes are not those of its Content-Digest")
         try:
             shape = unpack_shard(data, f"shard {number}").shape
         except DataError as error:
-            raise RemoteError(422, error.what) from error
+            raise HttpError(422, error.what) from error
         with self._lock:
             known = self.shards(device, name).get(number)
             if known is not None:
                 if known != digest.hex():
-                    raise RemoteError(409, f"the job has another shard {number} already")
+                    raise HttpError(409, f"the job has another shard {number} already")
                 return False
             self.check_room(device, name, number, len(data))
             folder = self.folder(device, name)
@@ -187,22 +188,22 @@ class JobStore:
         if not path.exists():
             write_atomic(path, json.dumps(asdict(shape)).encode())
         elif json.loads(path.read_text()) != asdict(shape):
-            raise RemoteError(409, "the shard is of another program or task than the job's first one")
+            raise HttpError(409, "the shard is of another program or task than the job's first one")
 
     def queue(self, device: Device, name: str, options: dict[str, Any]) -> Job:
         """Ask for a job to be learnt; asking twice is asking once.
 
         Raises:
-            RemoteError: If there is nothing to learn from, or it is being learnt with other options.
+            HttpError: If there is nothing to learn from, or it is being learnt with other options.
         """
         with self._lock:
             job = self.read(device, name)
             if job.options == options and job.state in (QUEUED, TRAINING, DONE):
                 return job
             if job.state in (QUEUED, TRAINING):
-                raise RemoteError(409, "the job is being learnt with other options")
+                raise HttpError(409, "the job is being learnt with other options")
             if not self.shards(device, name):
-                raise RemoteError(409, "the job has no shards")
+                raise HttpError(409, "the job has no shards")
             last = max((each.order for _, each in self._all()), default=0)
             queued = Job(QUEUED, options, order=last + 1)
             queued.fit_options()
@@ -230,7 +231,7 @@ class JobStore:
         """Remove a job and all it holds; return where it was.
 
         Raises:
-            RemoteError: If the device has none of that name.
+            HttpError: If the device has none of that name.
         """
         with self._lock:
             folder = self.folder(device, name)
@@ -262,7 +263,7 @@ def options_of_folder(folder: Path) -> FitOptions:
     """Return what a job is learnt with.
 
     Raises:
-        RemoteError: If its options are impossible.
+        HttpError: If its options are impossible.
     """
     return _read(folder).fit_options()
 

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from prgec.errors import PrgecError, UsageError
-from prgec.remote.serve import is_loopback
+from prgec.web.listening import is_loopback
 
 _MAX_ANSWER_BYTES = 4 << 30
 _TIMEOUT_S = 60.0

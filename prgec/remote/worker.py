@@ -58,7 +58,7 @@ class Worker:
         """Delete a job, and end its process.
 
         Raises:
-            RemoteError: If the device has none of that name.
+            HttpError: If the device has none of that name.
         """
         folder = self.jobs.delete(device, name)
         with self._lock:

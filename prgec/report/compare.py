@@ -60,9 +60,10 @@ def tables(groups: Sequence[Group]) -> list[tuple[str, list[str], list[list[str]
     """Return what the page tabulates: title, head and rows of each table."""
     runs = [run for each in groups for run in each.runs]
     differing = differences(runs)
+    scored = [score for score in _SCORES if any(run.summary.get(score[0]) is not None for run in runs)]
     options = [[run.name, *(shown(_with_seed(run).get(key)) for key in differing)] for run in runs]
     found = [
-        ("Final scores", ["runs", "seeds", *(title for _, title, _ in _SCORES)], [_scores(each) for each in groups]),
+        ("Final scores", ["runs", "seeds", *(title for _, title, _ in scored)], [_scores(g, scored) for g in groups]),
         ("What differs", ["run", *differing], options),
         ("Memory and time", ["run", "status", "steps", "steps a second", "time", "peak memory"], [*map(_cost, runs)]),
     ]
@@ -140,10 +141,10 @@ def _scored(run: RunRecord, place: int, scale: float) -> tuple[Sequence[float], 
     return [step for step, _ in points], [value for _, value in points]
 
 
-def _scores(each: Group) -> list[str]:
+def _scores(each: Group, scored: Sequence[tuple[str, str, str]]) -> list[str]:
     seeds = sorted(str(run.summary.get("options", {}).get("seed", "")) for run in each.runs)
     row = [each.name, ", ".join(seeds)]
-    for name, _, kind in _SCORES:
+    for name, _, kind in scored:
         values = [run.summary[name] for run in each.runs if run.summary.get(name) is not None]
         spread = f" \u00b1 {statistics.stdev(values):{kind}}" if len(values) > 1 else ""
         row.append(f"{statistics.fmean(values):{kind}}{spread}" if values else "")

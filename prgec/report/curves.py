@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 # A running mean over this share of the run shows the trend under zeroth-order noise.
-_SMOOTHING_SHARE = 0.05
+SMOOTHING_SHARE = 0.05
 # Steps done, loss, and accuracy where the task has one.
 Score: TypeAlias = tuple[int, float, float | None]
 
@@ -119,7 +119,7 @@ def _smoothed(name: str, steps: Sequence[int], values: Sequence[float], style: s
 
 
 def _window(num_steps: int) -> int:
-    return max(1, round(_SMOOTHING_SHARE * num_steps))
+    return max(1, round(SMOOTHING_SHARE * num_steps))
 
 
 def _running_mean(values: Sequence[float], window: int) -> list[float]:

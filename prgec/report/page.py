@@ -59,8 +59,8 @@ def to_html(run: RunRecord) -> str:
         status=str(run.summary.get("status", "under way")),
         cards=list(_cards(run)),
         figures=_figures(run),
-        samples=[_sample(row) for row in run.summary.get("samples") or []],
-        tables=_tables(run),
+        samples=[sample(row) for row in run.summary.get("samples") or []],
+        tables=tables(run),
     )
 
 
@@ -109,7 +109,8 @@ def _figures(run: RunRecord) -> list[Markup]:
     return [draw(chart) for chart in charts if chart is not None]
 
 
-def _sample(row: Mapping[str, str]) -> Sample:
+def sample(row: Mapping[str, str]) -> Sample:
+    """Return an example as a page shows it."""
     answers = [Answer(_shown(row[name]), row[name].strip() == row["right"].strip()) for name in ("before", "after")]
     return Sample(_shown(row["prompt"]), _shown(row["right"]), *answers)
 
@@ -119,7 +120,8 @@ def _shown(text: str) -> str:
     return text if len(text) <= _SHOWN_PROMPT else "... " + text[-_SHOWN_PROMPT:]
 
 
-def _tables(run: RunRecord) -> list[tuple[str, list[tuple[str, str]]]]:
+def tables(run: RunRecord) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return what the run and its program were, in tables."""
     whole = run.summary.get("manifest", {})
     manifest = {key: value for key, value in whole.items() if key not in ("sites", "versions")}
     sites = whole.get("sites")

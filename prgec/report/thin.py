@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def thin(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[list[float], list[float]]:
+def thin(
+    xs: Sequence[float] | np.ndarray, ys: Sequence[float] | np.ndarray, most: int
+) -> tuple[list[float], list[float]]:
     """Return at most `most` points of a line, its first and last among them.
 
     Args:
@@ -23,4 +25,4 @@ def thin(xs: Sequence[float], ys: Sequence[float], most: int) -> tuple[list[floa
     for first, last in zip(edges, edges[1:], strict=False):
         kept |= {int(first + values[first:last].argmin()), int(first + values[first:last].argmax())}
     places = sorted(kept)
-    return [xs[place] for place in places], values[places].tolist()
+    return [float(xs[place]) for place in places], values[places].tolist()

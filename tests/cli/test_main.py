@@ -38,6 +38,7 @@ LIGHT_COMMANDS = (
     "doctor",
     "study",
     "side",
+    "ui",
 )
 
 
@@ -229,6 +230,7 @@ def test_flags_are_frozen() -> None:
         "replay": "--adapter --json --no-verify --output --program --step -o",
         "export": "--base --format --json --output --program -o",
         "report": "--json --output --side -o",
+        "ui": "--port --program",
         "eval": "--adapter --data --json --key --no-verify --side --task",
         "predict": "--adapter --candidate --data --generate --json --key --no-verify --side --task --text",
         "chat": "--adapter --compare --max-tokens --no-verify --seed --stop --system --temperature --top-k --top-p",

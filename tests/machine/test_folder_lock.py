@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from prgec.errors import UsageError
-from prgec.machine.folder_lock import FolderLock
+from prgec.machine.folder_lock import FolderLock, holder
 
 HOLD = "import sys, fcntl, os; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(); input()"
 
 
 def test_a_second_run_is_refused_until_the_first_ends(tmp_path: Path) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert holder.stdout is not None and holder.stdin is not None
-    holder.stdout.readline()
+    other = subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout is not None and other.stdin is not None
+    other.stdout.readline()
     with pytest.raises(UsageError, match=r"another run is writing to this folder \(.*name another --out"):
         FolderLock(tmp_path).__enter__()
-    holder.kill()
-    holder.wait()
+    other.kill()
+    other.wait()
     with FolderLock(tmp_path):
         pass
 
@@ -45,3 +45,14 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
         with FolderLock(tmp_path), pytest.raises(UsageError):
             FolderLock(tmp_path).__enter__()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_holder_is_told(tmp_path: Path) -> None:
+    assert holder(tmp_path / "gone") is None
+    with FolderLock(tmp_path / "run"):
+        assert holder(tmp_path / "run") == os.getpid()
+        (tmp_path / "other").mkdir()
+        assert holder(tmp_path / "other") is None
+        with pytest.raises(UsageError, match=rf"process {os.getpid()}\)"), FolderLock(tmp_path / "run"):
+            pass
+    assert holder(tmp_path / "run") is None

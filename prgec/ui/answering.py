@@ -1,0 +1,115 @@
+"""A process that holds a program and answers for it, a line of JSON for each: `python -m prgec.ui.answering PROGRAM`.
+
+It answers without an adapter and with one, so that a reader sees what training changed. Apart from the page: a program
+that takes the process with it takes no page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prgec.errors import PrgecError
+
+if TYPE_CHECKING:
+    from prgec.contract.arrays import State
+    from prgec.contract.engine import Engine
+
+BASE, TRAINED = "without the adapter", "with the adapter"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Answer what stdin asks until it ends."""
+    # Libraries print to stdout; the answers are alone there.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    answering: Answering | None = None
+    for line in sys.stdin:
+        try:
+            answering = answering or Answering(Path(arguments[0]))
+            said: dict[str, Any] = {"answer": answering.answer(json.loads(line))}
+        except PrgecError as error:
+            said = {"error": str(error)}
+        answers.write(json.dumps(said) + "\n")
+        answers.flush()
+    return 0
+
+
+class Answering:
+    """A program with its states.
+
+    Args:
+        path: The program.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from prgec.machine.quiet import quiet_libraries
+        from prgec.runs.open import open_with_adapter
+
+        quiet_libraries()
+        self._program: Engine = open_with_adapter(path, None)
+        self._states: dict[str, State] = {BASE: self._program.read_state()}
+        self._adapter = ""
+
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what each state says to a text or a conversation."""
+        self._take(str(asked.get("adapter") or ""))
+        say = self._chat if asked["kind"] == "chat" else self._predict
+        answers = {}
+        for name, state in self._states.items():
+            self._program.write_state(state)
+            answers[name] = say(asked)
+        return answers
+
+    def _take(self, adapter: str) -> None:
+        """Learn the state of another adapter; forget the one before."""
+        from prgec.formats.adapter import load_adapter
+
+        if adapter == self._adapter:
+            return
+        self._states.pop(TRAINED, None)
+        self._adapter = ""
+        if adapter:
+            self._program.write_state(self._states[BASE])
+            load_adapter(Path(adapter), self._program)
+            self._states[TRAINED] = self._program.read_state()
+            self._adapter = adapter
+
+    def _predict(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        from prgec.data.task import Example
+        from prgec.data.tasks import find_task
+        from prgec.errors import UsageError
+        from prgec.training.predict import predict
+
+        candidates = tuple(asked["candidates"])
+        task = find_task(asked["task"])
+        if len(getattr(task, "fields", ())) > 1 or not hasattr(task, "prompt_of"):
+            raise UsageError(f"task {task.name} reads more than a text", hint="choose one of a single field")
+        examples = [Example(task.prompt_of(text), None, "the text") for text in asked["texts"]]
+        found = predict(self._program, examples, candidates or task.candidates)
+        return [{"answer": each.completion.strip(), "losses": each.losses} for each in found]
+
+    def _chat(self, asked: Mapping[str, Any]) -> str:
+        from prgec.training.reader import Answer, Reader
+        from prgec.training.sampling import Sampler, Sampling
+
+        tokenizer = self._program.tokenizer
+        messages = list(asked["messages"])
+        if tokenizer.chat_template is None:
+            prompt = tokenizer.encode(messages[-1]["content"])
+        else:
+            prompt = tokenizer.encode_chat_prompt(messages)
+        ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
+        sampler = Sampler(Sampling(0.0, 0, 1.0, 0))
+        answer = Answer(
+            Reader(self._program), prompt, sampler, tokenizer.decode, ends=ends, max_tokens=int(asked["max_tokens"])
+        )
+        return "".join(answer)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""Programs the page knows: below its folder, of its runs, and the one it was opened with."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from prgec.ui.shelf import Shelf
+
+SUFFIX = ".pte"
+# Beside a program: the graph after each pass, where somebody asked for it.
+_PASSES_SUFFIX = ".passes"
+_PASS = re.compile(r"\d\d-[a-z0-9-]+\.txt")
+_MOST_BYTES = 8 << 20
+_CONTEXT, _MOST_LINES = 2, 4000
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, which may be gone.
+
+    Attributes:
+        id: What requests call it.
+        name: What people call it.
+        path: Where it is, or was.
+    """
+
+    id: str
+    name: str
+    path: Path
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is still where it was."""
+        return self.path.is_file()
+
+    @property
+    def passes(self) -> Path:
+        """The folder of its graphs."""
+        return passes_of(self.path)
+
+
+def passes_of(program: Path) -> Path:
+    """Return where the page keeps the graphs of a program's passes."""
+    return program.with_suffix(_PASSES_SUFFIX)
+
+
+def known(shelf: Shelf, named: Iterable[Path]) -> list[Program]:
+    """Return all programs, those that are there first.
+
+    Args:
+        shelf: Runs, and the folder they are in.
+        named: Further programs.
+    """
+    paths = [*named, *_below(shelf.root)]
+    for run in shelf.runs():
+        said = run.fact("options", "program")
+        if isinstance(said, str) and said:
+            # A run that was started in this folder says it from there.
+            paths.append(Path(said))
+    unique = dict.fromkeys(Path(os.path.abspath(path)) for path in paths)
+    found = [Program(shelf.id_of(path), _name(path, shelf.root), path) for path in unique]
+    return sorted(found, key=lambda program: not program.is_there)
+
+
+def _below(root: Path) -> list[Path]:
+    return [path for depth in ("*", "*/*") for path in sorted(root.glob(depth + SUFFIX)) if path.is_file()]
+
+
+def _name(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def pass_names(program: Program) -> list[str]:
+    """Return the passes there are graphs of, in order."""
+    try:
+        return sorted(entry.name for entry in os.scandir(program.passes) if _PASS.fullmatch(entry.name))
+    except OSError:
+        return []
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a graph."""
+
+    number: int
+    text: str
+    is_hit: bool
+
+
+def graph_rows(program: Program, name: str, wanted: str) -> tuple[list[Row], int]:
+    """Return lines of a graph, and how many were found.
+
+    Args:
+        program: Whose.
+        name: A pass; one there is no graph of has no lines.
+        wanted: Text to find, with lines around it; empty for the whole graph.
+    """
+    if name not in pass_names(program):
+        return [], 0
+    with (program.passes / name).open("rb") as file:
+        lines = file.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
+    hits = {number for number, line in enumerate(lines) if wanted and wanted.lower() in line.lower()}
+    near = {number + offset for number in hits for offset in range(-_CONTEXT, _CONTEXT + 1)}
+    shown = [n for n in range(len(lines)) if not wanted or n in near][:_MOST_LINES]
+    return [Row(n + 1, lines[n], n in hits) for n in shown], len(hits)

@@ -1,0 +1,152 @@
+"""Pages about runs: the list, one run as it goes, and several side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import Response
+
+from prgec.config.toml_file import read_options
+from prgec.errors import PrgecError
+from prgec.formats.run_folder import CONFIG_NAME
+from prgec.report import compare
+from prgec.report import page as report
+from prgec.report.chart import draw
+from prgec.report.record import RunRecord, read_run
+from prgec.runs.options import RUN_TABLE
+from prgec.ui import jobs
+from prgec.ui.asked import Asked, fragment, go
+from prgec.ui.curves import figures
+from prgec.ui.shelf import Shelved
+from prgec.ui.state import State
+from prgec.ui.view import page
+from prgec.web.refusal import HttpError
+
+# Lines over one another that a reader can tell apart.
+MOST_COMPARED = 24
+_TAIL_LINES = 12
+_STEPS = next(item.default for item in RUN_TABLE if item.name == "steps")
+
+
+class RunPages:
+    """The pages.
+
+    Args:
+        state: What they show.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def index(self, asked: Asked) -> Response:
+        """The list of runs, with what was started and has no folder yet."""
+        runs, waiting = self._state.shelf.runs(), self._waiting()
+        return page("index.html.jinja", title="Runs", runs=runs, waiting=waiting, root=str(self._state.root))
+
+    def index_live(self, asked: Asked) -> Response:
+        """The list alone."""
+        runs, waiting = self._state.shelf.runs(), self._waiting()
+        told: list[object] = [(run.id, run.status, run.changed, run.remark) for run in runs]
+        told += [(job.id, job.kind) for job in waiting]
+        return fragment("index_live.html.jinja", asked, told, is_done=False, runs=runs, waiting=waiting)
+
+    def _waiting(self) -> list[jobs.Job]:
+        return [job for job in self._state.jobs.all() if job.is_alive and not Path(job.target).exists()]
+
+    def run(self, asked: Asked) -> Response:
+        """One run."""
+        run = self._state.run(asked.ids["run"])
+        return page("run.html.jinja", title=run.name, **self._about(run), **self._details(run))
+
+    def run_live(self, asked: Asked) -> Response:
+        """What of a run changes while it goes."""
+        run = self._state.run(asked.ids["run"])
+        about = self._about(run)
+        told = (about["metrics"].version, run.status, run.process, about["output"])
+        return fragment("run_live.html.jinja", asked, told, is_done=run.process is None, **about)
+
+    def _about(self, run: Shelved) -> dict[str, Any]:
+        metrics, job = self._state.metrics(run), self._state.job_of(run)
+        output = job.output.splitlines()[-_TAIL_LINES:] if job is not None else []
+        return {
+            "run": run,
+            "metrics": metrics,
+            "steps_asked": self._steps_asked(run, job),
+            "figures": figures(metrics),
+            "output": output,
+            "error": job.error if job is not None and run.process is None and not run.summary else "",
+        }
+
+    def _steps_asked(self, run: Shelved, job: jobs.Job | None) -> int | None:
+        said = run.fact("options", "steps")
+        if said is None and job is not None:
+            try:
+                said = read_options(job.options, RUN_TABLE).get("steps", _STEPS)
+            except PrgecError:
+                said = None
+        return said if isinstance(said, int) else None
+
+    def _details(self, run: Shelved) -> dict[str, Any]:
+        """Samples and tables of a run that has ended, as its report has them."""
+        try:
+            record = RunRecord(run.name, run.summary, (), ())
+            samples = [report.sample(row) for row in run.summary.get("samples") or []]
+            tables = report.tables(record)
+        except (KeyError, TypeError, AttributeError):  # another version's, or damaged
+            samples, tables = [], []
+        said = run.fact("options", "program")
+        program = next((p for p in self._state.programs() if said and p.path == Path(said).absolute()), None)
+        return {
+            "samples": samples,
+            "tables": tables,
+            "program": program,
+            "has_options": self._resuming(run) is not None,
+        }
+
+    def stop(self, asked: Asked) -> Response:
+        """Ask a run to end after this step."""
+        run = self._state.run(asked.ids["run"])
+        if run.process is None:
+            raise HttpError(409, "the run has ended already")
+        jobs.stop(run.process)
+        return go(f"/runs/{run.id}")
+
+    def resume(self, asked: Asked) -> Response:
+        """Go on with a run."""
+        run = self._state.run(asked.ids["run"])
+        config = self._resuming(run)
+        if config is None:
+            raise HttpError(409, "the page does not know how this run was begun: prgec run --resume goes on with it")
+        # Its paths are as seen from where it lies.
+        said = read_options(config, RUN_TABLE)
+        text = jobs.options_text(said, RUN_TABLE, "prgec run")
+        self._state.jobs.start("run", run.folder, text, ["--out", str(run.folder), "--resume"])
+        return go(f"/runs/{run.id}")
+
+    def _resuming(self, run: Shelved) -> Path | None:
+        """Return the options of a run: its own, or those it was started with here."""
+        job = self._state.job_of(run)
+        places = [run.folder / CONFIG_NAME, *([job.options] if job is not None else [])]
+        return next((path for path in places if path.is_file()), None)
+
+    def compare(self, asked: Asked) -> Response:
+        """Several runs side by side."""
+        names = dict.fromkeys(asked.every("run"))
+        if not 2 <= len(names) <= MOST_COMPARED:
+            raise HttpError(400, f"choose 2 to {MOST_COMPARED} runs to compare")
+        records, unreadable = [], []
+        for run in map(self._state.run, names):
+            try:
+                records.append(read_run(run.folder))
+            except PrgecError as error:
+                unreadable.append(f"{run.name}: {error}")
+        groups = compare.group(records)
+        return page(
+            "compare_runs.html.jinja",
+            title=f"{len(records)} runs",
+            names=[record.name for record in records],
+            unreadable=unreadable,
+            figures=[draw(chart) for chart in compare.charts(groups)],
+            tables=compare.tables(groups),
+        )

@@ -1,0 +1,166 @@
+"""Pages that begin something: a run, or a program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import Response
+
+from prgec.compile.check import check_options
+from prgec.compile.options import CompileOptions, compile_table
+from prgec.errors import PrgecError, UsageError
+from prgec.runs.options import RUN_TABLE, RunOptions
+from prgec.ui import forms
+from prgec.ui.asked import Asked, fragment, go
+from prgec.ui.jobs import Job, options_text
+from prgec.ui.programs import SUFFIX, passes_of
+from prgec.ui.state import State
+from prgec.ui.view import page
+from prgec.web.refusal import HttpError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class StartPages:
+    """The pages.
+
+    Args:
+        state: What they begin.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def new_run(self, asked: Asked) -> Response:
+        """The form of a run; filled in where a program is named."""
+        said = {}
+        if name := asked.first("program"):
+            said = _filled({"program": str(self._state.program(name).path)})
+        return self._run_form(said)
+
+    def start_run(self, asked: Asked) -> Response:
+        """Show the file that a form makes, or start the run."""
+        try:
+            values = forms.values(RUN_TABLE, asked.form)
+            if "program" not in values:
+                raise UsageError("a run needs a program")
+            RunOptions(**values).check()
+            folder = self._free(asked.form.get("name", ""), values["program"].stem, "")
+            text = options_text(values, RUN_TABLE, "prgec run")
+            if asked.form.get("do") == "show":
+                return self._run_form(asked.form, text=text)
+            self._state.jobs.start("run", folder, text, ["--out", str(folder)])
+        except PrgecError as error:
+            return self._run_form(asked.form, error=str(error))
+        return go(f"/runs/{self._state.shelf.id_of(folder)}")
+
+    def _run_form(self, said: Mapping[str, str], *, text: str = "", error: str = "") -> Response:
+        places = [str(program.path) for program in self._state.programs() if program.is_there]
+        return page(
+            "form.html.jinja",
+            400 if error else 200,
+            title="New run",
+            action="/runs/new",
+            verb="Start the run",
+            sections=forms.sections(RUN_TABLE, said),
+            name=said.get("name", ""),
+            name_help="Folder of the run",
+            text=text,
+            error=error,
+            suggestions={"program": places, "data": [], "eval_data": []},
+        )
+
+    def new_program(self, asked: Asked) -> Response:
+        """The form of a program."""
+        return self._program_form({})
+
+    def start_program(self, asked: Asked) -> Response:
+        """Show the file that a form makes, or start compiling."""
+        try:
+            values = forms.values(compile_table(), asked.form)
+            if "model" not in values:
+                raise UsageError("a program needs a model")
+            check_options(CompileOptions.of(_complete(values)))
+            target = self._free(asked.form.get("name", ""), Path(values["model"]).name, SUFFIX)
+            text = options_text(values, compile_table(), "prgec compile")
+            if asked.form.get("do") == "show":
+                return self._program_form(asked.form, text=text)
+            job = self.compile_to(target, text)
+        except PrgecError as error:
+            return self._program_form(asked.form, error=str(error))
+        return go(f"/jobs/{job.id}")
+
+    def _program_form(self, said: Mapping[str, str], *, text: str = "", error: str = "") -> Response:
+        return page(
+            "form.html.jinja",
+            400 if error else 200,
+            title="New program",
+            action="/programs/new",
+            verb="Compile",
+            sections=forms.sections(compile_table(), said),
+            name=said.get("name", ""),
+            name_help="File of the program",
+            text=text,
+            error=error,
+            suggestions={"model": ["demo"]},
+        )
+
+    def compile_to(self, target: Path, text: str) -> Job:
+        """Start compiling a program, with the graph after each pass beside it."""
+        self._state.root.mkdir(parents=True, exist_ok=True)
+        arguments = ["-o", str(target), "--dump-passes", str(passes_of(target))]
+        return self._state.jobs.start("compile", target, text, arguments)
+
+    def _free(self, name: str, stem: str, suffix: str) -> Path:
+        """Return the place of a name in the folder of runs, or the first free one.
+
+        Raises:
+            UsageError: If it is no name, or taken.
+        """
+        root, name = self._state.root, name.strip().removesuffix(suffix)
+        if not name:
+            stem = re.sub(r"[^A-Za-z0-9._-]", "-", stem).lstrip("._-")[:48] or "run"
+            places = (root / f"{stem}-{number}{suffix}" for number in range(1, 1_000_000))
+            return next(place for place in places if not place.exists() and self._state.jobs.of(place) is None)
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{name!r} is no name; expected letters, digits, dots, dashes and underscores")
+        place = root / (name + suffix)
+        job = self._state.jobs.of(place)
+        # One under way is told by what has it.
+        if place.exists() and not (job is not None and job.is_working):
+            raise UsageError(f"there is a {place.name} already", hint="choose another name, or go on with it")
+        return place
+
+    def job(self, asked: Asked) -> Response:
+        """A command that was started."""
+        return page("job.html.jinja", title="Compiling", **self._about(asked))
+
+    def job_live(self, asked: Asked) -> Response:
+        """What of it changes."""
+        about = self._about(asked)
+        is_alive = about["job"].is_alive
+        told = (about["job"].output, is_alive)
+        return fragment("job_live.html.jinja", asked, told, is_done=not is_alive, **about)
+
+    def _about(self, asked: Asked) -> dict[str, Any]:
+        job = self._state.jobs.find(asked.ids["job"])
+        if job is None:
+            raise HttpError(404, "there is no such command")
+        target = Path(job.target)
+        program = self._state.shelf.id_of(target) if job.kind == "compile" and target.is_file() else ""
+        return {"job": job, "name": target.name, "program": program}
+
+
+def _filled(said: Mapping[str, str]) -> dict[str, str]:
+    """Return the defaults of a form with something said besides."""
+    fields = [field for section in forms.sections(RUN_TABLE, {}) for field in section.fields]
+    return {**{field.name: field.value for field in fields}, **said}
+
+
+def _complete(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the command line says of options that were said in part."""
+    defaults = {item.name: None if item.option.unset else item.default for item in compile_table()}
+    return {**defaults, **values}

@@ -1,0 +1,1 @@
+"""What servers over HTTP have in common."""

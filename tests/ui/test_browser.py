@@ -1,0 +1,192 @@
+"""A real browser: every page is used as a person would, by mouse and by keyboard, and nothing goes wrong behind it.
+
+The screenshots of the documentation are made here, where PRGEC_SCREENSHOTS names a folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ui.running import RunningUi, wait_until
+from tests.ui.synthetic import write_run
+
+pytest.importorskip("starlette", reason="starlette is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (Debian: apt-get install chromium)"),
+]
+STEPS = 20_000
+# What a screen reader would have nothing to say of.
+NAMELESS = """() => [...document.querySelectorAll("a,button,input:not([type=hidden]),select,textarea,svg,progress")]
+    .filter((each) => !(each.innerText?.trim() || each.getAttribute("aria-label") || each.labels?.length))
+    .map((each) => each.outerHTML.slice(0, 120))"""
+PATIENCE_MS = 300_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        # Containers have no sandbox of their own to give.
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page that complains of nothing: no error of a script, nothing the policy forbids."""
+    opened = browser.new_page(viewport={"width": 1100, "height": 800})
+    opened.set_default_timeout(PATIENCE_MS)
+    complaints: list[str] = []
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.on("console", lambda told: complaints.append(told.text) if told.type == "error" else None)
+    yield opened
+    opened.close()
+    # A server that has ended is refused by the browser, and told by the page.
+    assert [each for each in complaints if "ERR_CONNECTION" not in each] == []
+
+
+def _shot(page: Any, name: str) -> None:
+    if folder := os.environ.get("PRGEC_SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def _steps_done(page: Any) -> int:
+    return int(page.locator(".now span").nth(1).inner_text().split()[0].replace(",", ""))
+
+
+def test_start_watch_stop_go_on_compare_predict(
+    page: Any, tmp_path: Path, tiny_pte: Path, train_jsonl: Path, dev_jsonl: Path
+) -> None:
+    write_run(tmp_path / "runs" / "earlier", options={"lr": 0.5, "seed": 0, "program": str(tiny_pte)})
+    with RunningUi(tmp_path / "runs", "--program", tiny_pte) as ui:
+        page.goto(ui.address)
+        assert "token" not in page.url
+        page.get_by_role("link", name="New run").first.click()
+        page.get_by_label("PROGRAM").fill(str(tiny_pte))
+        page.get_by_label("--data", exact=True).fill(str(train_jsonl))
+        page.get_by_label("--eval-data", exact=True).fill(str(dev_jsonl))
+        page.get_by_label("--steps").fill(str(STEPS))
+        page.get_by_label("--lr", exact=True).fill("0.1")
+        page.get_by_label("Folder of the run").fill("watched")
+        page.get_by_role("button", name="Show the file").click()
+        assert f"steps = {STEPS}" in page.locator("pre").first.inner_text()
+        page.get_by_role("button", name="Start the run").click()
+        page.locator("figure").first.wait_for()
+        first = _steps_done(page)
+        wait_until(lambda: _steps_done(page) > first + 50)
+        _shot(page, "run")
+        page.get_by_role("button", name="Stop").click()
+        page.locator(".pill", has_text="interrupted").wait_for()
+        done = _steps_done(page)
+        assert not page.get_by_role("button", name="Stop").is_visible()
+        page.get_by_role("button", name="Go on").click()
+        page.locator(".pill", has_text="under way").wait_for()
+        wait_until(lambda: _steps_done(page) > done)
+        page.get_by_role("button", name="Stop").click()
+        page.locator(".pill", has_text="interrupted").wait_for()
+        _compare(page)
+        _predict(page)
+
+
+def _compare(page: Any) -> None:
+    page.get_by_role("link", name="Runs", exact=True).click()
+    for name in ("watched", "earlier"):
+        page.get_by_label(f"Compare {name}").check()
+    page.wait_for_timeout(1500)
+    assert page.locator("input:checked").count() == 2, "what was chosen stays chosen while the list is kept up to date"
+    page.get_by_role("button", name="Compare the chosen runs").click()
+    page.get_by_role("heading", name="2 runs").wait_for()
+    assert page.locator("figure").count() >= 2 and page.get_by_role("heading", name="What differs").is_visible()
+    _shot(page, "compare")
+    page.go_back()
+
+
+def _predict(page: Any) -> None:
+    page.get_by_role("link", name="watched").click()
+    page.get_by_role("link", name="Try it").click()
+    page.get_by_label("Texts, one a line").fill("a lovely film\na dull plot")
+    page.get_by_role("button", name="Ask").click()
+    page.get_by_role("heading", name="Answers").wait_for()
+    rows = page.locator("tbody tr")
+    assert [rows.nth(place).locator("strong").nth(1).inner_text() for place in (0, 1)] == ["great", "terrible"]
+    _shot(page, "try")
+
+
+def test_the_demo_in_three_clicks(page: Any, tmp_path: Path) -> None:
+    with RunningUi(tmp_path / "runs") as ui:
+        page.goto(ui.address)
+        page.get_by_role("link", name="Begin with the demo").click()
+        page.get_by_role("button", name="Compile").click()
+        page.get_by_role("button", name="Train").click()
+        page.locator("figure").first.wait_for()
+        _shot(page, "demo")
+        page.get_by_role("link", name="Try sentences").click()
+        page.get_by_role("button", name="Ask").click()
+        page.get_by_role("heading", name="Answers").wait_for()
+        answers = page.locator("tbody tr td:last-child strong")
+        assert [answers.nth(place).inner_text() for place in (0, 1)] == ["great", "terrible"]
+        _shot(page, "try-demo")
+        page.get_by_role("link", name="Programs").click()
+        page.get_by_role("link", name="demo.pte").click()
+        assert page.locator("tbody").first.inner_text().strip()
+        assert page.locator("pre.graph").count() == 2
+        page.get_by_label("find").fill("lora")
+        page.get_by_role("button", name="Show").click()
+        assert page.locator("mark").count() > 0
+        _shot(page, "program")
+
+
+def test_a_run_goes_on_without_the_page(page: Any, tmp_path: Path, tiny_pte: Path, train_jsonl: Path) -> None:
+    with RunningUi(tmp_path / "runs") as ui:
+        _, _, place = ui.post("/runs/new", program=tiny_pte, data=train_jsonl, name="on", steps=STEPS * 10, do="start")
+        page.goto(ui.address)
+        page.goto(ui.origin + place)
+        page.locator("figure").first.wait_for()
+    page.get_by_text("no answer: prgec ui has ended; runs go on").wait_for()
+    with RunningUi(tmp_path / "runs") as again:
+        page.goto(again.address)
+        page.get_by_role("link", name="on", exact=True).click()
+        first = _steps_done(page)
+        wait_until(lambda: _steps_done(page) > first)
+        page.get_by_role("button", name="Stop").click()
+        page.locator(".pill", has_text="interrupted").wait_for()
+
+
+def test_everything_is_reached_by_keyboard_and_has_a_name(page: Any, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "one")
+    with RunningUi(tmp_path / "runs") as ui:
+        page.goto(ui.address)
+        page.keyboard.press("Tab")
+        assert page.locator(":focus").inner_text() == "Skip to the content"
+        for path in ("/", "/runs/new", "/programs", "/programs/new", "/demo", f"/runs/{ui.id_of('one')}"):
+            page.goto(ui.origin + path)
+            assert page.locator("h1").count() == 1 and page.locator("html[lang=en]").count() == 1
+            nameless = page.evaluate(NAMELESS)
+            assert nameless == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_narrow_pages_do_not_scroll_sideways(browser: Any, tmp_path: Path, scheme: str) -> None:
+    for number in range(3):
+        write_run(tmp_path / "runs" / f"run-{number}", options={"lr": 0.1 * number, "seed": 0})
+    with RunningUi(tmp_path / "runs") as ui:
+        context = browser.new_context(viewport={"width": 400, "height": 800}, color_scheme=scheme)
+        narrow = context.new_page()
+        narrow.goto(ui.address)
+        ids = [ui.id_of(f"run-{number}") for number in range(3)]
+        compare = "/compare?" + "&".join(f"run={each}" for each in ids)
+        for name, path in {"list": "/", "run": f"/runs/{ids[0]}", "new": "/runs/new", "compare": compare}.items():
+            narrow.goto(ui.origin + path)
+            assert narrow.evaluate("document.documentElement.scrollWidth") <= 400, path
+            _shot(narrow, f"{name}-400-{scheme}")
+        context.close()
