@@ -139,9 +139,12 @@ class Backend(ABC):
         """Surroundings of a lowering, `prepare` included."""
         return nullcontext()
 
-    def load_runtime(self) -> None:  # noqa: B027 - ExecuTorch's wheel has all that most targets need
-        """Load what this process needs, besides ExecuTorch, to run programs for the target.
+    def load_runtime(self) -> None:
+        """Load what this process needs to run programs for the target, besides the kernels and XNNPACK.
 
         Raises:
             BackendError: If they do not run here.
         """
+        from prgec.runtime_ops.executorch_libraries import load_bindings
+
+        load_bindings()

@@ -19,3 +19,6 @@ class PortableBackend(Backend):
 
     def check(self) -> None:
         """ExecuTorch itself is all it needs."""
+
+    def load_runtime(self) -> None:
+        """Nothing: it is the kernels."""

@@ -58,6 +58,9 @@ class XnnpackBackend(Backend):
         if "XnnpackBackend" not in Runtime.get().backend_registry.registered_backend_names:
             raise BackendError("this ExecuTorch was built without XNNPACK", hint="pip install executorch==1.5.1")
 
+    def load_runtime(self) -> None:
+        """Nothing: it comes with the kernels."""
+
     def memory_bytes(self, num_weights: int, scheme: str) -> int:
         """Measured on random Llamas."""
         # A pipeline of the user's may have a scheme that is none of ours.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import importlib
 import importlib.metadata
 import importlib.util
 import logging
@@ -21,13 +20,13 @@ from functools import cache
 from pathlib import Path
 
 from prgec.errors import BackendError
+from prgec.runtime_ops.executorch_libraries import QUANTIZED, load_executorch, load_library
 from prgec.runtime_ops.schemas import RANDN
 
 LIBRARY_NAME = "libprgec_ops.so"
 QNN_ADAPTER_NAME = "libprgec_qnn.so"
 METHODS_NAME = "libprgec_methods.so"
 
-_QUANTIZED_LIBRARY = "libexecutorch_kernels_quantized.so"
 _QUANTIZED_OPERATOR = "quantized_decomposed::embedding_4bit.out"
 _SOURCE_DIR = Path(__file__).resolve().parent
 # Not resolved: this folder is a link in a source tree, and part of the package in a wheel.
@@ -55,12 +54,25 @@ def qnn_adapter() -> Path:
 
 
 def methods_library() -> Path:
-    """Return the path of the library that loads methods with options, building it first where needed.
+    """Return the path of the library that runs programs for Python, building it first where needed.
 
     Raises:
         BackendError: If it has to be built here and cannot be.
     """
     return _library(METHODS_NAME)
+
+
+@cache
+def load_methods_library() -> ctypes.CDLL:
+    """Load that library and the runtime it calls, once.
+
+    Raises:
+        BackendError: If it has to be built here and cannot be, or cannot be loaded.
+    """
+    load_executorch()
+    library = _loaded(methods_library())
+    library.prgec_has_kernel.restype = ctypes.c_bool
+    return library
 
 
 @cache
@@ -71,38 +83,29 @@ def load_kernels() -> None:
         BackendError: If the kernels are missing and cannot be built, or cannot be loaded.
     """
     # The runtime aborts the process when a kernel registers twice.
-    if f"{RANDN.qualified_name}.out" in _registered_operators():
+    if _is_registered(f"{RANDN.qualified_name}.out"):
         return
-    path = kernel_library()
+    library = _loaded(kernel_library())
+    if not _is_registered(_QUANTIZED_OPERATOR):
+        load_library(QUANTIZED)
+    # Methods of one program read the same weights; without this each packs a copy of its own.
+    if error_code := library.prgec_share_packed_weights():
+        _log.info("XNNPACK does not share packed weights here: ExecuTorch's error %d", error_code)
+
+
+def _is_registered(operator: str) -> bool:
+    return bool(load_methods_library().prgec_has_kernel(operator.encode()))
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL(str(path))
-        _load_quantized_kernels()
+        return ctypes.CDLL(str(path))
     except OSError as error:
         raise BackendError(
             f"cannot load the prge kernels: {error}",
             where=path,
             hint="they were built against another ExecuTorch; reinstall prgec, or delete that file to build it again",
         ) from error
-    # Methods of one program read the same weights; without this each packs a copy of its own.
-    if error_code := library.prgec_share_packed_weights():
-        _log.info("XNNPACK does not share packed weights here: ExecuTorch's error %d", error_code)
-
-
-def _load_quantized_kernels() -> None:
-    """Register the lookups of quantised embedding tables; ExecuTorch's wheel ships them apart from its bindings."""
-    if _QUANTIZED_OPERATOR in _registered_operators():
-        return
-    package = importlib.util.find_spec("executorch")
-    if package is not None and package.submodule_search_locations:
-        ctypes.CDLL(str(Path(next(iter(package.submodule_search_locations))) / "lib" / _QUANTIZED_LIBRARY))
-
-
-def _registered_operators() -> set[str]:
-    # portable_lib is the documented door, but it imports the whole exporter: 3 s and 140 MB that running does not
-    # need. torch comes first because the extension links against it.
-    importlib.import_module("torch")
-    bindings = importlib.import_module("executorch.extension.pybindings._C")
-    return set(bindings._get_operator_names())
 
 
 def _library(name: str) -> Path:

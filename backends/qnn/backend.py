@@ -108,6 +108,8 @@ class QnnBackend(Backend):
         from prgec.backends.qnn.loading import load_libraries
 
         load_libraries()
+        # The delegate comes with them, and asks the loader for the libraries above.
+        super().load_runtime()
 
     @contextmanager
     def lowering(self) -> Iterator[None]:

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from prgec.bench.job import EPS, LR, Job
 from prgec.bench.variants import Branch
+from prgec.contract.arrays import FloatArray
+from prgec.engines.executorch.methods import Method
 from prgec.engines.executorch.open import open_pte
 from prgec.engines.executorch.program import Program
-from prgec.engines.executorch.runtime import open_forward
+from prgec.engines.executorch.runtime import float_scalar, keys, open_forward, scalars
 
 Step = Callable[[], None]
+Array: TypeAlias = npt.NDArray[Any]
 
 # g of a run that is going well.
 _G_STD = 1e-2
@@ -47,14 +52,14 @@ def make_step(job: Job) -> Step:
     return compiled_step(job, open_forward(job.program, job.backend))
 
 
-def compiled_step(job: Job, method: Any) -> Step:
+def compiled_step(job: Job, method: Method) -> Step:
     """Return a step of a program whose forward is loaded; jobs with shorter rows may share it."""
+    rows: list[Array] = [each.numpy() for each in row_inputs(job)]
     if job.variant.branch is Branch.DIFFERENTIATED:
-        inputs = [*row_inputs(job), torch.tensor(LR)]
-        return lambda: method(inputs)
+        return _Differentiating(method, [*rows, float_scalar(LR)]).step
     if job.variant.branch is Branch.UPDATED:
-        return _Training(method, row_inputs(job), job.cell.q).step
-    return _Forward(method, row_inputs(job), job.variant.calls(job.cell.q)).step
+        return _Training(method, rows, job.cell.q).step
+    return _Forward(method, rows, job.variant.calls(job.cell.q)).step
 
 
 def row_inputs(job: Job) -> list[Tensor]:
@@ -70,7 +75,7 @@ def row_inputs(job: Job) -> list[Tensor]:
 def _hosted_step(job: Job, program: Program) -> Step:
     """Return a step of a program whose state the driver keeps: what the driver does is part of it."""
     tokens, label_pos, targets = (each.numpy() for each in row_inputs(job))
-    g_q, steps = _g_of(job.cell.q).numpy(), itertools.count(1)
+    g_q, steps = _g_of(job.cell.q), itertools.count(1)
 
     def step() -> None:
         if job.variant.is_batch:
@@ -81,14 +86,24 @@ def _hosted_step(job: Job, program: Program) -> Step:
     return step
 
 
-def _g_of(q: int) -> Tensor:
-    return torch.randn(q, generator=torch.Generator().manual_seed(_SEED)) * _G_STD
+def _g_of(q: int) -> FloatArray:
+    return np.random.default_rng(_SEED).normal(scale=_G_STD, size=q).astype(np.float32)
+
+
+class _Differentiating:
+    """A program that computes its own gradients: one call is one step."""
+
+    def __init__(self, method: Method, inputs: Sequence[Array]) -> None:
+        self._method, self._inputs = method, inputs
+
+    def step(self) -> None:
+        self._method(self._inputs)
 
 
 class _Training:
     """A program that updates itself: one call is one step."""
 
-    def __init__(self, method: Any, rows: Sequence[Tensor], q: int) -> None:
+    def __init__(self, method: Method, rows: Sequence[Array], q: int) -> None:
         self._method = method
         self._rows = rows
         self._g_q = _g_of(q)
@@ -96,8 +111,7 @@ class _Training:
 
     def step(self) -> None:
         self._step += 1
-        scalars = [torch.tensor(LR), torch.tensor(EPS), torch.tensor(_SEED), torch.tensor(self._step)]
-        self._method([*self._rows, self._g_q, *scalars])
+        self._method([*self._rows, *scalars(self._g_q, LR, EPS), *keys(_SEED, self._step)])
 
 
 class _Forward:
@@ -106,7 +120,7 @@ class _Forward:
     The copies are drawn once. Neither noise nor update is part of the step, in favour of these variants.
     """
 
-    def __init__(self, method: Any, rows: Sequence[Tensor], calls: int) -> None:
+    def __init__(self, method: Method, rows: Sequence[Array], calls: int) -> None:
         self._method = method
         self._inputs = [*rows, *_copies(method)]
         self._calls = calls
@@ -116,9 +130,8 @@ class _Forward:
             self._method(self._inputs)
 
 
-def _copies(method: Any) -> list[Tensor]:
+def _copies(method: Method) -> list[FloatArray]:
     """Perturbed copies of B for every input behind the rows; none where the program has no branch."""
-    meta = method.method_meta()
-    generator = torch.Generator().manual_seed(_SEED)
-    sizes = [meta.input_tensor_meta(index).sizes() for index in range(_NUM_ROW_INPUTS, meta.num_inputs())]
-    return [torch.randn(*size, generator=generator) * EPS for size in sizes]
+    generator = np.random.default_rng(_SEED)
+    shapes = map(method.input_shape, range(_NUM_ROW_INPUTS, method.num_inputs))
+    return [generator.normal(scale=EPS, size=shape).astype(np.float32) for shape in shapes]

@@ -15,7 +15,7 @@ from prgec.contract.names import SIDE_CONTRACT_VERSION, SIDE_METHOD, SIDE_NETWOR
 from prgec.engines.executorch.runtime import (
     check_signature,
     constant,
-    float_tensor,
+    float_array,
     load_method_of,
     load_raw,
     load_runtime,
@@ -51,10 +51,10 @@ class SideProgram:
             filled = np.zeros((size, *acts.shape[1:]), dtype=np.float32)
             filled[: len(part)] = part
             try:
-                (y_side,) = self._side([float_tensor(filled)])
+                (y_side,) = self._side([float_array(filled)])
             except RuntimeError as error:
                 raise ProgramError(f"the side network failed to run: {error}", where=self.path) from error
-            found.append(y_side.numpy()[: len(part)].copy())
+            found.append(y_side[: len(part)])
         return np.concatenate(found)
 
 

@@ -13,7 +13,7 @@ from prgec.contract.names import FORWARD_METHOD, GRADIENT_INPUTS
 from prgec.engines.executorch.device_program import check_is_state, masters_behind, zeros_of
 from prgec.engines.executorch.gradient_program import GradientProgram
 from prgec.engines.executorch.program import LoadMethod
-from prgec.engines.executorch.runtime import float_scalar, int_tensors
+from prgec.engines.executorch.runtime import float_scalar, int_arrays
 
 
 class DeviceGradientProgram(GradientProgram):
@@ -39,11 +39,10 @@ class DeviceGradientProgram(GradientProgram):
             ProgramError: If the runtime reports a failure.
         """
         del call
-        inputs = [*int_tensors(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
+        inputs = [*int_arrays(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
         loss_B, factors, *masters = self._execute(self._forward, inputs)
-        behind = masters_behind(masters, self._masters, self.path)
-        self._masters = {name: master.copy() for name, master in behind.items()}
-        return loss_B.numpy().copy(), factors.numpy().copy()
+        self._masters = masters_behind(masters, self._masters, self.path)
+        return loss_B, factors
 
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row under the present state: f32[B]; rows are B different texts.

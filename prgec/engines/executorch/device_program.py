@@ -58,14 +58,14 @@ def zeros_of(manifest: Manifest) -> State:
 
 
 def masters_behind(outputs: Sequence[Any], masters: State, path: Path) -> State:
-    """Return the masters that a call returned, by the names of those before it; they are the runtime's own memory.
+    """Return the masters that a call returned, by the names of those before it.
 
     Raises:
         ProgramError: If there are more or fewer.
     """
     if len(outputs) != len(masters):
         raise ProgramError(f"the program returns {len(outputs)} masters; its manifest names {len(masters)}", where=path)
-    return {name: each.numpy() for name, each in zip(masters, outputs, strict=True)}
+    return dict(zip(masters, outputs, strict=True))
 
 
 def check_is_state(

@@ -12,7 +12,7 @@ from prgec.contract.arrays import FloatArray, IntArray
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import EMIT_INPUTS, EMIT_METHOD
 from prgec.contract.tokenizer import Tokenizer
-from prgec.engines.executorch.runtime import check_signature, int_tensors, load_method_of, load_runtime, open_methods
+from prgec.engines.executorch.runtime import check_signature, int_arrays, keep_packed, load_method_of, load_runtime
 from prgec.engines.executorch.verified import open_verified
 from prgec.errors import ProgramError
 
@@ -46,10 +46,10 @@ class EmittingProgram:
             ProgramError: If the runtime reports a failure.
         """
         try:
-            acts_BLKD, logits_BKV = self._emit(int_tensors(tokens_BT, label_pos_BK))
+            acts_BLKD, logits_BKV = self._emit(int_arrays(tokens_BT, label_pos_BK))
         except RuntimeError as error:
             raise ProgramError(f"the program failed to run: {error}", where=self.path) from error
-        return acts_BLKD.numpy().copy(), logits_BKV.numpy().copy()
+        return acts_BLKD, logits_BKV
 
 
 def open_emitting(path: Path, *, verify: bool = True) -> EmittingProgram:
@@ -71,8 +71,7 @@ def open_emitting(path: Path, *, verify: bool = True) -> EmittingProgram:
             hint="compile the backbone with --method side",
         )
     load_runtime(manifest.backend)
-    methods = open_methods(raw, path, manifest.backend, manifest.base_sha256)
-    del raw  # with the arena that the bindings keep for it
-    method = load_method_of(methods, EMIT_METHOD, path, manifest.backend)
+    keep_packed(raw, manifest)
+    method = load_method_of(raw, EMIT_METHOD, path, manifest.backend)
     check_signature(method, EMIT_INPUTS, path)
     return EmittingProgram(path, manifest, tokenizer, method)

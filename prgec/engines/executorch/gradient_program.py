@@ -15,7 +15,7 @@ from prgec.contract.arrays import FloatArray, IntArray, State
 from prgec.contract.engine import ONLY_CALL, Call, optimizer_names, state_names
 from prgec.contract.names import CALL_INPUT, EVALUATE_INPUTS, EVALUATE_METHOD, FORWARD_METHOD, GRADIENT_INPUTS
 from prgec.engines.executorch.program import LoadMethod, Program
-from prgec.engines.executorch.runtime import float_scalar, int_tensors
+from prgec.engines.executorch.runtime import float_scalar, int_arrays
 from prgec.errors import InternalError
 
 
@@ -54,11 +54,11 @@ class GradientProgram(Program):
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        inputs = [*int_tensors(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
-        inputs += int_tensors(np.array(call)) if self.manifest.accumulates else []
+        inputs = [*int_arrays(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
+        inputs += int_arrays(np.array(call)) if self.manifest.accumulates else []
         inputs += self._hidden(tokens_BT, label_pos_BK)
         loss_B, factors = self._execute(self._load_forward(), inputs)
-        return loss_B.numpy().copy(), factors.numpy().copy()
+        return loss_B, factors
 
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row under the present state: f32[B]; rows are B different texts.
@@ -68,7 +68,7 @@ class GradientProgram(Program):
         """
         inputs = [*self._with_state(tokens_NT, label_pos_NK, targets_NK), *self._hidden(tokens_NT, label_pos_NK)]
         (loss_B,) = self._execute(self._evaluate, inputs)
-        result: FloatArray = loss_B.numpy()
+        result: FloatArray = loss_B
         return result
 
     def forward(self, *arguments: Any, **named: Any) -> FloatArray:
@@ -89,7 +89,7 @@ class GradientProgram(Program):
 
     def read_optimizer(self) -> State:
         """Return copies of the optimiser's state by name."""
-        return {name: tensor.numpy().copy() for name, tensor in self._optimizer().items()}
+        return {name: tensor.copy() for name, tensor in self._optimizer().items()}
 
     def write_optimizer(self, state: Mapping[str, FloatArray]) -> None:
         """Overwrite the optimiser's state; nothing is written if any name or shape is wrong.
@@ -114,4 +114,4 @@ class GradientProgram(Program):
 
     def _with_state(self, *rows: IntArray) -> Sequence[Any]:
         """Rows as inputs, with the state behind them where it is no buffer."""
-        return int_tensors(*rows)
+        return int_arrays(*rows)

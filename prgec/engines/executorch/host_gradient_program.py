@@ -23,7 +23,7 @@ from prgec.contract.names import (
 from prgec.engines.executorch.gradient_program import GradientProgram
 from prgec.engines.executorch.host_program import host_tensors, inputs_of
 from prgec.engines.executorch.program import LoadMethod
-from prgec.engines.executorch.runtime import float_tensor, int_tensors
+from prgec.engines.executorch.runtime import float_array, int_arrays
 from prgec.errors import ProgramError
 from prgec.runtime_ops.host import SiteState, accumulate, take_step
 
@@ -49,7 +49,7 @@ class HostGradientProgram(GradientProgram):
             for suffix in (STATE_SUFFIX_MEAN, STATE_SUFFIX_SQUARE)
         }
         shapes[OPTIMIZER_STATE] = (4,)
-        self._kept = {name: float_tensor(np.zeros(shapes[name], dtype=np.float32)) for name in optimizer_names(m)}
+        self._kept = {name: float_array(np.zeros(shapes[name], dtype=np.float32)) for name in optimizer_names(m)}
         # Of a step of several calls, losses first.
         self._sums: list[FloatArray] = []
 
@@ -65,17 +65,15 @@ class HostGradientProgram(GradientProgram):
             ProgramError: If the runtime reports a failure, or the program does not return one gradient a site.
         """
         inputs = [*self._with_state(tokens_BT, label_pos_BK, targets_BK), *self._hidden(tokens_BT, label_pos_BK)]
-        outputs = self._execute(self._load_forward(), inputs)
-        loss_B, *gradients = (each.numpy() for each in outputs)
+        loss_B, *gradients = self._execute(self._load_forward(), inputs)
         if [each.shape for each in gradients] != [tuple(each.shape) for each in self._state.values()]:
             raise ProgramError("the program does not return the gradients its manifest names", where=self.path)
-        losses = loss_B.copy()
-        means = self._gathered([losses, *gradients], call)
+        means = self._gathered([loss_B, *gradients], call)
         if not call.is_last:
-            return losses, np.array(_NOTHING, dtype=np.float32)
+            return loss_B, np.array(_NOTHING, dtype=np.float32)
         m = self.manifest
-        running = self._kept[OPTIMIZER_STATE].numpy()
-        return losses, take_step(running, self._sites(), means[1:], means[0], lr, m.optimizer, m.update)
+        running = self._kept[OPTIMIZER_STATE]
+        return loss_B, take_step(running, self._sites(), means[1:], means[0], lr, m.optimizer, m.update)
 
     def _gathered(self, values: Sequence[FloatArray], call: Call) -> Sequence[FloatArray]:
         """Add what a call measured to what its step gathered; in the last one, return the means."""
@@ -89,10 +87,10 @@ class HostGradientProgram(GradientProgram):
 
     def _sites(self) -> list[SiteState]:
         def kept(name: str) -> FloatArray | None:
-            return self._kept[name].numpy() if name in self._kept else None
+            return self._kept.get(name)
 
         return [
-            SiteState(master.numpy(), kept(name + STATE_SUFFIX_MEAN), kept(name + STATE_SUFFIX_SQUARE))
+            SiteState(master, kept(name + STATE_SUFFIX_MEAN), kept(name + STATE_SUFFIX_SQUARE))
             for name, master in self._state.items()
         ]
 
@@ -100,4 +98,4 @@ class HostGradientProgram(GradientProgram):
         return self._kept
 
     def _with_state(self, *rows: IntArray) -> Sequence[Any]:
-        return [*int_tensors(*rows), *self._state.values()]
+        return [*int_arrays(*rows), *self._state.values()]

@@ -15,7 +15,7 @@ from prgec.contract.manifest import Manifest
 from prgec.contract.names import FORWARD_METHOD, ROW_INPUTS, STATE_INPUT
 from prgec.engines.executorch.device_program import zeros_of
 from prgec.engines.executorch.program import LoadMethod, Program
-from prgec.engines.executorch.runtime import float_tensor
+from prgec.engines.executorch.runtime import float_array
 from prgec.runtime_ops.host import dual_update
 
 
@@ -35,18 +35,18 @@ class HostProgram(Program):
         self._forward = load_method(FORWARD_METHOD, (*self._evaluated_inputs, *self._hidden_input))
         self._state = host_tensors(m)
         self._copies = [
-            float_tensor(np.empty((2 * m.q, m.rank, site.out_features), dtype=np.float32)) for site in m.sites
+            float_array(np.empty((2 * m.q, m.rank, site.out_features), dtype=np.float32)) for site in m.sites
         ]
 
     def _of_step(self, g_q: FloatArray, lr: float, eps: float, seed: int, step: int) -> Sequence[Any]:
         for site, master, copies in zip(self.manifest.sites, self._state.values(), self._copies, strict=True):
-            dual_update(master.numpy(), g_q, lr, eps, seed, step, site.index, copies.numpy())
+            dual_update(master, g_q, lr, eps, seed, step, site.index, copies)
         return self._copies
 
     def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
         """Perform only the update that `forward` of `step` performs on entry; nothing of the program runs."""
         for site, master in zip(self.manifest.sites, self._state.values(), strict=True):
-            dual_update(master.numpy(), g_q, lr, 0.0, seed, step, site.index)
+            dual_update(master, g_q, lr, 0.0, seed, step, site.index)
 
 
 def inputs_of(manifest: Manifest) -> tuple[str, ...]:
@@ -56,4 +56,4 @@ def inputs_of(manifest: Manifest) -> tuple[str, ...]:
 
 def host_tensors(manifest: Manifest) -> dict[str, Any]:
     """Return the masters of a program whose host keeps them, in site order: zeros, as tensors that calls may read."""
-    return {name: float_tensor(zeros) for name, zeros in zeros_of(manifest).items()}
+    return {name: float_array(zeros) for name, zeros in zeros_of(manifest).items()}

@@ -17,10 +17,10 @@ from prgec.engines.executorch.runtime import (
     check_signature,
     check_trains,
     given_a,
+    keep_packed,
     load_method_of,
     load_raw,
     load_runtime,
-    open_methods,
 )
 from prgec.engines.executorch.verified import open_verified
 
@@ -40,12 +40,10 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
     raw, manifest, tokenizer = open_verified(path, verify=verify)
     check_trains(manifest, path)
     load_runtime(manifest.backend)
-    methods = open_methods(raw, path, manifest.backend, manifest.base_sha256)
-    # The bindings keep an arena as large as the largest method's, which only they could load into it.
-    del raw
+    keep_packed(raw, manifest)
 
     def load(name: str, inputs: Sequence[str]) -> Any:
-        method = load_method_of(methods, name, path, manifest.backend)
+        method = load_method_of(raw, name, path, manifest.backend)
         check_signature(method, inputs, path)
         return method
 

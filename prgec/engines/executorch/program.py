@@ -31,7 +31,7 @@ from prgec.contract.names import (
     TARGETS_INPUT,
 )
 from prgec.contract.tokenizer import Tokenizer
-from prgec.engines.executorch.runtime import NOT_OURS, float_tensor, int_tensors, keys, scalars
+from prgec.engines.executorch.runtime import NOT_OURS, float_array, int_arrays, keys, scalars
 from prgec.engines.prefix import PrefixRunner, keep_prefix
 from prgec.errors import InternalError, ProgramError
 
@@ -113,11 +113,11 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        inputs = [*int_tensors(tokens_NT, label_pos_NK, targets_NK), *self._of_step(g_q, lr, eps, seed, step)]
+        inputs = [*int_arrays(tokens_NT, label_pos_NK, targets_NK), *self._of_step(g_q, lr, eps, seed, step)]
         inputs += self._hidden(tokens_NT, label_pos_NK)
         loss_N, *others = self._execute(self._forward, inputs)
         self._keep(others)
-        result: FloatArray = loss_N.numpy()
+        result: FloatArray = loss_N
         return result
 
     def _of_step(self, g_q: FloatArray, lr: float, eps: float, seed: int, step: int) -> Sequence[Any]:
@@ -126,7 +126,7 @@ class Program:
 
     def _hidden(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
         """The input behind all others, where blocks in front of the first trained one are a method of their own."""
-        return [] if self.prefix is None else [float_tensor(self.prefix.hidden(tokens_NT, label_pos_NK))]
+        return [] if self.prefix is None else [float_array(self.prefix.hidden(tokens_NT, label_pos_NK))]
 
     def _keep(self, outputs: Sequence[Any]) -> None:
         """Take what `forward` returns behind the losses: nothing, where the state is in buffers."""
@@ -184,7 +184,7 @@ class Program:
         inputs = [*self._inputs_of_next_tokens(tokens_NT, label_pos_NK)]
         inputs += self._hidden(tokens_NT, label_pos_NK)
         (tokens_NK,) = self._execute(self._load_next_tokens(), inputs)
-        result: IntArray = tokens_NK.numpy()
+        result: IntArray = tokens_NK
         return result
 
     def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
@@ -200,9 +200,9 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        inputs = int_tensors(tokens_T[None], np.array([[len(tokens_T) - 1]]), np.array([start]))
+        inputs = int_arrays(tokens_T[None], np.array([[len(tokens_T) - 1]]), np.array([start]))
         (logits,) = self._execute(self._load_extend(), inputs)
-        result: FloatArray = logits.numpy()[0, 0].copy()
+        result: FloatArray = logits[0, 0]
         return result
 
     def clear_cache(self) -> None:
@@ -217,7 +217,7 @@ class Program:
 
     def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
         no_update = np.zeros(self.manifest.q, dtype=np.float32)
-        return [*int_tensors(tokens_NT, label_pos_NK), *self._of_step(no_update, 0.0, 0.0, 0, 1)]
+        return [*int_arrays(tokens_NT, label_pos_NK), *self._of_step(no_update, 0.0, 0.0, 0, 1)]
 
     def compute_prefix(self, tokens_BT: IntArray) -> FloatArray:
         """Run the blocks before the first trained one: f32[B, T, D]; only where they are a method of their own.
@@ -225,8 +225,8 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        (hidden_BTD,) = self._execute(self._load_prefix(), int_tensors(tokens_BT))
-        result: FloatArray = hidden_BTD.numpy()
+        (hidden_BTD,) = self._execute(self._load_prefix(), int_arrays(tokens_BT))
+        result: FloatArray = hidden_BTD
         return result
 
     def keep_prefix_in(self, folder: Path) -> None:
@@ -239,7 +239,7 @@ class Program:
 
     def read_state(self) -> State:
         """Return copies of the trainable buffers by name, in site order."""
-        return {name: tensor.numpy().copy() for name, tensor in self._state.items()}
+        return {name: tensor.copy() for name, tensor in self._state.items()}
 
     def write_state(self, state: Mapping[str, FloatArray]) -> None:
         """Overwrite the trainable buffers; nothing is written if any name or shape is wrong.
@@ -261,7 +261,7 @@ class Program:
                     where=self.path,
                 )
         for name, tensor in tensors.items():
-            tensor.numpy()[...] = state[name]
+            tensor[...] = state[name]
 
     def given_a(self) -> State:
         """Return `<site>.lora_A`, f32[r, D], of every site; empty where they follow from the manifest's seed.

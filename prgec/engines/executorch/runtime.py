@@ -1,4 +1,4 @@
-"""ExecuTorch's Python runtime as the driver uses it: mapped programs, constants, methods and the tensors they take.
+"""ExecuTorch's runtime as the driver uses it: mapped programs, constants, methods and the arrays they take.
 
 Letters: q queries.
 """
@@ -24,13 +24,14 @@ from prgec.contract.names import (
     VERSION_METHOD,
 )
 from prgec.contract.tokenizer import Tokenizer
+from prgec.engines.executorch.methods import Method, Methods
 from prgec.engines.executorch.pte_file import check_pte_file
-from prgec.engines.executorch.quiet_method import QuietMethod
 from prgec.errors import ProgramError
 from prgec.machine.native_log import captured_stderr
 
 _VERSIONS = ", ".join(map(str, CONTRACT_VERSIONS))
-_WITH_OPTIONS = "xnnpack"
+# Whose delegate makes copies of weights that a file can hold.
+_PACKS = "xnnpack"
 NOT_OURS = "this .pte was not made by prgec compile"
 
 
@@ -52,8 +53,8 @@ def read_constants(path: Path, *, verify: bool = True) -> tuple[Manifest, Tokeni
     return manifest, tokenizer
 
 
-def open_forward(path: Path, backend: str) -> Any:
-    """Load the forward of any ExecuTorch program, one of ours or not; it takes a sequence of tensors.
+def open_forward(path: Path, backend: str) -> Method:
+    """Load the forward of any ExecuTorch program, one of ours or not; it takes a sequence of arrays.
 
     Raises:
         ProgramError: If the file is missing or damaged, or `backend`, which it was lowered for, does not run here.
@@ -65,7 +66,7 @@ def open_forward(path: Path, backend: str) -> Any:
     return load_method_of(raw, FORWARD_METHOD, path, backend)
 
 
-def read_manifest(raw: Any, path: Path) -> Manifest:
+def read_manifest(raw: Methods, path: Path) -> Manifest:
     """Return the manifest of a loaded ExecuTorch program.
 
     Raises:
@@ -84,7 +85,7 @@ def read_manifest(raw: Any, path: Path) -> Manifest:
     return Manifest.from_json(text)
 
 
-def open_constants(path: Path) -> tuple[Any, Manifest, Tokenizer]:
+def open_constants(path: Path) -> tuple[Methods, Manifest, Tokenizer]:
     """Map a program and read what it says of itself and its tokenizer.
 
     Raises:
@@ -96,27 +97,17 @@ def open_constants(path: Path) -> tuple[Any, Manifest, Tokenizer]:
     return raw, manifest, Tokenizer.unpack(constant_bytes(raw, TOKENIZER_METHOD, path))
 
 
-def load_raw(path: Path, data: Path | None = None) -> Any:
+def load_raw(path: Path, data: Path | None = None) -> Methods:
     """Map a program, and the file of weights beside it where it has one.
 
     Raises:
         ProgramError: If the runtime cannot read it.
+        BackendError: If the runtime cannot be loaded.
     """
     with captured_stderr() as log:
-        # portable_lib is the documented door, but it imports the whole exporter: 3 s and 140 MB that running
-        # does not need. torch comes first because the extension links against it.
-        import torch  # noqa: F401
-        from executorch.extension.pybindings import _C as bindings
-
-        # Starts the thread pool, which reports on the CPU; left alone it would do so in the middle of the first step.
-        bindings._threadpool_get_thread_count()
         try:
             # A path is mapped, not read: weights stay in the page cache.
-            return bindings._load_program(
-                str(path),
-                program_verification=bindings.Verification.InternalConsistency,
-                data_path=None if data is None else str(data),
-            )
+            return Methods(path, data)
         except RuntimeError as error:
             failure = error
     raise ProgramError(f"the program is damaged: {log.last_error() or failure}", where=path) from failure
@@ -133,32 +124,13 @@ def load_runtime(backend: str) -> None:
         load_backend(backend).load_runtime()
 
 
-def open_methods(raw: Any, path: Path, backend: str, base_sha256: str) -> Any:
-    """Return what the methods of a mapped program are loaded from: XNNPACK's through options that `raw` does not pass.
-
-    Args:
-        raw: From `load_raw`.
-        path: The .pte.
-        backend: What it was compiled for.
-        base_sha256: Of its weights.
-
-    Raises:
-        ProgramError: If the runtime cannot read it.
-        BackendError: If the library cannot be loaded.
-    """
-    if backend != _WITH_OPTIONS:
-        return raw
-    from prgec.engines.executorch.methods import Methods
-
-    with captured_stderr() as log:
-        try:
-            return Methods(path, base_sha256)
-        except RuntimeError as error:
-            failure = error
-    raise ProgramError(f"the program is damaged: {log.last_error() or failure}", where=path) from failure
+def keep_packed(raw: Methods, manifest: Manifest) -> None:
+    """Keep what a backend packs of the weights in a file, before any of its methods is loaded."""
+    if manifest.backend == _PACKS:
+        raw.keep_packed(manifest.base_sha256)
 
 
-def load_method_of(raw: Any, name: str, path: Path, backend: str) -> Any:
+def load_method_of(raw: Methods, name: str, path: Path, backend: str) -> Method:
     """Load one method of a mapped program.
 
     Raises:
@@ -166,7 +138,7 @@ def load_method_of(raw: Any, name: str, path: Path, backend: str) -> Any:
     """
     with captured_stderr() as log:
         try:
-            return QuietMethod(raw.load_method(name))
+            return raw.load_method(name)
         except RuntimeError as error:
             failure = error
     raise ProgramError(
@@ -190,47 +162,47 @@ def check_trains(manifest: Manifest, path: Path) -> None:
         )
 
 
-def check_signature(method: Any, names: Sequence[str], path: Path) -> None:
+def check_signature(method: Method, names: Sequence[str], path: Path) -> None:
     """Check the number of inputs of a method.
 
     Raises:
         ProgramError: If it is not that of `names`.
     """
-    found = method.method_meta().num_inputs()
-    if found != len(names):
-        raise ProgramError(f"a method takes {found} inputs; the contract has {len(names)}", where=path, hint=NOT_OURS)
+    if method.num_inputs != len(names):
+        raise ProgramError(
+            f"a method takes {method.num_inputs} inputs; the contract has {len(names)}", where=path, hint=NOT_OURS
+        )
 
 
-def constant(raw: Any, name: str, path: Path) -> Any:
+def constant(raw: Methods, name: str, path: Path) -> Any:
     """Return the value of a constant method.
 
     Raises:
         ProgramError: If there is none of the name.
     """
-    methods = {raw.get_method_name(index) for index in range(raw.num_methods())}
-    if name not in methods:
+    if not raw.has(name):
         raise ProgramError(f"the program has no {name}", where=path, hint=NOT_OURS)
     try:
         with captured_stderr():
             (value,) = raw.load_method(name)([])
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, KeyError) as error:
         raise ProgramError(f"cannot read {name}: {error}", where=path, hint=NOT_OURS) from error
     return value
 
 
-def constant_bytes(raw: Any, name: str, path: Path) -> bytes:
+def constant_bytes(raw: Methods, name: str, path: Path) -> bytes:
     """Return the bytes of a constant method that holds a tensor of them.
 
     Raises:
         ProgramError: If there is none of the name.
     """
     value = constant(raw, name, path)
-    if isinstance(value, str) or not hasattr(value, "numpy"):
+    if not isinstance(value, np.ndarray):
         raise ProgramError(f"{name} is not a tensor of bytes", where=path, hint=NOT_OURS)
-    return bytes(value.numpy().astype(np.uint8).tobytes())
+    return value.astype(np.uint8).tobytes()
 
 
-def given_a(raw: Any, manifest: Manifest, path: Path) -> State:
+def given_a(raw: Methods, manifest: Manifest, path: Path) -> State:
     """Return the A matrices a program carries because they were given; empty where they follow from a seed.
 
     Raises:
@@ -248,34 +220,26 @@ def given_a(raw: Any, manifest: Manifest, path: Path) -> State:
     return matrices
 
 
-def int_tensors(*arrays: IntArray) -> list[Any]:
-    """Return i64 tensors over arrays."""
-    import torch
-
-    return [torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)) for array in arrays]
+def int_arrays(*arrays: IntArray) -> list[Any]:
+    """Return arrays as a method takes them: i64."""
+    return [np.ascontiguousarray(array, dtype=np.int64) for array in arrays]
 
 
-def float_tensor(array: FloatArray) -> Any:
-    """Return an f32 tensor over an array."""
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+def float_array(array: FloatArray) -> FloatArray:
+    """Return an array as a method takes it: f32."""
+    return np.ascontiguousarray(array, dtype=np.float32)
 
 
-def float_scalar(value: float) -> Any:
+def float_scalar(value: float) -> FloatArray:
     """Return an f32[]."""
-    import torch
-
-    return torch.tensor(value, dtype=torch.float32)
+    return np.array(value, dtype=np.float32)
 
 
 def scalars(g_q: FloatArray, *values: float) -> list[Any]:
     """Return g as f32[q], and each value as f32[]."""
-    return [float_tensor(g_q), *map(float_scalar, values)]
+    return [float_array(g_q), *map(float_scalar, values)]
 
 
 def keys(seed: int, step: int) -> list[Any]:
     """Return the key of the noise as two i64[]."""
-    import torch
-
-    return [torch.tensor(value, dtype=torch.int64) for value in (seed, step)]
+    return [np.array(value, dtype=np.int64) for value in (seed, step)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from prgec.contract.checksums import Checksums, read_checksums
 from prgec.contract.manifest import Manifest
 from prgec.contract.ptd import find_data
 from prgec.contract.tokenizer import Tokenizer
+from prgec.engines.executorch.methods import Methods
 from prgec.engines.executorch.pte_file import check_pte_file
 from prgec.engines.executorch.runtime import load_raw, open_constants
 from prgec.errors import ProgramError
@@ -37,7 +37,7 @@ def check_table(checksums: Checksums | None, has_checksums: bool, path: Path, *,
         raise ProgramError("the program has lost its checksums", where=path, hint="copy or compile it again")
 
 
-def open_verified(path: Path, *, verify: bool) -> tuple[Any, Manifest, Tokenizer]:
+def open_verified(path: Path, *, verify: bool) -> tuple[Methods, Manifest, Tokenizer]:
     """Map a program of `prgec compile`, and the data file beside it where it has one.
 
     Args:

@@ -1,10 +1,14 @@
-// Methods of a program for Python, loaded with options. ExecuTorch's own bindings load a method by its name alone, and
-// XNNPACK takes the file of its packed weights from the options of that load and from nowhere else.
+// The methods of a program for Python. ExecuTorch's own bindings link against torch, which running does not need, and
+// load a method by its name alone, where XNNPACK takes the file of its packed weights from the options of that load.
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
+#include <executorch/runtime/kernel/operator_registry.h>
+#include <executorch/runtime/kernel/thread_parallel_interface.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -21,8 +25,10 @@ using executorch::runtime::Error;
 using executorch::runtime::EValue;
 
 constexpr int64_t kMaxRank = 8;
+// Of a view that shows no tensor: text of `sizes[0]` bytes, or the number `sizes[0]`.
+constexpr int64_t kText = -1, kNumber = -2;
 
-// As `_View` of prgec/engines/executorch/methods.py.
+// As `View` of prgec/engines/executorch/library.py.
 struct View {
   void* data;
   int64_t type;
@@ -45,13 +51,28 @@ int show(const Tensor& tensor, View* out) {
   return code(Error::Ok);
 }
 
+int show(const EValue& value, View* out) {
+  if (value.isTensor()) {
+    return show(value.toTensor(), out);
+  }
+  if (value.isString()) {
+    const std::string_view text = value.toString();
+    *out = {const_cast<char*>(text.data()), kText, 0, {static_cast<int64_t>(text.size())}};
+    return code(Error::Ok);
+  }
+  if (value.isInt()) {
+    *out = {nullptr, kNumber, 0, {value.toInt()}};
+    return code(Error::Ok);
+  }
+  return code(Error::InvalidType);
+}
+
 // Module keeps its methods to itself; the state lives in them.
 class Methods : public executorch::extension::Module {
  public:
   // Methods share their arenas, or each would train a copy of its own.
-  Methods(const char* path, void (*warn)(const char* line))
-      : Module(
-            path, std::vector<std::string>(), LoadMode::Mmap, nullptr, nullptr, nullptr, /*share_memory_arenas=*/true),
+  Methods(const char* path, std::vector<std::string> data, void (*warn)(const char* line))
+      : Module(path, std::move(data), LoadMode::Mmap, nullptr, nullptr, nullptr, /*share_memory_arenas=*/true),
         packed(warn) {}
 
   Error load_sharing(const char* name) {
@@ -78,9 +99,17 @@ class Methods : public executorch::extension::Module {
 
 #define PRGEC_API extern "C" __attribute__((visibility("default")))
 
-// Maps a program; null, and why, where it cannot be read.
-PRGEC_API void* prgec_methods_open(const char* path, void (*warn)(const char* line), int* error) {
-  auto* methods = new Methods(path, warn);
+// Says whether a kernel of that name is registered.
+PRGEC_API bool prgec_has_kernel(const char* name) {
+  const auto kernels = executorch::runtime::get_registered_kernels();
+  return std::any_of(kernels.begin(), kernels.end(), [&](const auto& each) { return !std::strcmp(each.name_, name); });
+}
+
+// Maps a program, and the file of weights beside it unless `data` is null; null, and why, where it cannot be read.
+PRGEC_API void* prgec_methods_open(const char* path, const char* data, void (*warn)(const char* line), int* error) {
+  // The pool of threads reports on the processor as it starts; left alone it would do so in the first step.
+  executorch::extension::parallel_for(0, 2, 1, [](int64_t, int64_t) {});
+  auto* methods = new Methods(path, data ? std::vector<std::string>{data} : std::vector<std::string>(), warn);
   *error = code(methods->load(executorch::runtime::Program::Verification::InternalConsistency));
   if (*error != code(Error::Ok)) {
     delete methods;
@@ -91,6 +120,12 @@ PRGEC_API void* prgec_methods_open(const char* path, void (*warn)(const char* li
 
 PRGEC_API void prgec_methods_close(void* methods) {
   delete static_cast<Methods*>(methods);
+}
+
+// Says whether the program has a method of that name.
+PRGEC_API bool prgec_methods_has(void* methods, const char* name) {
+  const auto names = static_cast<Methods*>(methods)->method_names();
+  return names.ok() && names->count(name) != 0;
 }
 
 // Keeps packed weights in a file of `folder`, before any method is loaded; `base` stands for the weights.
@@ -118,6 +153,21 @@ PRGEC_API int prgec_methods_load(void* handle, const char* name, int64_t* num_in
   return code(Error::Ok);
 }
 
+// Shows an input of a loaded method; it has a type and sizes, and no data yet.
+PRGEC_API int prgec_methods_input(void* methods, const char* name, int64_t index, View* out) {
+  const auto meta = static_cast<Methods*>(methods)->method_meta(name);
+  if (!meta.ok()) {
+    return code(meta.error());
+  }
+  const auto input = meta->input_tensor_meta(static_cast<size_t>(index));
+  if (!input.ok() || input->sizes().size() > kMaxRank) {
+    return code(input.ok() ? Error::NotSupported : input.error());
+  }
+  *out = {nullptr, static_cast<int64_t>(input->scalar_type()), static_cast<int64_t>(input->sizes().size()), {}};
+  std::copy(input->sizes().begin(), input->sizes().end(), out->sizes);
+  return code(Error::Ok);
+}
+
 // Runs a method. Inputs are only read; `outputs` has a place for each, for views that the next call overwrites.
 PRGEC_API int prgec_methods_run(void* handle, const char* name, const View* inputs, int64_t num_inputs, View* outputs) {
   auto* methods = static_cast<Methods*>(handle);
@@ -135,10 +185,7 @@ PRGEC_API int prgec_methods_run(void* handle, const char* name, const View* inpu
   }
   methods->outputs = std::move(*found);
   for (const EValue& value : methods->outputs) {
-    if (!value.isTensor()) {
-      return code(Error::InvalidType);
-    }
-    if (const int error = show(value.toTensor(), outputs++); error != code(Error::Ok)) {
+    if (const int error = show(value, outputs++); error != code(Error::Ok)) {
       return error;
     }
   }
