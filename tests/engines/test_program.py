@@ -213,11 +213,3 @@ def test_failing_to_open_prints_nothing(tiny_pte: Path, tmp_path: Path, capfd: p
     with pytest.raises(ProgramError):
         open_pte(_cut(tiny_pte, tmp_path, 9000))
     assert capfd.readouterr() == ("", "")
-
-
-def test_the_runtime_loads_a_method_without_options() -> None:
-    """Why methods of XNNPACK are loaded by a library of our own (docs/cache.md): once this fails, it can go."""
-    from executorch.extension.pybindings import _C as bindings
-
-    signature = bindings.ExecuTorchProgram.load_method.__doc__
-    assert "(self: executorch.extension.pybindings._C.ExecuTorchProgram, method_name: str)" in signature
