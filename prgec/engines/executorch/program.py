@@ -211,7 +211,7 @@ class Program:
         try:
             for layer in itertools.count():
                 for name in CACHE_BUFFERS:
-                    method.get_attribute(name.format(layer)).numpy()[...] = 0.0
+                    method.get_attribute(name.format(layer))[...] = 0.0
         except RuntimeError:
             return  # that was the last layer
 
