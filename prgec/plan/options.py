@@ -27,7 +27,7 @@ class PlanOptions:
         seq_len: T.
         num_labels: K.
         backend: Row of the backend table.
-        driver: cpp, or python with its interpreter and torch.
+        driver: cpp, or python with its interpreter.
         watts: Power of the device while it trains; None to say nothing of energy.
         num_examples: Training rows, for the size of kept prefixes; None where no data are given.
     """

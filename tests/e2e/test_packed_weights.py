@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prgec.engines.executorch import methods
+from prgec.engines.executorch import library, methods
 from prgec.engines.executorch.open import open_pte
 from prgec.machine.packed_weights import list_packed
 from tests.e2e.conftest import PROGRAMS, Compile
@@ -61,7 +61,7 @@ def test_damage_costs_a_warning(path: Path, folder: Path, caplog: pytest.LogCapt
     weights.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
     assert _trained(path) == found
     assert weights.read_bytes() == data
-    assert [each.message for each in caplog.records if each.name == methods.__name__] == [
+    assert [each.message for each in caplog.records if each.name == library.__name__] == [
         f"the packed weights are damaged, packing them again: {weights}"
     ]
 
@@ -71,6 +71,6 @@ def test_who_comes_second_has_them_in_memory(path: Path, folder: Path, caplog: p
     first = open_pte(path)
     assert [each.in_use for each in list_packed(folder)] == [True]
     assert _trained(path) == found
-    (said,) = [each.message for each in caplog.records if each.name == methods.__name__]
+    (said,) = [each.message for each in caplog.records if each.name == library.__name__]
     assert said.startswith("the packed weights are kept in memory: ")
     assert first.read_state()
