@@ -40,6 +40,8 @@ def make_step(job: Job) -> Step:
     """
     if job.program is None:
         # The exporter's side of the house: other variants must not pay for importing it.
+        if job.variant.is_full:
+            return _full_step(job)
         if job.variant.branch is Branch.DIFFERENTIATED:
             from prgec.bench.first_order import EagerFirstOrder
 
@@ -50,6 +52,14 @@ def make_step(job: Job) -> Step:
     if job.variant.branch is Branch.HOSTED:
         return _hosted_step(job, open_pte(job.program))
     return compiled_step(job, open_forward(job.program, job.backend))
+
+
+def _full_step(job: Job) -> Step:
+    from prgec.bench.full import FullFirstOrder, FullMezo
+
+    if job.variant.is_batch:
+        return FullFirstOrder.load(job.model, row_inputs(job)).step
+    return FullMezo.load(job.model, row_inputs(job), job.cell.q).step
 
 
 def compiled_step(job: Job, method: Method) -> Step:

@@ -41,6 +41,7 @@ class Variant:
         method: How a compiled program trains.
         is_batch: Whether a step is one call of B rows, as gradients are computed, and not 2qB rows.
         backend: Runtime of its program; empty for that of the benchmark.
+        is_full: Whether it trains every weight, and not LoRA-FA beside linear layers.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Variant:
     method: str = "prge"
     is_batch: bool = False
     backend: str = ""
+    is_full: bool = False
 
     def copies(self, q: int) -> int:
         """Copies of B that one call needs; a step is 2q of them."""
@@ -200,9 +202,30 @@ _BATCH = (
         is_batch=True,
     ),
 )
+_FULL = (
+    Variant(
+        "fo",
+        "PyTorch, f32: forward and backward of B rows, SGD over all weights of the Hugging Face model",
+        all_queries=False,
+        both_signs=False,
+        branch=Branch.NONE,
+        is_eager=True,
+        is_batch=True,
+        is_full=True,
+    ),
+    Variant(
+        "mezo-full",
+        "PyTorch, f32: sequential MeZO over all weights of the Hugging Face model, noise drawn again from seeds",
+        all_queries=False,
+        both_signs=False,
+        branch=Branch.NONE,
+        is_eager=True,
+        is_full=True,
+    ),
+)
 # Between a variant and the backend it runs on.
 _ON = "@"
-VARIANTS: dict[str, Variant] = {variant.name: variant for variant in (*_ROWS, _HOSTED, *_BATCH)}
+VARIANTS: dict[str, Variant] = {variant.name: variant for variant in (*_ROWS, _HOSTED, *_BATCH, *_FULL)}
 
 
 def find_variant(name: str) -> Variant:

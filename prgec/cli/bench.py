@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from prgec.backends import BACKENDS
 from prgec.bench.options import BenchOptions
+from prgec.bench.presets import PRESETS, narrowed
 from prgec.bench.variants import VARIANTS
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.compile.options import EMBEDDING_BITS, QUANTIZE_SCHEMES
+from prgec.errors import UsageError
 
 if TYPE_CHECKING:
     from prgec.bench.result import BenchResult
@@ -86,9 +89,15 @@ def _list_of(kind: click.ParamType[Any], metavar: str, default: tuple[Any, ...],
     metavar="DIR",
     help="Folder for bench.json, bench.md and bench.png; programs stay in it for the next run.",
 )
+@click.option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    help="Fill a table of the paper: its rows and columns, or those of them that --q, --batch-size, --seq-len and "
+    "--quantize name. With --out it is filled in parts (docs/bench.md).",
+)
 @click.option("--against-plan", "shows_plan", is_flag=True, help="Also show what prgec plan makes of the memory.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def bench(as_json: bool, shows_plan: bool, **flags: Any) -> int:
+def bench(as_json: bool, shows_plan: bool, preset: str | None, **flags: Any) -> int:
     """Measure a training step of MODEL against what it replaces.
 
     Lists such as --q 1,4 --seq-len 64,128 span a matrix. All variants of a cell are in memory at once and take turns,
@@ -97,6 +106,10 @@ def bench(as_json: bool, shows_plan: bool, **flags: Any) -> int:
     options = BenchOptions(**flags)
     options.check()
     console = stderr_console()
+    if preset is not None:
+        ctx = click.get_current_context()
+        said = {name for name in flags if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+        return _fill(preset, options, said, as_json)
     # Imported here: the compiler takes seconds, and --help needs none of it.
     from prgec.bench.run import run_bench
 
@@ -113,6 +126,35 @@ def bench(as_json: bool, shows_plan: bool, **flags: Any) -> int:
             from prgec.bench.against_plan import against_plan
 
             print_lines("", *against_plan(result))
+    return 0
+
+
+def _fill(name: str, options: BenchOptions, said: set[str], as_json: bool) -> int:
+    """Fill a table of the paper, as far as what was said on the command line wants it."""
+    if "variants" in said:
+        raise UsageError("a preset has its variants; leave out --variants")
+    if len(options.quantize) > 1:
+        raise UsageError("a preset has one --quantize")
+    axes = {axis: getattr(options, axis) if axis in said else () for axis in ("q", "batch_size", "seq_len")}
+    scheme = options.quantize[0] if "quantize" in said else ""
+    whole, wanted = PRESETS[name], narrowed(PRESETS[name], **axes, quantize=scheme)
+    console = stderr_console()
+    from prgec.bench.preset_run import fill
+    from prgec.bench.preset_table import command_of, plot, to_markdown
+    from prgec.machine.files import write_atomic
+
+    filled = fill(wanted, options, name, lambda text: console.print(text, markup=False, soft_wrap=True))
+    is_part = set(wanted.columns()) <= set(whole.columns()) and not scheme
+    shown = whole if is_part else wanted
+    text = to_markdown(shown, filled, command_of(options.model, name, options.out))
+    if options.out is not None:
+        write_atomic(options.out / f"{name}.md", text.encode())
+        if shown.has_chart:
+            plot(options.out / f"{name}.png", shown, filled)
+    if as_json:
+        print_json({"preset": name, **filled.to_json(), "empty": {str(c): why for c, why in filled.reasons.items()}})
+    else:
+        print_lines(text.rstrip("\n"))
     return 0
 
 

@@ -43,7 +43,7 @@ def run_study(
     path = folder / RESULTS_NAME
     results = read_results(path)
     methods = [each for each in study.methods if not only or each.name in only]
-    total = sum(_num_runs(study, each) for each in methods) * len(study.tasks)
+    total = num_runs(study, methods)
     done = 0
     for run in _runs(study, methods, results):
         if should_stop():
@@ -100,6 +100,16 @@ def tuning_results(
 def _is_tuned(study: Study, method: StudyMethod) -> bool:
     """Whether the first seeds have something to choose: among options, or whether memory is enough at all."""
     return len(method.grid) > 1 or study.budget.memory_bytes > 0
+
+
+def num_runs(study: Study, methods: Iterable[StudyMethod]) -> int:
+    """How many runs some methods are, tuning and all tasks included."""
+    return sum(_num_runs(study, each) for each in methods) * len(study.tasks)
+
+
+def ready_runs(study: Study, methods: Iterable[StudyMethod], results: dict[str, Result]) -> list[Run]:
+    """Return every run that nothing has to come before, done or not."""
+    return list(_runs(study, methods, results))
 
 
 def _num_runs(study: Study, method: StudyMethod) -> int:

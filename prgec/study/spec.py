@@ -127,6 +127,19 @@ def read_study(path: Path) -> Study:
         raise DataError(f"cannot read the study: {error.strerror}", where=path) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"the study is not TOML: {error}", where=path) from error
+    return make_study(raw, path)
+
+
+def make_study(raw: dict[str, Any], path: Path) -> Study:
+    """Make a study of what its file says.
+
+    Args:
+        raw: Keys and values; taken apart.
+        path: The file, from whose folder others are found.
+
+    Raises:
+        UsageError: If it lacks something, or has a key nobody reads.
+    """
     try:
         return _study(raw, path)
     except KeyError as error:

@@ -226,7 +226,7 @@ def test_flags_are_frozen() -> None:
         "probe": "--accumulate --adapter --base --config --data --device --engine --eps --estimator --eval-data "
         "--eval-rows --ignore-memory --init-adapter --json --low-volume --lr --max-g --no-verify --not-finite "
         "--over-limit --prefix-cache --rows --seed --steps --task --torch-compile -c",
-        "study": "--json --only --out",
+        "study": "--data --forward-rows --json --lr --model --on --only --out --preset --seeds",
         "replay": "--adapter --json --no-verify --output --program --step -o",
         "export": "--base --format --json --output --program -o",
         "report": "--json --output --side -o",
@@ -235,8 +235,8 @@ def test_flags_are_frozen() -> None:
         "predict": "--adapter --candidate --data --generate --json --key --no-verify --side --task --text",
         "chat": "--adapter --compare --max-tokens --no-verify --seed --stop --system --temperature --top-k --top-p",
         "demo": "--backend --estimator --json --lr --method --out --seed --steps",
-        "bench": "--against-plan --backend --batch-size --json --layers --out --q --quantize --quantize-embedding "
-        "--repeats --seq-len --variants",
+        "bench": "--against-plan --backend --batch-size --json --layers --out --preset --q --quantize "
+        "--quantize-embedding --repeats --seq-len --variants",
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from prgec.study.baseline import Baseline
 from prgec.study.budget import Budget
 from prgec.study.eager import EagerProgram
 from prgec.study.method import KINDS
+from prgec.study.on_ray import do_run
+from prgec.study.presets import study_of, table_of
 from prgec.study.report import (
     accuracy_table,
     comparison_table,
@@ -310,6 +313,114 @@ def test_tables(path: Path) -> None:
     assert "| searched / fixed | 0.50 (0.0k / 0.1k) | 0.50 |" in speed_table(study, results)
     assert "| searched | 0.2 | 6 | 1.0 | 2.0 | 7 | 0 |" in options_table(study, results)
     assert first_at(results[0].curve, 0.95) is None
+
+
+def _of_ray(path: Path, out: Path, *more: str) -> int:
+    return main(["study", str(path), "--out", str(out), "--on", "ray", *more])
+
+
+@pytest.mark.slow
+def test_ray_gives_the_results_of_one_process(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two workers, a method whose rate dev chooses, and a study that goes on with what is done."""
+    pytest.importorskip("ray")
+    alone = run_study(read_study(path), tmp_path / "alone")
+    monkeypatch.chdir(path.parent)
+    assert _of_ray(Path(path.name), tmp_path / "ray", "--only", "fixed") == 0
+    half = (tmp_path / "ray" / RESULTS_NAME).read_text()
+    assert half.count("\n") == 3
+    assert _of_ray(Path(path.name), tmp_path / "ray") == 0
+    assert (tmp_path / "ray" / RESULTS_NAME).read_text().startswith(half)
+    assert "8/8 " in capsys.readouterr().err
+    there, here = (read_results(tmp_path / name / RESULTS_NAME) for name in ("ray", "alone"))
+    assert there.keys() == here.keys() and len(here) == 8
+    for key, result in here.items():
+        other = there[key]
+        for found in (result, other):
+            assert 0 < (found.memory_bytes or 0) < 1e9
+        assert (other.method, other.seed, other.steps, other.test_loss) == (
+            result.method,
+            result.seed,
+            result.steps,
+            result.test_loss,
+        )
+        assert [(p.accuracy, p.loss) for p in other.curve] == [(p.accuracy, p.loss) for p in result.curve]
+    again = run_study(read_study(path), tmp_path / "ray", train=lambda run, study: pytest.fail("all is done"))
+    assert [each.key for each in again] == [each.key for each in alone]
+
+
+def test_what_a_run_raises_in_a_worker_comes_back(path: Path, hungry: Callable[[int], Run]) -> None:
+    found = do_run(replace(hungry(1), options={"kind": "fo", "optimizer": "lion", "lr": 0.1}), read_study(path))
+    assert isinstance(found, UsageError) and "unknown optimizer 'lion'" in str(pickle.loads(pickle.dumps(found)))
+
+
+def test_places_that_are_none(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", str(path), "--out", str(tmp_path), "--on", "slurm"]) == 2
+    assert "--on is 'slurm'; expected ray or ray://HOST:PORT" in capsys.readouterr().err
+
+
+def test_presets_are_the_papers_tables(path: Path, tmp_path: Path) -> None:
+    """Methods by tasks, also where there is nothing to put in."""
+    data = tmp_path / "data"
+    (data / "rte").mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        (data / "rte" / f"{split}.jsonl").write_text("{}\n")
+    study = study_of("prge-table-1", "demo", data, forward_rows=None, seeds=(0, 1))
+    assert [task.name for task in study.tasks] == ["rte"] and study.tasks[0].task == "rte"
+    assert [(each.name, len(each.grid)) for each in study.methods] == [
+        ("FO-Adam, full", 3),
+        ("FO-Adam, LoRA-FA", 3),
+        ("MeZO (full)", 3),
+        ("MeZO (LoRA-FA)", 4),
+        ("P-RGE (q = 4)", 4),
+        ("P-RGE (q = 16)", 4),
+    ]
+    assert study.budget.forward_rows == 20_000 * 2 * 16
+    assert {len(each.grid) for each in study_of_7(data).methods} == {8}
+    results = [replace(_result(method="P-RGE (q = 4)", test=score), task="rte") for score in (0.5, 0.75)]
+    lines = table_of("prge-table-1", study, results, data, "a command")
+    assert lines[0] == "| Methods | sst2 | rte | mrpc | qqp | qnli | wnli |"
+    assert "| P-RGE (q = 4) |  | 62.5 |  |  |  |  |" in lines and "| MeZO (full) |  |  |  |  |  |  |" in lines
+    assert f"- sst2: {data}/sst2/train.jsonl" in lines and not any(line.startswith("- rte") for line in lines)
+    assert lines[-1].startswith("Not run yet: FO-Adam, full, ") and "q = 4" not in lines[-1]
+    with pytest.raises(UsageError, match="there are no data of any task of the table"):
+        study_of("prge-table-1", "demo", tmp_path, forward_rows=None, seeds=(0,))
+
+
+def study_of_7(data: Path) -> Study:
+    (data / "rte").rename(data / "sst2")
+    study = study_of("prge-table-7", "demo", data, forward_rows=None, seeds=(0,))
+    (data / "sst2").rename(data / "rte")
+    return study
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a study's file, or a --preset"),
+        (["--preset", "prge-table-1"], "--preset prge-table-1 needs --model and --data"),
+        (["s.toml", "--model", "demo"], "are of a --preset; a study's file says them"),
+        (["--preset", "prge-table-1", "--model", "demo", "--data", ".", "--seeds", "x"], "--seeds is 'x'"),
+    ],
+)
+def test_wrong_presets(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_preset_runs_on_a_small_model(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sst2").mkdir()
+    for split in ("train", "dev", "test"):
+        rows = [{"sentence": f"film {i}", "label": i % 2} for i in range(4)]
+        (tmp_path / "sst2" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sizes = ["--forward-rows", "64", "--lr", "0.001", "--only", "MeZO (full)", "--out", str(tmp_path / "out")]
+    model = str(path.parent / "model")
+    assert main(["study", "--preset", "prge-table-1", "--model", model, "--data", str(tmp_path), *sizes]) == 0
+    text = capsys.readouterr().out
+    (line,) = [line for line in text.splitlines() if line.startswith("| MeZO (full) |") and line.count("|") == 8]
+    assert 0.0 <= float(line.split("|")[2]) <= 100.0 and "prge-table-1 --model" in text
 
 
 @pytest.mark.slow
