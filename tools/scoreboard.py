@@ -1,0 +1,205 @@
+"""Write docs/scoreboard.md and its picture out of the result files of studies.
+
+    python tools/scoreboard.py                             # from studies/results/*.jsonl
+    python tools/scoreboard.py --keep runs/study-budgets   # first takes over the results of a study that was run
+
+A kept file has the first and the last score of every run: it is small, and `prgec study` reads it as its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from prgec.errors import DataError, PrgecError
+from prgec.machine.files import write_atomic
+from prgec.study.results import Result, read_results
+from prgec.study.runner import RESULTS_NAME
+from prgec.study.spec import Study, read_study
+
+ROOT = Path(__file__).resolve().parent.parent
+STUDIES, KEPT = ROOT / "studies", ROOT / "studies" / "results"
+PAGE, PICTURE = ROOT / "docs" / "scoreboard.md", "scoreboard.png"
+_MEGABYTE = 1e6
+_HEAD = """# Scoreboard
+
+What each way to train ends at, and what its steps take: accuracy on test, the most memory that steps add to a process
+that holds the model, and seconds of a processor for all steps of a run; means over tasks and seeds. One row a method,
+with the options whose accuracy on dev is best among those that a budget of memory admits; tasks where it admits none
+are empty, and such a method is not in the picture. Beside them stands what PyTorch does: Adam over the same layers,
+and MeZO. Made by
+
+    python tools/scoreboard.py
+
+out of the result files in `studies/results`; how a study is made is in [study.md](study.md).
+"""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A method of a study, with its best options.
+
+    Attributes:
+        method: Its name.
+        options: What was tried beside other values, as text.
+        by_task: Mean accuracy on test by task.
+        memory_mb: Median of the most that steps added; None where it was not measured.
+        cpu_s: Mean time of a run's steps.
+        runs: How many there are.
+    """
+
+    method: str
+    options: str
+    by_task: Mapping[str, float]
+    memory_mb: float | None
+    cpu_s: float
+    runs: int
+
+    @property
+    def accuracy(self) -> float:
+        """Mean over tasks."""
+        return fmean(self.by_task.values())
+
+
+def main() -> None:
+    """Parse the command line and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, action="append", default=[], help="folder of a study's results to keep")
+    options = parser.parse_args()
+    try:
+        for folder in options.keep:
+            print(f"kept {keep(folder, KEPT)}")
+        write(STUDIES, KEPT, PAGE)
+        print(f"wrote {PAGE}")
+    except PrgecError as error:
+        raise SystemExit(f"error: {error}") from error
+
+
+def keep(folder: Path, kept: Path) -> Path:
+    """Write the results of a study without the scores on the way.
+
+    Raises:
+        DataError: If the folder has none.
+    """
+    results = read_results(folder / RESULTS_NAME)
+    if not results:
+        raise DataError("there are no results of a study", where=folder)
+    short = [replace(each, curve=(each.curve[0], each.curve[-1])) for each in results.values()]
+    path = kept / f"{folder.name.removeprefix('study-')}.jsonl"
+    kept.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, "".join(json.dumps(asdict(each), allow_nan=False) + "\n" for each in short).encode())
+    return path
+
+
+def write(studies: Path, kept: Path, page: Path) -> None:
+    """Write the page and its picture."""
+    specs = {path.stem: read_study(path) for path in sorted(studies.glob("*.toml"))}
+    paths = [path for path in sorted(kept.glob("*.jsonl")) if path.stem in specs]
+    found = {path.stem: scores_of(specs[path.stem], list(read_results(path).values())) for path in paths}
+    plot(page.with_name(PICTURE), found)
+    parts = [_HEAD, f"![accuracy against memory, one dot a method]({PICTURE})\n"]
+    parts += [section(specs[name], scores) for name, scores in found.items() if name in specs]
+    waiting = [
+        f"    prgec study {studies.name}/{name}.toml    # {spec.title}"
+        for name, spec in specs.items()
+        if name not in found
+    ]
+    if waiting:
+        parts.append("## Not here yet\n\nStudies whose result files are not kept:\n\n" + "\n".join(waiting) + "\n")
+    write_atomic(page, "\n".join(parts).encode())
+
+
+def scores_of(study: Study, results: Sequence[Result]) -> list[Score]:
+    """Return the best options of every method, best method first."""
+    groups: dict[str, dict[str, dict[str, list[Result]]]] = {}
+    for each in results:
+        tries = groups.setdefault(each.method, {})
+        tries.setdefault(json.dumps(each.options, sort_keys=True), {}).setdefault(each.task, []).append(each)
+    scores = []
+    for method, tries in groups.items():
+        admitted = {key: _admitted(study, by_task) for key, by_task in tries.items()}
+        most = max(len({run.task for run in runs}) for runs in admitted.values())
+        if not most:
+            continue
+        whole = {key: runs for key, runs in admitted.items() if len({run.task for run in runs}) == most}
+        best = max(whole, key=lambda key: fmean(run.dev_accuracy for run in whole[key]))
+        scores.append(_score(method, whole[best], _differing([json.loads(key) for key in tries], json.loads(best))))
+    return sorted(scores, key=lambda score: (-len(score.by_task), -score.accuracy))
+
+
+def _admitted(study: Study, by_task: Mapping[str, Sequence[Result]]) -> list[Result]:
+    """Runs on the tasks for which memory is enough."""
+    return [
+        run for runs in by_task.values() if study.budget.holds([each.memory_bytes for each in runs]) for run in runs
+    ]
+
+
+def section(study: Study, scores: Sequence[Score]) -> str:
+    """Return a study as a heading and a table."""
+    tasks = [task.name for task in study.tasks]
+    rows = [
+        f"| {score.method} | {score.options or '-'} | {100 * score.accuracy:.1f} | "
+        + " | ".join(f"{100 * score.by_task[task]:.1f}" if task in score.by_task else "" for task in tasks)
+        + f" | {'' if score.memory_mb is None else f'{score.memory_mb:.1f}'} | {score.cpu_s:.1f} | {score.runs} |"
+        for score in scores
+    ]
+    heads = ["method", "options", "accuracy %", *tasks, "MB steps add", "CPU s a run", "runs"]
+    return "\n".join(
+        [f"## {study.title}", "", f"{study.budget.text}.", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+        + rows
+        + [""]
+    )
+
+
+def plot(path: Path, found: Mapping[str, Sequence[Score]]) -> None:
+    """Draw accuracy against memory, a panel a study and a dot a method."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2 * max(1, len(found)), 4.0), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, max(1, len(found)), squeeze=False)[0]
+    for axes, (name, scores) in zip(panels, found.items(), strict=False):
+        most = max((len(score.by_task) for score in scores), default=0)
+        for score in scores:
+            if score.memory_mb is not None and len(score.by_task) == most:
+                axes.plot([score.memory_mb], [100 * score.accuracy], "o")
+                axes.annotate(
+                    score.method, (score.memory_mb, 100 * score.accuracy), (4, -10), textcoords="offset points"
+                )
+        axes.set(title=name, xlabel="MB that steps add to the model", ylabel="accuracy on test, %")
+        axes.margins(y=0.15)
+        # Names stand to the right of their dots.
+        axes.set_xlim(0, 1.35 * max((score.memory_mb or 0.0 for score in scores), default=1.0))
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    write_atomic(path, buffer.getvalue())
+
+
+def _score(method: str, runs: Sequence[Result], options: str) -> Score:
+    tasks = list(dict.fromkeys(run.task for run in runs))
+    measured = [run.memory_bytes / _MEGABYTE for run in runs if run.memory_bytes is not None]
+    return Score(
+        method,
+        options,
+        {task: fmean(run.test_accuracy for run in runs if run.task == task) for task in tasks},
+        median(measured) if measured else None,
+        fmean(run.curve[-1].cpu_s for run in runs),
+        len(runs),
+    )
+
+
+def _differing(tries: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> str:
+    names = [name for name in best if len({str(each.get(name)) for each in tries}) > 1]
+    values = (f"{best[name]:g}" if isinstance(best[name], float) else str(best[name]) for name in names)
+    return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
+
+
+if __name__ == "__main__":
+    main()
