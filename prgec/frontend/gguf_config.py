@@ -92,14 +92,14 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         "max_position_embeddings": _size(file, "context_length"),
         "num_attention_heads": heads,
         "num_key_value_heads": _size(file, "attention.head_count_kv", heads),
-        "rms_norm_eps": float(_value(file, "attention.layer_norm_rms_epsilon", 1e-6)),
-        "rope_theta": float(_value(file, "rope.freq_base", found.theta)),
+        "rms_norm_eps": _number(file, "attention.layer_norm_rms_epsilon", 1e-6),
+        "rope_theta": _number(file, "rope.freq_base", found.theta),
         "vocab_size": _vocab_size(file),
         "tie_word_embeddings": _HEAD not in file.tensors,
         **_token_ids(file),
     }
-    width = _value(file, "attention.key_length", None) or _value(file, "rope.dimension_count", None)
-    config["head_dim"] = int(width) if width else config["hidden_size"] // heads
+    widest = _size(file, "rope.dimension_count", max(1, config["hidden_size"] // heads))
+    config["head_dim"] = _size(file, "attention.key_length", widest)
     if found.model_type == "llama":
         config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
     if found.model_type == "gemma3_text":
@@ -132,7 +132,7 @@ def _check_rope(file: GgufFile) -> None:
 def _token_ids(file: GgufFile) -> dict[str, int]:
     names = {"bos": "bos", "eos": "eos", "padding": "pad"}
     found = {name: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for key, name in names.items()}
-    return {f"{name}_token_id": int(value) for name, value in found.items() if value is not None}
+    return {f"{name}_token_id": value for name, value in found.items() if isinstance(value, int)}
 
 
 def _vocab_size(file: GgufFile) -> int:
@@ -146,6 +146,13 @@ def _size(file: GgufFile, key: str, default: int | None = None) -> int:
     if not isinstance(value, int) or value < 1:
         raise CheckpointError(f"the file has {file.architecture}.{key} = {value!r}", where=file.path)
     return value
+
+
+def _number(file: GgufFile, key: str, default: float) -> float:
+    value = _value(file, key, default)
+    if not isinstance(value, int | float):
+        raise CheckpointError(f"the file has {file.architecture}.{key} = {value!r}", where=file.path)
+    return float(value)
 
 
 def _value(file: GgufFile, key: str, default: Any) -> Any:

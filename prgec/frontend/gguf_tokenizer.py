@@ -36,10 +36,8 @@ def load_tokenizer(file: GgufFile) -> Any:
     """Return the tokenizer as transformers has it.
 
     Raises:
-        CheckpointError: If the file has none, or one of a kind that is not read.
+        CheckpointError: If the file has none, a damaged one, or one of a kind that is not read.
     """
-    from transformers import PreTrainedTokenizerFast
-
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     kind = file.metadata.get("tokenizer.ggml.model")
     if not tokens or kind not in (_PIECES, _BYTES):
@@ -48,6 +46,18 @@ def load_tokenizer(file: GgufFile) -> Any:
             where=file.path,
             hint=f"known: {_PIECES}, {_BYTES}; or pass the folder of a Hugging Face checkpoint",
         )
+    try:
+        return _build(file, tokens, str(kind))
+    except CheckpointError:
+        raise
+    except Exception as error:  # the Rust library raises bare Exception
+        reason = " ".join(str(error).split())[:160]
+        raise CheckpointError(f"the file's tokenizer is damaged: {reason}", where=file.path) from error
+
+
+def _build(file: GgufFile, tokens: Sequence[str], kind: str) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
     backend = _over_bytes(file, tokens) if kind == _BYTES else _by_scores(file, tokens)
     named = {name: _named(file, key, tokens) for key, name in _NAMED.items()}
     special = {name: text for name, text in named.items() if text is not None}

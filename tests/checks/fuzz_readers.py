@@ -82,9 +82,12 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
     from prgec.engines.executorch.open import open_pte
     from prgec.engines.executorch.pte_file import check_pte_file
     from prgec.formats.adapter import load_adapter, save_adapter
+    from prgec.formats.gguf_file import read_gguf
     from prgec.formats.journal import read_journal
     from prgec.formats.shards import read_shard
     from prgec.formats.side_network import read_network
+    from prgec.frontend.gguf_config import config_of
+    from prgec.frontend.gguf_tokenizer import load_tokenizer
     from tests.tiny_inputs import write_rows
 
     opened = open_pte(program)
@@ -102,6 +105,7 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
         "program": program.read_bytes(),
         "shard": _shard("f16"),
         "network": _network(work / "network"),
+        "gguf": _gguf(work / "gguf"),
     }
     read: dict[str, Callable[[Path], object]] = {
         "journal": read_journal,
@@ -114,6 +118,7 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
         "program": inspect_program,
         "shard": read_shard,
         "network": read_network,
+        "gguf": lambda path: (config_of(read_gguf(path)), load_tokenizer(read_gguf(path))),
     }
     others = {"shard": [_shard("i8")]}
     return [Reader(kind, read[kind], [good[kind], *others.get(kind, []), *_kept(kind)]) for kind in read]
@@ -158,6 +163,34 @@ def _network(path: Path) -> bytes:
     shape = ShardShape("ef" * 32, 2, 1, 4, 2)
     weights = {name: np.ones(sizes, dtype=np.float32) for name, sizes in weight_shapes(shape, 2).items()}
     write_network(path, SideNetwork(shape, "rms", weights))
+    return path.read_bytes()
+
+
+def _gguf(path: Path) -> bytes:
+    """A model of no size whose head is all there is to damage."""
+    import gguf
+    import numpy as np
+
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(8)
+    writer.add_embedding_length(4)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(4)
+    writer.add_head_count(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(["<unk>", "<s>", "</s>", "a", "b", "ab", "\u2581"])
+    writer.add_token_scores([0.0, 0.0, 0.0, -3.0, -4.0, -1.0, -2.0])
+    writer.add_token_types([2, 3, 3, 1, 1, 1, 1])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_tensor("token_embd.weight", np.ones((7, 4), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
     return path.read_bytes()
 
 

@@ -246,6 +246,17 @@ def test_what_is_not_known_is_refused(llama_file: Path, tmp_path: Path) -> None:
         load_model(find_checkpoint(str(without)))
 
 
+def test_a_tokenizer_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    def broken(writer: Any) -> None:
+        document = json.loads(_bpe_json())
+        document["model"]["merges"].append(["nowhere", "found"])
+        add_merges(writer, document, "gpt-2")
+
+    path = write_gguf(tmp_path / "m.gguf", TinyLlama().build(), broken)
+    with pytest.raises(CheckpointError, match=r"the file's tokenizer is damaged: .*Token `nowhere` out of vocabulary"):
+        pack_tokenizer(path)
+
+
 def test_a_size_that_is_missing_is_named(llama_file: Path, tmp_path: Path) -> None:
     bad = _patched(llama_file, tmp_path, b"llama.block_count", b"llama.block_coast")
     with pytest.raises(CheckpointError, match=r"the file has llama\.block_count = None"):

@@ -11,7 +11,19 @@ from tests.checks.fuzz import fuzz
 from tests.checks.fuzz_inputs import mutate
 from tests.checks.fuzz_readers import NATIVE_KINDS, Reader, make_readers
 
-KINDS = ("journal", "rows", "jsonl", "adapter", "manifest", "tokenizer", "envelope", "program", "shard", "network")
+KINDS = (
+    "journal",
+    "rows",
+    "jsonl",
+    "adapter",
+    "manifest",
+    "tokenizer",
+    "envelope",
+    "program",
+    "shard",
+    "network",
+    "gguf",
+)
 
 
 @pytest.fixture(scope="module")
