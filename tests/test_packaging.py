@@ -72,6 +72,7 @@ def test_a_wheel_holds_prgec_and_its_kernels_only(wheel: Path) -> None:
     assert {"prgec/runtime_ops/csrc/philox.h", "prgec/py.typed"} <= names
     assert {"prgec/device/csrc/CMakeLists.txt", "prgec/device/csrc/include/prge/trainer.h"} <= names
     assert {"prgec/report/page.html.jinja", "prgec/report/report.css"} <= names
+    assert {"prgec/ui/ui.css", "prgec/ui/ui.js", "prgec/ui/templates/base.html.jinja"} <= names
     assert any(name.startswith("prgec/demo/checkpoint/") for name in names)
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     assert not [name for name in names if "__pycache__" in name or "/tests/" in name or "/build/" in name]

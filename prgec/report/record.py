@@ -12,6 +12,9 @@ from prgec.errors import DataError
 from prgec.formats.run_folder import METRICS_NAME, PARTIAL_METRICS_NAME, SUMMARY_NAME
 from prgec.report.curves import Score
 
+_GROUPS = ("options", "manifest")
+_NUMBERS = ("loss", "lr", "seconds", "eval_loss", "eval_accuracy")
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -50,8 +53,24 @@ def read_run(folder: Path) -> RunRecord:
         text = metrics.read_text(encoding="utf-8")
         # The last line of a run under way may be half a line.
         lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        _check(summary, lines)
         steps = [line for line in lines if "loss" in line]
         evaluations = [line for line in lines if "eval_loss" in line]
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"the run's files are damaged: {error}", where=folder) from error
     return RunRecord(folder.resolve().name, summary, steps, evaluations)
+
+
+def _check(summary: Any, lines: Sequence[Any]) -> None:
+    """Refuse what pages would trip over.
+
+    Raises:
+        ValueError: If the files are not of the kind that runs write.
+    """
+    if not isinstance(summary, dict) or not all(isinstance(summary.get(name, {}), dict) for name in _GROUPS):
+        raise ValueError("run.json is not what this version writes")
+    for line in lines:
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            raise ValueError("a line of the metrics has no step")
+        if not all(isinstance(line.get(name, 0.0), int | float | None) for name in _NUMBERS):
+            raise ValueError(f"step {line['step']} has something else than numbers")

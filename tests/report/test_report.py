@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from prgec.cli.main import main
+from prgec.errors import DataError
 from prgec.report.chart import draw
 from prgec.report.curves import Chart, Line, loss_chart
 from prgec.report.page import to_html
@@ -137,6 +138,31 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "run.json").write_text("{")
     assert main(["report", str(folder)]) == 4
     assert capsys.readouterr().err.startswith("error: the run's files are damaged: ")
+
+
+@pytest.mark.parametrize("summary", ["[]", "7", '{"options": [1]}', '{"manifest": 7}'])
+def test_a_summary_of_another_version_is_told(tmp_path: Path, summary: str) -> None:
+    folder = _write(tmp_path / "run", SUMMARY)
+    (folder / "run.json").write_text(summary)
+    with pytest.raises(DataError, match="run.json is not what this version writes"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[]", "has no step"),
+        ('{"loss": 1}', "has no step"),
+        ('{"step": "1", "loss": 1}', "has no step"),
+        ('{"step": 3, "loss": "low"}', "step 3 has something else than numbers"),
+        ('{"step": 3, "loss": 1, "lr": []}', "step 3 has something else than numbers"),
+    ],
+)
+def test_metrics_of_another_kind_are_told(tmp_path: Path, line: str, message: str) -> None:
+    folder = _write(tmp_path / "run", SUMMARY)
+    (folder / "metrics.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError, match=message):
+        read_run(folder)
 
 
 def _points(svg: str) -> list[tuple[float, float]]:

@@ -103,7 +103,17 @@ def test_a_run_that_cannot_begin_says_why(root: Path, tiny_pte: Path, tmp_path: 
         assert 'value="0"' in page, "what was typed is kept"
 
 
-def test_a_run_of_the_command_line_is_shown_and_stopped(
+def test_a_model_that_is_not_there_says_so(root: Path) -> None:
+    with RunningUi(root) as ui:
+        status, page, place = ui.post("/programs/new", model="no-such-model", seq_len=32, do="start")
+        assert (status, place[:6]) == (303, "/jobs/"), error_of(page)
+        wait_until(lambda: "no-such-model" in error_of(ui.get(place)))
+        status, page, _ = ui.post("/programs/new", model="demo", rank=0, name="a", do="start")
+        assert status == 400 and "rank" in error_of(page)
+        assert not (root / "a.pte").exists()
+
+
+def test_a_run_of_the_command_line_is_shown_and_tried(
     root: Path, tiny_pte: Path, train_jsonl: Path, dev_jsonl: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--data", train_jsonl, "--eval-data", dev_jsonl, "--steps", 300, "--lr", 0.1, "--out", root / "cli"]
