@@ -188,7 +188,8 @@ def main() -> int:
     lines += [f"| {what} | {found[what]:.3f} s | {most:g} s |" for what, most in AIMS.items()]
     print("\n".join(lines))
     if report is not None:
-        machine = ", ".join(f"{key} {value}" for key, value in describe_machine().items())
+        about = describe_machine()
+        machine = f"{about['cpu']}, {about['cores']} cores, load {about['load_1min']}"
         remark = (
             f"`python tools/ui_times.py --report {report}` on {machine}; runs written by the tool, {REPEATS} requests."
         )

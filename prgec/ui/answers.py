@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -78,9 +79,8 @@ class Answers:
             self._process.kill()
             self._process.wait()
             for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    try:
+                # What was not written yet has nobody to read it.
+                with contextlib.suppress(OSError):
+                    if pipe is not None:
                         pipe.close()
-                    except OSError:  # what was not written yet has nobody to read it
-                        continue
             self._process = None

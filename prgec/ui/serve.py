@@ -56,7 +56,9 @@ def serve(options: UiOptions, on_ready: Callable[[str], None]) -> None:
     from prgec.ui.app import make_app
     from prgec.ui.guard import Guard, new_token
     from prgec.ui.state import State
+    from prgec.ui.view import prepare
 
+    prepare()
     listening = listen(HOST, options.port)
     port, token = listening.getsockname()[1], new_token()
     state = State(options.root, options.program and options.program.absolute())

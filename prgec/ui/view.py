@@ -23,6 +23,12 @@ def asset(name: str) -> str:
     return resources.files("prgec.ui").joinpath(name).read_text(encoding="utf-8")
 
 
+def prepare() -> None:
+    """Compile all templates, which the first request of each would wait for."""
+    for entry in resources.files("prgec.ui").joinpath("templates").iterdir():
+        _environment().get_template(entry.name)
+
+
 def _read(name: str) -> str:
     folder = resources.files("prgec.ui").joinpath("templates")
     own = folder.joinpath(name)

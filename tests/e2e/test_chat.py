@@ -21,6 +21,7 @@ from prgec.errors import ProgramError, UsageError
 from prgec.formats.adapter import save_adapter
 from prgec.training.reader import Answer, Reader
 from prgec.training.sampling import Sampler, Sampling
+from prgec.ui.answering import BASE, TRAINED, Answering
 from tests.architectures import ARCHITECTURES, VOCAB_SIZE, architecture
 from tests.shared import Shared
 
@@ -193,6 +194,24 @@ def test_chat(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     both = ("--adapter", str(tmp_path / "adapter.safetensors"), "--compare", "--max-tokens", "4")
     code, out, _ = _chat(path, "the film was great\n", monkeypatch, capsys, *both)
     assert (code, out) == (0, f"base: {base}\nadapter: {trained}\n")
+
+
+def test_the_page_says_what_the_command_says(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = open_pte(path)
+    _other_state(program)
+    adapter = tmp_path / "adapter.safetensors"
+    save_adapter(adapter, program)
+    answering = Answering(path)
+    messages = [{"role": "user", "content": "the film was great"}]
+    asked = {"kind": "chat", "messages": messages, "max_tokens": 4, "adapter": str(adapter)}
+    found = answering.answer(asked)
+    both = ("--adapter", str(adapter), "--compare", "--max-tokens", "4")
+    code, out, _ = _chat(path, "the film was great\n", monkeypatch, capsys, *both)
+    assert (code, out) == (0, f"base: {found[BASE]}\nadapter: {found[TRAINED]}\n")
+    assert found[BASE] != found[TRAINED]
+    assert answering.answer({**asked, "adapter": ""}) == {BASE: found[BASE]}
 
 
 def test_a_full_cache_ends_the_conversation(

@@ -108,6 +108,12 @@ def test_a_model_that_is_not_there_says_so(root: Path) -> None:
         status, page, place = ui.post("/programs/new", model="no-such-model", seq_len=32, do="start")
         assert (status, place[:6]) == (303, "/jobs/"), error_of(page)
         wait_until(lambda: "no-such-model" in error_of(ui.get(place)))
+        _, _, place = ui.post("/programs/new", model="demo", do="start")
+        (note,) = [
+            n for n in map(json.loads, map(Path.read_text, root.glob(".prgec-ui/*/job.json"))) if n["id"] in place
+        ]
+        os.kill(note["process"], signal.SIGKILL)
+        wait_until(lambda: error_of(ui.get(place)) == "it was ended before it was done")
         status, page, _ = ui.post("/programs/new", model="demo", rank=0, name="a", do="start")
         assert status == 400 and "rank" in error_of(page)
         assert not (root / "a.pte").exists()
