@@ -62,6 +62,8 @@ def serve(options: UiOptions, on_ready: Callable[[str], None]) -> None:
     listening = listen(HOST, options.port)
     port, token = listening.getsockname()[1], new_token()
     state = State(options.root, options.program and options.program.absolute())
+    # What the first page would wait for.
+    state.shelf.runs()
     config = uvicorn.Config(Guard(make_app(state), port, token), **LIMITS)
     on_ready(f"http://{HOST}:{port}/?token={token}")
     try:

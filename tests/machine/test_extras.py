@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
-@pytest.mark.parametrize("extra", ["qnn", "gguf", "ray", "datasets", "tensorboard", "wandb", "mlflow", "trackio"])
+@pytest.mark.parametrize("extra", ["qnn", "gguf", "ray", "datasets", "tensorboard", "wandb", "trackio"])
 def test_the_hint_names_what_the_extra_brings(extra: str) -> None:
     hint = extra_hint(extra)
     assert hint.startswith("pip install '")
