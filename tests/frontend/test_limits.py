@@ -1,0 +1,31 @@
+"""What is said of rows without weights is what a compilation finds with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prgec.compile.options import CompileOptions
+from prgec.compile.source import load_source
+from prgec.frontend.limits import read_limits
+from tests.classifiers import ENCODERS, Encoder
+from tests.models import TinyLlama
+
+
+@pytest.mark.parametrize("encoder", ENCODERS, ids=str)
+def test_of_a_classifier(encoder: Encoder, tmp_path: Path) -> None:
+    """Its classes, and the positions its first token leaves free."""
+    folder = encoder.write(tmp_path / "m")
+    source = load_source(CompileOptions(str(folder), num_labels=1, seq_len=8, method="prge"))
+    found = read_limits(str(folder))
+    assert (found.vocab_size, found.max_positions) == (source.vocab_size, source.max_positions)
+    assert source.head is not None and found.tokenizer.classes == source.head.classes
+
+
+def test_of_a_language_model(tmp_path: Path) -> None:
+    folder = TinyLlama(max_positions=48).write(tmp_path / "m")
+    source = load_source(CompileOptions(str(folder), seq_len=8))
+    found = read_limits(str(folder))
+    assert (found.vocab_size, found.max_positions) == (source.vocab_size, source.max_positions) == (320, 48)
+    assert found.tokenizer.classes == ()
