@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,7 @@ _BATCH = 500
 # A tracker hears of a run under way at most so often, and has so long to finish when the run has ended.
 _PERIOD_S = 0.5
 PATIENCE_S = 20.0
+_ABORTED_S = 2.0
 
 
 class Feed:
@@ -29,11 +31,10 @@ class Feed:
         name: What it is called.
         sink: The tracker.
         run: What it is told of.
-        patience_s: How long the end of the run waits for it.
     """
 
-    def __init__(self, name: str, sink: Sink, run: TrackedRun, patience_s: float = PATIENCE_S) -> None:
-        self._name, self._sink, self._run, self._patience_s = name, sink, run, patience_s
+    def __init__(self, name: str, sink: Sink, run: TrackedRun) -> None:
+        self._name, self._sink, self._run = name, sink, run
         self._lines: queue.Queue[Mapping[str, Any]] = queue.Queue(MOST_WAITING)
         self._ended = threading.Event()
         self._summary: Mapping[str, Any] = {}
@@ -50,12 +51,15 @@ class Feed:
             self._warn(f"is {MOST_WAITING} lines behind")
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """Hand over how the run ended, and wait a while until the tracker has everything."""
+        """Hand over how the run ended."""
         self._summary = summary
         self._ended.set()
-        self._thread.join(self._patience_s)
+
+    def wait(self, deadline: float) -> None:
+        """Wait until the tracker has everything, or the clock is at the deadline."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
-            self._warn(f"did not finish within {self._patience_s:g} s")
+            self._warn("did not finish in time")
 
     def _work(self) -> None:
         try:
@@ -93,7 +97,8 @@ class Feeds:
     """
 
     def __init__(self, sinks: Mapping[str, Sink], run: TrackedRun, patience_s: float = PATIENCE_S) -> None:
-        self._feeds: Sequence[Feed] = [Feed(name, sink, run, patience_s) for name, sink in sinks.items()]
+        self._feeds: Sequence[Feed] = [Feed(name, sink, run) for name, sink in sinks.items()]
+        self._patience_s = patience_s
         self.summary: Mapping[str, Any] = {}
 
     def __enter__(self) -> Feeds:
@@ -104,6 +109,10 @@ class Feeds:
     ) -> None:
         for feed in self._feeds:
             feed.end(self.summary)
+        # Who aborts a run waits for nobody.
+        deadline = time.monotonic() + (self._patience_s if error is None else min(_ABORTED_S, self._patience_s))
+        for feed in self._feeds:
+            feed.wait(deadline)
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Tell a line of metrics."""
