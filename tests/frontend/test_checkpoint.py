@@ -105,7 +105,7 @@ def test_pickled_weights_are_refused(single: Path) -> None:
 
 def test_file_instead_of_a_folder(single: Path) -> None:
     with pytest.raises(
-        CheckpointError, match=r"expected the folder of a checkpoint, found a file .*model\.safetensors"
+        CheckpointError, match=r"expected the folder of a checkpoint or a \.gguf, found a file .*model\.safetensors"
     ):
         find_checkpoint(str(single / "model.safetensors"))
 
