@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 STUDIES, KEPT = ROOT / "studies", ROOT / "studies" / "results"
 PAGE, PICTURE = ROOT / "docs" / "scoreboard.md", "scoreboard.png"
 _MEGABYTE = 1e6
+# Generated models have learnt what `tools/make_study.py` and `tools/make_demo_model.py` wrote, and nothing else.
+_MODELS = {"small": "a generated model of 0.35M parameters", "demo": "the bundled generated model of 1M parameters"}
 _HEAD = """# Scoreboard
 
 What each way to train ends at, and what its steps take: accuracy on test, the most memory that steps add to a process
@@ -149,9 +151,17 @@ def section(study: Study, scores: Sequence[Score]) -> str:
         + f" | {'' if score.memory_mb is None else f'{score.memory_mb:.1f}'} | {score.cpu_s:.1f} | {score.runs} |"
         for score in scores
     ]
+    model = _MODELS.get(Path(study.model).name, f"`{study.model}`")
     heads = ["method", "options", "accuracy %", *tasks, "MB steps add", "CPU s a run", "runs"]
     return "\n".join(
-        [f"## {study.title}", "", f"{study.budget.text}.", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+        [
+            f"## {study.title}",
+            "",
+            f"{study.budget.text}; {model}.",
+            "",
+            f"| {' | '.join(heads)} |",
+            "|---" * len(heads) + "|",
+        ]
         + rows
         + [""]
     )
