@@ -42,6 +42,14 @@ _DEFAULTS = PlanOptions(memory=0)
     show_default=True,
     help="Most tokens a completion may have.",
 )
+@click.option(
+    "--context",
+    type=int,
+    default=_DEFAULTS.context,
+    show_default=True,
+    metavar="C",
+    help="Positions of the cache of a program that also answers.",
+)
 @click.option("--backend", type=click.Choice(list(BACKENDS)), default=_DEFAULTS.backend, show_default=True)
 @click.option(
     "--driver",
@@ -70,6 +78,7 @@ def plan(
     data: Path | None,
     seq_len: int,
     num_labels: int,
+    context: int,
     backend: str,
     driver: str,
     bench: Path | None,
@@ -99,6 +108,7 @@ def plan(
         driver,
         watts,
         num_examples,
+        context,
     )
     options.check(shape)
     if does_calibrate and bench is not None:

@@ -76,6 +76,7 @@ def check_device_memory(checkpoint: Checkpoint, options: CompileOptions) -> Memo
     planned = memory_of(shape, work)
     if budget is not None and planned.total > budget:
         parts = f"{bytes_text(planned.weights)} of it weights, {bytes_text(planned.activations)} activations"
+        parts += f", {bytes_text(planned.cache)} the cache" if planned.cache else ""
         what = f"training takes {bytes_text(planned.total)}, {parts}; --memory is {bytes_text(budget)}"
         hint = f"prgec plan {options.model} --memory {options.memory} says what fits; {_GO_ON}"
         _refuse(UsageError(what, hint=hint), options)
@@ -108,6 +109,7 @@ def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
         state=options.state,
         group_size=options.group_size,
         accumulates=options.accumulate,
+        context=options.context,
     )
     try:
         work.trained_blocks(shape)

@@ -64,6 +64,7 @@ def commands_of(row: PlanRow, options: PlanOptions, model: str) -> tuple[str, ..
     if work.layers != "all":
         parts += ["--layers", work.layers, "--prefix", work.prefix]
     parts += _scheme_flags(work)
+    parts += ["--generate", "--context", str(work.context)] if work.context else []
     run = ["prgec", "run", "model.pte", "--data", "train.jsonl", "--steps", str(options.steps)]
     run += ["--prefix-cache", "prefixes"] if work.prefix == "method" else []
     probe = ["prgec", "probe", "model.pte", "--data", "train.jsonl"]

@@ -30,6 +30,7 @@ class Memory:
         state: Trained weights, the copies a call perturbs, gradients and running means.
         activations: Intermediate values of the delegate.
         tables: Values around the delegate: embedded tokens, masks, one-hot rows, logits.
+        cache: Keys and values of a program that reads a text on.
         driver: The process itself, with its snapshots of B.
     """
 
@@ -37,12 +38,13 @@ class Memory:
     state: int
     activations: int
     tables: int
+    cache: int
     driver: int
 
     @property
     def total(self) -> int:
         """All of it, in bytes."""
-        return self.weights + self.state + self.activations + self.tables + self.driver
+        return self.weights + self.state + self.activations + self.tables + self.cache + self.driver
 
     def to_json(self) -> dict[str, int]:
         """Parts and total."""
@@ -67,6 +69,8 @@ def memory_of(shape: ModelShape, work: Workload, *, driver: str = "cpp", packed_
         state=round(_copies_of_state(work) * state),
         activations=round(step.arena_bytes + prefix.arena_bytes),
         tables=_tables(shape, work),
+        # Of all layers, those with a window too: the cache does not turn round.
+        cache=2 * shape.layers * shape.kv_heads * shape.head_width * work.context * F32,
         driver=round(own_bytes + snapshots * state),
     )
 

@@ -30,6 +30,7 @@ class PlanOptions:
         driver: cpp, or python with its interpreter.
         watts: Power of the device while it trains; None to say nothing of energy.
         num_examples: Training rows, for the size of kept prefixes; None where no data are given.
+        context: C, positions of the cache of a program that answers; 0 for none.
     """
 
     memory: int
@@ -41,6 +42,7 @@ class PlanOptions:
     driver: str = "cpp"
     watts: float | None = None
     num_examples: int | None = None
+    context: int = 0
 
     def check(self, shape: ModelShape) -> None:
         """Check everything against the model.
@@ -59,6 +61,9 @@ class PlanOptions:
             )
         if 0 < shape.max_positions < self.seq_len:
             raise UsageError(f"--seq-len is {self.seq_len}; {shape.name} knows {shape.max_positions} positions")
+        if self.context < 0 or 0 < shape.max_positions < self.context:
+            most = f"{shape.name} knows {shape.max_positions} positions" if self.context > 0 else "expected 0 or more"
+            raise UsageError(f"--context is {self.context}; {most}")
         if self.backend != CALIBRATED:
             find_backend(self.backend)
             raise UsageError(

@@ -84,14 +84,13 @@ def plan_rows(shape: ModelShape, options: PlanOptions, speed: Speed) -> list[Pla
 def workloads(shape: ModelShape, options: PlanOptions) -> Iterator[Workload]:
     """Every way, those that learn most of a row first: method, then layers, then scheme, then rows of a step."""
     for method in BY_LEARNING:
-        num_labels = 1 if method == SIDE else options.num_labels
+        num_labels, context = (1, 0) if method == SIDE else (options.num_labels, options.context)
         for layers in _layer_choices(shape) if method != SIDE else ("all",):
             for quantize in SCHEMES:
                 for q, batch_size in _PRGE_SIZES if method == "prge" else _GRADIENT_SIZES:
                     for prefix in _prefixes(method, layers):
-                        yield Workload(
-                            method, quantize, layers, q, batch_size, options.seq_len, num_labels, prefix=prefix
-                        )
+                        sizes = (q, batch_size, options.seq_len, num_labels)
+                        yield Workload(method, quantize, layers, *sizes, prefix=prefix, context=context)
 
 
 def row_of(shape: ModelShape, work: Workload, options: PlanOptions, speed: Speed) -> PlanRow:

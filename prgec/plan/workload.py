@@ -34,6 +34,7 @@ class Workload:
         state: Of prge.
         group_size: Inputs that share a scale of 4-bit weights.
         accumulates: Whether a step of exact and shortcut may be several calls.
+        context: C, positions that the program keeps keys and values of; 0 where it reads no text on.
     """
 
     method: str = "prge"
@@ -49,6 +50,7 @@ class Workload:
     state: str = "seeded"
     group_size: int = _GROUP
     accumulates: bool = False
+    context: int = 0
 
     @property
     def has_gradients(self) -> bool:

@@ -206,8 +206,8 @@ def test_flags_are_frozen() -> None:
             options = [flag for p in each.params if isinstance(p, click.Option) for flag in p.opts]
             found[f"{name} {part}".strip()] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
-        "plan": "--all --backend --bench --calibrate --chart --data --driver --html --json --label-tokens --memory "
-        "--seq-len --steps --time --watts",
+        "plan": "--all --backend --bench --calibrate --chart --context --data --driver --html --json --label-tokens "
+        "--memory --seq-len --steps --time --watts",
         "compile": "--a-seed --accumulate --alpha --backend --batch-size --clip-norm --config --context --data --dtype "
         "--dump-passes --emit-driver --generate --group-size --ignore-memory --json --label-tokens --layers --lora-a "
         "--memory --method --optimizer --output --passes --polyak --prefix --q --quantize --quantize-embedding --rank "

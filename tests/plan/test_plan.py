@@ -37,6 +37,19 @@ def test_memory_at_the_shapes_of_the_reports(quantize: str, driver: str, measure
     assert planned == pytest.approx(measured, rel=0.02)
 
 
+def test_the_cache_is_counted() -> None:
+    # Keys and values of 22 layers with 4 key heads of 64, in f32.
+    cache = 8 * 22 * 4 * 64 * 1000
+    without, with_cache = (memory_of(SHAPE, replace(_STEP, context=context)) for context in (0, 1000))
+    assert (without.cache, with_cache.total - without.total) == (0, cache)
+    plan = _plan(context=1000)
+    assert {row.memory.cache for row in plan.rows} == {0, cache}
+    assert plan.choice.commands[0].endswith(" --generate --context 1000 -o model.pte")
+    for context, why in ((-1, "expected 0 or more"), (4000, "TinyLlama-1.1B knows 2048 positions")):
+        with pytest.raises(UsageError, match=f"^--context is {context}; {why}$"):
+            _plan(context=context)
+
+
 @pytest.mark.parametrize(("quantize", "measured_s"), [("8da4w", 0.982), ("none", 2.5)])
 def test_time_at_the_shapes_of_the_reports(quantize: str, measured_s: float) -> None:
     assert reported_speed("xnnpack").step_s(SHAPE, replace(_STEP, quantize=quantize)) == pytest.approx(
