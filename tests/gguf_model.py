@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from prgec.machine.native_log import captured_stderr
+
 # Architecture of llama.cpp by transformers' model_type.
 NAMES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "phi3": "phi3"}
 Keys = Callable[[Any], None]
@@ -48,6 +50,23 @@ def write_gguf(path: Path, model: Any, add_keys: Keys, kinds: Mapping[str, str] 
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def quantize_gguf(source: Path, target: Path, kind: str) -> None:
+    """Write a file again with every matrix as `Q4_0` or `Q8_0`.
+
+    Raises:
+        RuntimeError: If llama.cpp refuses.
+    """
+    import llama_cpp
+
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
+    params.pure = True
+    with captured_stderr():
+        failed = llama_cpp.llama_model_quantize(bytes(source), bytes(target), params)
+    if failed:
+        raise RuntimeError(f"llama.cpp cannot write {target}")
 
 
 def _add_sizes(writer: Any, config: Any) -> None:
