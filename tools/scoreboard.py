@@ -32,10 +32,10 @@ _MODELS = {"small": "a generated model of 0.35M parameters", "demo": "the bundle
 _HEAD = """# Scoreboard
 
 What each way to train ends at, and what its steps take: accuracy on test, the most memory that steps add to a process
-that holds the model, and seconds of a processor for all steps of a run; means over tasks and seeds. One row a method,
-with the options whose accuracy on dev is best among those that a budget of memory admits; tasks where it admits none
-are empty, and such a method is not in the picture. Beside them stands what PyTorch does: Adam over the same layers,
-and MeZO. Made by
+that holds the model (MB), and seconds of a processor for all steps of a run (CPU s); means over tasks and seeds. One
+row a method, with the options whose accuracy on dev is best among those that a budget of memory admits; tasks where it
+admits none are empty, and such a method is not in the picture. Beside them stands what PyTorch does: Adam over the same
+layers, and MeZO. Made by
 
     python tools/scoreboard.py
 
@@ -152,12 +152,13 @@ def section(study: Study, scores: Sequence[Score]) -> str:
         for score in scores
     ]
     model = _MODELS.get(Path(study.model).name, f"`{study.model}`")
-    heads = ["method", "options", "accuracy %", *tasks, "MB steps add", "CPU s a run", "runs"]
+    heads = ["method", "options", "mean %", *tasks, "MB", "CPU s", "runs"]
     return "\n".join(
         [
             f"## {study.title}",
             "",
-            f"{study.budget.text}; {model}.",
+            f"{study.budget.text}.",
+            f"The model: {model}.",
             "",
             f"| {' | '.join(heads)} |",
             "|---" * len(heads) + "|",
