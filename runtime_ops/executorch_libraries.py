@@ -34,15 +34,20 @@ def load_executorch() -> None:
         load_library(name)
 
 
+def package_folder() -> Path | None:
+    """Return where ExecuTorch is installed; None where it is not."""
+    package = importlib.util.find_spec("executorch")
+    places = package.submodule_search_locations if package else None
+    return Path(next(iter(places))) if places else None
+
+
 def load_library(name: str) -> None:
     """Load one of the libraries of ExecuTorch's wheel.
 
     Raises:
         BackendError: If it is not there or cannot be loaded.
     """
-    package = importlib.util.find_spec("executorch")
-    places = (package.submodule_search_locations if package else None) or [""]
-    path = Path(next(iter(places))) / "lib" / name
+    path = (package_folder() or Path()) / "lib" / name
     try:
         ctypes.CDLL(str(path))
     except OSError as error:

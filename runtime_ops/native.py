@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.metadata
-import importlib.util
 import logging
 import os
 import shutil
@@ -20,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from prgec.errors import BackendError
-from prgec.runtime_ops.executorch_libraries import QUANTIZED, load_executorch, load_library
+from prgec.runtime_ops.executorch_libraries import QUANTIZED, load_executorch, load_library, package_folder
 from prgec.runtime_ops.schemas import RANDN
 
 LIBRARY_NAME = "libprgec_ops.so"
@@ -153,10 +152,10 @@ def _build(target: Path) -> None:
     cmake = _find_tool("cmake")
     if cmake is None:
         raise _build_error("CMake is not installed")
-    package = importlib.util.find_spec("executorch")
-    if package is None or not package.submodule_search_locations:
+    package = package_folder()
+    if package is None:
         raise _build_error("executorch is not installed")
-    prefix = Path(next(iter(package.submodule_search_locations))).parent
+    prefix = package.parent
     _log.info("building the prge kernels into %s", target.parent)
     target.parent.mkdir(parents=True, exist_ok=True)
     ninja = _find_tool("ninja")

@@ -20,10 +20,11 @@ from prgec.contract.names import (
     STATE_SUFFIX_MEAN,
     STATE_SUFFIX_SQUARE,
 )
+from prgec.engines.executorch.device_program import zeros_of
 from prgec.engines.executorch.gradient_program import GradientProgram
-from prgec.engines.executorch.host_program import host_tensors, inputs_of
+from prgec.engines.executorch.host_program import inputs_of
 from prgec.engines.executorch.program import LoadMethod
-from prgec.engines.executorch.runtime import float_array, int_arrays
+from prgec.engines.executorch.runtime import int_arrays
 from prgec.errors import ProgramError
 from prgec.runtime_ops.host import SiteState, accumulate, take_step
 
@@ -42,14 +43,14 @@ class HostGradientProgram(GradientProgram):
         m, inputs = self.manifest, (*self._evaluated_inputs, *self._hidden_input)
         self._evaluate = load_method(EVALUATE_METHOD, inputs)
         self._load_forward = functools.cache(lambda: load_method(FORWARD_METHOD, inputs))
-        self._state = host_tensors(m)
+        self._state = zeros_of(m)
         shapes = {
             name + suffix: tuple(master.shape)
             for name, master in self._state.items()
             for suffix in (STATE_SUFFIX_MEAN, STATE_SUFFIX_SQUARE)
         }
         shapes[OPTIMIZER_STATE] = (4,)
-        self._kept = {name: float_array(np.zeros(shapes[name], dtype=np.float32)) for name in optimizer_names(m)}
+        self._kept = {name: np.zeros(shapes[name], dtype=np.float32) for name in optimizer_names(m)}
         # Of a step of several calls, losses first.
         self._sums: list[FloatArray] = []
 
@@ -86,11 +87,8 @@ class HostGradientProgram(GradientProgram):
         return self._sums
 
     def _sites(self) -> list[SiteState]:
-        def kept(name: str) -> FloatArray | None:
-            return self._kept.get(name)
-
         return [
-            SiteState(master, kept(name + STATE_SUFFIX_MEAN), kept(name + STATE_SUFFIX_SQUARE))
+            SiteState(master, self._kept.get(name + STATE_SUFFIX_MEAN), self._kept.get(name + STATE_SUFFIX_SQUARE))
             for name, master in self._state.items()
         ]
 

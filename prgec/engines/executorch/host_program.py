@@ -15,7 +15,6 @@ from prgec.contract.manifest import Manifest
 from prgec.contract.names import FORWARD_METHOD, ROW_INPUTS, STATE_INPUT
 from prgec.engines.executorch.device_program import zeros_of
 from prgec.engines.executorch.program import LoadMethod, Program
-from prgec.engines.executorch.runtime import float_array
 from prgec.runtime_ops.host import dual_update
 
 
@@ -33,10 +32,8 @@ class HostProgram(Program):
     def _bind_state(self, load_method: LoadMethod) -> None:
         m = self.manifest
         self._forward = load_method(FORWARD_METHOD, (*self._evaluated_inputs, *self._hidden_input))
-        self._state = host_tensors(m)
-        self._copies = [
-            float_array(np.empty((2 * m.q, m.rank, site.out_features), dtype=np.float32)) for site in m.sites
-        ]
+        self._state = zeros_of(m)
+        self._copies = [np.empty((2 * m.q, m.rank, site.out_features), dtype=np.float32) for site in m.sites]
 
     def _of_step(self, g_q: FloatArray, lr: float, eps: float, seed: int, step: int) -> Sequence[Any]:
         for site, master, copies in zip(self.manifest.sites, self._state.values(), self._copies, strict=True):
@@ -52,8 +49,3 @@ class HostProgram(Program):
 def inputs_of(manifest: Manifest) -> tuple[str, ...]:
     """Names of what a method takes that measures losses: rows, and what the host keeps of every site."""
     return (*ROW_INPUTS, *(STATE_INPUT.format(index) for index in range(len(manifest.sites))))
-
-
-def host_tensors(manifest: Manifest) -> dict[str, Any]:
-    """Return the masters of a program whose host keeps them, in site order: zeros, as tensors that calls may read."""
-    return {name: float_array(zeros) for name, zeros in zeros_of(manifest).items()}
