@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +21,6 @@ from prgec.study.baseline import Baseline
 from prgec.study.budget import Budget
 from prgec.study.eager import EagerProgram
 from prgec.study.method import KINDS
-from prgec.study.on_ray import do_run
-from prgec.study.presets import study_of, table_of
 from prgec.study.report import (
     accuracy_table,
     comparison_table,
@@ -33,64 +30,12 @@ from prgec.study.report import (
     report,
     speed_table,
 )
-from prgec.study.results import Point, Result, append_result, read_results
+from prgec.study.results import Result, append_result, read_results
 from prgec.study.runner import RESULTS_NAME, run_study
 from prgec.study.spec import Run, Study, read_study
 from prgec.study.spent import time_table
 from prgec.study.train import train
-from tests.models import TinyLlama
-
-TEXT = """
-title = "A study"
-model = "model"
-forward_rows = 48
-eval_every = 16
-seeds = [0, 1, 2]
-tune_seeds = 2
-compare = [["searched", "fixed"]]
-target = 0.6
-[tasks.film]
-folder = "data"
-[methods.searched]
-kind = "prge"
-q = 2
-batch_size = 2
-num_labels = 2
-seq_len = 16
-lr = [0.1, 0.2]
-[methods.fixed]
-kind = "fo"
-space = "lora-fa"
-batch_size = 4
-lr = 0.01
-"""
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("study")
-    TinyLlama().write(folder / "model", tokenizer="json")
-    (folder / "data").mkdir()
-    words = ("great", "awful")
-    for split in ("train", "dev", "test"):
-        rows = [{"prompt": f"the {split} film {i} was", "completion": f" {words[i % 2]}"} for i in range(6)]
-        (folder / "data" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "study.toml").write_text(TEXT)
-    return folder / "study.toml"
-
-
-def _result(
-    key: str = "k",
-    *,
-    method: str = "searched",
-    seed: int = 0,
-    dev: float = 0.5,
-    test: float = 0.5,
-    lr: float = 0.1,
-    rows: int = 48,
-) -> Result:
-    curve = (Point(0, 0.5, 1.0, 0.0, 0.0), Point(rows, dev, 0.9, 2.0, 1.0))
-    return Result(key, method, "film", {"lr": lr}, seed, 6, curve, test, 0.9, 7_000_000)
+from tests.study.conftest import TEXT, result_of
 
 
 class _Trained:
@@ -103,7 +48,7 @@ class _Trained:
         self.runs.append(run)
         lr = run.options["lr"]
         dev = {0.1: 0.3, 0.2: 0.7, 0.01: 0.5}[lr]
-        return _result(run.key(study), method=run.method, seed=run.seed, dev=dev, test=1 - dev, lr=lr)
+        return result_of(run.key(study), method=run.method, seed=run.seed, dev=dev, test=1 - dev, lr=lr)
 
 
 def test_dev_chooses_and_all_seeds_are_reported(path: Path, tmp_path: Path) -> None:
@@ -156,14 +101,14 @@ def test_only_some_methods(path: Path, tmp_path: Path) -> None:
 def test_damaged_results(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text("{}\n")
-    append_result(path, _result())
+    append_result(path, result_of())
     with pytest.raises(DataError, match="line 1 is not a result"):
         read_results(path)
 
 
 def test_memory_of_older_results_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    append_result(path, _result())
+    append_result(path, result_of())
     path.write_text(path.read_text().replace('"memory_bytes"', '"peak_bytes"'))
     assert read_results(path)["k"].memory_bytes is None
 
@@ -298,10 +243,13 @@ def test_tables(path: Path) -> None:
     study = read_study(path)
     results = [
         *(
-            _result(method="searched", seed=seed, dev=dev, test=test, lr=0.2)
+            result_of(method="searched", seed=seed, dev=dev, test=test, lr=0.2)
             for seed, (dev, test) in enumerate([(0.5, 0.6), (0.6, 0.8), (0.9, 0.7)])
         ),
-        *(_result(method="fixed", seed=seed, test=test, lr=0.01, rows=96) for seed, test in enumerate([0.5, 0.8, 0.9])),
+        *(
+            result_of(method="fixed", seed=seed, test=test, lr=0.01, rows=96)
+            for seed, test in enumerate([0.5, 0.8, 0.9])
+        ),
     ]
     assert "| searched | 70.0 ± 8.2 (60.0 to 80.0) | 70.0 |" in accuracy_table(study, results)
     compared = comparison_table(study, results)
@@ -313,115 +261,6 @@ def test_tables(path: Path) -> None:
     assert "| searched / fixed | 0.50 (0.0k / 0.1k) | 0.50 |" in speed_table(study, results)
     assert "| searched | 0.2 | 6 | 1.0 | 2.0 | 7 | 0 |" in options_table(study, results)
     assert first_at(results[0].curve, 0.95) is None
-
-
-def _of_ray(path: Path, out: Path, *more: str) -> int:
-    return main(["study", str(path), "--out", str(out), "--on", "ray", *more])
-
-
-@pytest.mark.slow
-def test_ray_gives_the_results_of_one_process(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two workers, a method whose rate dev chooses, and a study that goes on with what is done."""
-    pytest.importorskip("ray")
-    few = path.with_name("few.toml")
-    few.write_text(TEXT.replace("seeds = [0, 1, 2]\ntune_seeds = 2", "seeds = [0, 1]\ntune_seeds = 1"))
-    alone = run_study(read_study(few), tmp_path / "alone")
-    monkeypatch.chdir(path.parent)
-    assert _of_ray(Path(few.name), tmp_path / "ray", "--only", "fixed") == 0
-    half = (tmp_path / "ray" / RESULTS_NAME).read_text()
-    assert half.count("\n") == 2
-    assert _of_ray(Path(few.name), tmp_path / "ray") == 0
-    assert (tmp_path / "ray" / RESULTS_NAME).read_text().startswith(half)
-    assert "5/5 " in capsys.readouterr().err
-    there, here = (read_results(tmp_path / name / RESULTS_NAME) for name in ("ray", "alone"))
-    assert there.keys() == here.keys() and len(here) == 5
-    for key, one in here.items():
-        other = there[key]
-        assert all(0 < (found.memory_bytes or 0) < 1e9 for found in (one, other))
-        assert (other.method, other.seed, other.steps, other.test_loss) == (
-            one.method,
-            one.seed,
-            one.steps,
-            one.test_loss,
-        )
-        assert [(p.accuracy, p.loss) for p in other.curve] == [(p.accuracy, p.loss) for p in one.curve]
-    again = run_study(read_study(few), tmp_path / "ray", train=lambda run, study: pytest.fail("all is done"))
-    assert [each.key for each in again] == [each.key for each in alone]
-
-
-def test_what_a_run_raises_in_a_worker_comes_back(path: Path, hungry: Callable[[int], Run]) -> None:
-    found = do_run(replace(hungry(1), options={"kind": "fo", "optimizer": "lion", "lr": 0.1}), read_study(path))
-    assert isinstance(found, UsageError) and "unknown optimizer 'lion'" in str(pickle.loads(pickle.dumps(found)))
-
-
-def test_places_that_are_none(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["study", str(path), "--out", str(tmp_path), "--on", "slurm"]) == 2
-    assert "--on is 'slurm'; expected ray or ray://HOST:PORT" in capsys.readouterr().err
-
-
-def test_presets_are_the_papers_tables(path: Path, tmp_path: Path) -> None:
-    """Methods by tasks, also where there is nothing to put in."""
-    data = tmp_path / "data"
-    (data / "rte").mkdir(parents=True)
-    for split in ("train", "dev", "test"):
-        (data / "rte" / f"{split}.jsonl").write_text("{}\n")
-    study = study_of("prge-table-1", "demo", data, forward_rows=None, seeds=(0, 1))
-    assert [task.name for task in study.tasks] == ["rte"] and study.tasks[0].task == "rte"
-    assert [(each.name, len(each.grid)) for each in study.methods] == [
-        ("FO-Adam, full", 3),
-        ("FO-Adam, LoRA-FA", 3),
-        ("MeZO (full)", 3),
-        ("MeZO (LoRA-FA)", 4),
-        ("P-RGE (q = 4)", 4),
-        ("P-RGE (q = 16)", 4),
-    ]
-    assert study.budget.forward_rows == 20_000 * 2 * 16
-    assert {len(each.grid) for each in study_of_7(data).methods} == {8}
-    results = [replace(_result(method="P-RGE (q = 4)", test=score), task="rte") for score in (0.5, 0.75)]
-    lines = table_of("prge-table-1", study, results, data, "a command")
-    assert lines[0] == "| Methods | sst2 | rte | mrpc | qqp | qnli | wnli |"
-    assert "| P-RGE (q = 4) |  | 62.5 |  |  |  |  |" in lines and "| MeZO (full) |  |  |  |  |  |  |" in lines
-    assert f"- sst2: {data}/sst2/train.jsonl" in lines and not any(line.startswith("- rte") for line in lines)
-    assert lines[-1].startswith("Not run yet: FO-Adam, full, ") and "q = 4" not in lines[-1]
-    with pytest.raises(UsageError, match="there are no data of any task of the table"):
-        study_of("prge-table-1", "demo", tmp_path, forward_rows=None, seeds=(0,))
-
-
-def study_of_7(data: Path) -> Study:
-    (data / "rte").rename(data / "sst2")
-    study = study_of("prge-table-7", "demo", data, forward_rows=None, seeds=(0,))
-    (data / "sst2").rename(data / "rte")
-    return study
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "name a study's file, or a --preset"),
-        (["--preset", "prge-table-1"], "--preset prge-table-1 needs --model and --data"),
-        (["s.toml", "--model", "demo"], "are of a --preset; a study's file says them"),
-        (["--preset", "prge-table-1", "--model", "demo", "--data", ".", "--seeds", "x"], "--seeds is 'x'"),
-    ],
-)
-def test_wrong_presets(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["study", *arguments]) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_preset_runs_on_a_small_model(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "sst2").mkdir()
-    for split in ("train", "dev", "test"):
-        rows = [{"sentence": f"film {i}", "label": i % 2} for i in range(4)]
-        (tmp_path / "sst2" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sizes = ["--forward-rows", "64", "--lr", "0.001", "--only", "MeZO (full)", "--out", str(tmp_path / "out")]
-    model = str(path.parent / "model")
-    assert main(["study", "--preset", "prge-table-1", "--model", model, "--data", str(tmp_path), *sizes]) == 0
-    text = capsys.readouterr().out
-    (line,) = [line for line in text.splitlines() if line.startswith("| MeZO (full) |") and line.count("|") == 8]
-    assert 0.0 <= float(line.split("|")[2]) <= 100.0 and "prge-table-1 --model" in text
 
 
 @pytest.mark.slow
