@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch.fx import Node
@@ -43,9 +43,9 @@ from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
 from prgec.passes.layer_choice import block_of
 from prgec.passes.program import GraphProgram
 from prgec.passes.residual import Write, nearest_states, residual_writes
-from prgec.passes.reverse import Rule, Tape, gradients
+from prgec.passes.reverse import gradients
 from prgec.passes.rewrite import Rewriter
-from prgec.passes.shapes import is_same_shape, shape_of
+from prgec.passes.shapes import shape_of
 from prgec.passes.sites import b_names, is_b, site_of
 
 aten = torch.ops.aten
@@ -114,11 +114,9 @@ class Differentiate(Pass):
         assert isinstance(logits, Node)
         states = {str(node.target): node for node in _first_reads(program)}
         with rewriter.before(end):
-            counts = _counts(program, rewriter)
-            seed = _loss_gradient(program, rewriter, logits, counts, self.loss_scale)
-            rules: dict[Any, Rule] = {**RULES, aten.linear.default: partial(_linear, _head_of(logits), counts)}
+            seed = _loss_gradient(program, rewriter, logits, self.loss_scale)
             walk = _exact if self.method == EXACT else _shortcut
-            found = walk(partial(gradients, rewriter, rules, half=self.half), logits, seed, states)
+            found = walk(partial(gradients, rewriter, RULES, half=self.half), logits, seed, states)
             if self.loss_scale != 1.0:
                 found = {b: rewriter.call(aten.mul.Tensor, each, 1.0 / self.loss_scale) for b, each in found.items()}
         missing = [name for name in states if states[name] not in found]
@@ -137,14 +135,7 @@ class Differentiate(Pass):
 _SHORTCUT_HINT = "with method=shortcut, sites are those of inject-lora-fa{only-writers=true}"
 
 
-def _counts(program: GraphProgram, rewriter: Rewriter) -> Node:
-    """1 for each label that counts, 0 for one that is ignored: f32[B, K]."""
-    targets = program.placeholder(TARGETS_INPUT)
-    assert targets is not None
-    return rewriter.call(aten.to.dtype, rewriter.call(aten.ne.Scalar, targets, IGNORE_TARGET), torch.float32)
-
-
-def _loss_gradient(program: GraphProgram, rewriter: Rewriter, logits: Node, counts: Node, scale: float) -> Node:
+def _loss_gradient(program: GraphProgram, rewriter: Rewriter, logits: Node, scale: float) -> Node:
     """Gradient of the scaled mean loss by the logits: softmax less one-hot rows, times each label's weight in the mean.
 
     One-hot rows and weights depend on the targets alone, so they are made outside a delegate.
@@ -153,6 +144,7 @@ def _loss_gradient(program: GraphProgram, rewriter: Rewriter, logits: Node, coun
     targets = program.placeholder(TARGETS_INPUT)
     assert targets is not None
     num_rows, _, vocab = (int(size) for size in shape_of(logits))
+    counts = call(aten.to.dtype, call(aten.ne.Scalar, targets, IGNORE_TARGET), torch.float32)
     num_counted = call(aten.clamp.default, call(aten.sum.dim_IntList, counts, [1], True), 1.0)
     weights = call(aten.div.Tensor, counts, call(aten.mul.Tensor, num_counted, float(num_rows) / scale))
     tokens = rewriter.folded(torch.arange(vocab))
@@ -160,27 +152,6 @@ def _loss_gradient(program: GraphProgram, rewriter: Rewriter, logits: Node, coun
     one_hot = call(aten.to.dtype, hit, torch.float32)
     excess = call(aten.sub.Tensor, call(aten.softmax.int, logits, -1), one_hot)
     return call(aten.mul.Tensor, excess, call(aten.unsqueeze.default, weights, -1))
-
-
-def _head_of(logits: Node) -> Node | None:
-    """The layer that makes the logits, behind which models scale and cap them."""
-    node: object = logits
-    while isinstance(node, Node) and node.target is not aten.linear.default:
-        node = node.args[0] if node.args else None
-    return node if isinstance(node, Node) else None
-
-
-def _linear(head: Node | None, counts: Node, tape: Tape, node: Node, dy: Node) -> Iterator[tuple[Any, Node]]:
-    """The derivative of a layer; that of the head is 0 for labels that are ignored.
-
-    Their rows of `dy` are 0 already, but XNNPACK quantises a row of zeros with a scale of 1 (quantization.h), and what
-    it rounds on the way through a vocabulary of weights then is larger than any gradient.
-    """
-    for source, share in RULES[aten.linear.default](tape, node, dy):
-        if node is head and is_same_shape(shape_of(share)[:-1], shape_of(counts)):
-            yield source, tape.call(aten.mul.Tensor, share, tape.call(aten.unsqueeze.default, counts, -1))
-        else:
-            yield source, share
 
 
 def _exact(walk: _Walk, logits: Node, seed: Node, states: Mapping[str, Node]) -> dict[Node, Node]:

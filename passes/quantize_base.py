@@ -20,6 +20,10 @@ error among fractions of the largest weight. `rounding=gptq` rounds the weights 
 over some rows changes least. Transposed copies, which gradients are multiplied with, are made of the rounded weights
 and go to the nearest values on their own axis.
 
+Gradients are lifted by 1e-20 before they are quantised. Most of their rows are zeros (padding, positions that no label
+looks at), XNNPACK gives a row of zeros the scale 1 (quantization.h), and what grouped weights round in f32 then is as
+large as any gradient: it adds up to a bias in all layers below.
+
 Requires: torchao; for gptq, what layers read. Ensures: nothing (a layer whose width is no multiple of the group keeps
 f32, with a reason).
 Numerics: CHANGES (this is the quantisation error; docs/quantization.md measures what it does to g).
@@ -47,6 +51,9 @@ from prgec.passes.shapes import dtype_of, shape_of
 from prgec.passes.weights import SCHEMES, TRANSPOSED, Scheme, layer_name, quantized, rounded
 
 aten = torch.ops.aten
+
+# Far below what counts of any gradient, and far above the smallest number that has an inverse.
+_NO_ZERO = 1e-20
 
 
 @dataclass(frozen=True)
@@ -131,12 +138,17 @@ class _Builder:
         assert isinstance(source, Node) and isinstance(weight, Node)
         if source not in self._inputs:
             with self._rewriter.before(node):
-                self._inputs[source] = self._quantized_input(source) if self._scheme.quantizes_input else source
+                self._inputs[source] = self._input(source, name) if self._scheme.quantizes_input else source
         with self._rewriter.before(node):
             store = self._grouped_weight if self._scheme.quantizes_input else self._weight_by_output
             weight = store(name, self._as_multiplied(name, self._program.attribute(weight)))
             linear = self._rewriter.call(aten.linear.default, self._inputs[source], weight, *bias)
         self._rewriter.replace(node, linear)
+
+    def _input(self, source: Node, name: str) -> Node:
+        if name.endswith(TRANSPOSED):
+            source = self._rewriter.call(aten.add.Tensor, source, _NO_ZERO)
+        return self._quantized_input(source)
 
     def _quantized_input(self, source: Node) -> Node:
         ao, call = torch.ops.torchao, self._rewriter.call

@@ -75,16 +75,14 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %39: f32[2, 2, 1] = aten.unsqueeze(%33, -1)
   %40: f32[2, 2, 5] = aten.mul(%38, %39)
   %41: f32[2, 2, 4] = aten.linear(%40, @lm_head.transposed.weight)
-  %42: f32[2, 2, 1] = aten.unsqueeze(%29, -1)
-  %43: f32[2, 2, 4] = aten.mul(%41, %42)
-  %44: f32[2, T, 2] = aten.transpose.int(%13, 1, 2)
-  %45: f32[2, T, 4] = aten.bmm(%44, %43)
-  %46: f32[1, 2, T, 4] = aten.reshape(%45, [1, 2, -1, 4])
-  %47: f32[1, 2*T, 4] = aten.reshape(%46, [1, -1, 4])
-  %48: f32[1, 2, 2*T] = aten.transpose.int(%4, 1, 2)
-  %49: f32[1, 2, 4] = aten.bmm(%48, %47)
-  %50: f32[2, 4] = aten.reshape(%49, [2, 4])
-  return %27, %50
+  %42: f32[2, T, 2] = aten.transpose.int(%13, 1, 2)
+  %43: f32[2, T, 4] = aten.bmm(%42, %41)
+  %44: f32[1, 2, T, 4] = aten.reshape(%43, [1, 2, -1, 4])
+  %45: f32[1, 2*T, 4] = aten.reshape(%44, [1, -1, 4])
+  %46: f32[1, 2, 2*T] = aten.transpose.int(%4, 1, 2)
+  %47: f32[1, 2, 4] = aten.bmm(%46, %45)
+  %48: f32[2, 4] = aten.reshape(%47, [2, 4])
+  return %27, %48
 """,
     )
 

@@ -116,6 +116,33 @@ refused small: its weight is torch.float16, expected f32
     )
 
 
+def test_hit_on_gradients() -> None:
+    """Behind a transposed weight are gradients, of which no row may be zeros."""
+    b = GraphBuilder()
+    gradient = b.call(aten.linear.default, b.hidden(), b.weight("layer.transposed.weight", 2, 4))
+    expect(
+        transcript(b.done(gradient), QuantizeBase(scheme="8da4w", group=2)),
+        """\
+graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
+  %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[4, 8, 2] = aten.linear(%0, @layer.transposed.weight)
+  return %1
+--- quantize-base: 1 hits
+graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
+  %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[4, 8, 4] = aten.add(%0, 1e-20)
+  %2: (f32[4, 8], i8[4, 8]) = torchao.choose_qparams_affine(%1, ASYMMETRIC, [1, 1, 4], i8, -128, 127, None, None, i8)
+  %3: f32[4, 8] = getitem(%2, 0)
+  %4: i8[4, 8] = getitem(%2, 1)
+  %5: i8[4, 8, 4] = torchao.quantize_affine(%1, [1, 1, 4], %3, %4, i8, -128, 127)
+  %6: f32[4, 8, 4] = torchao.dequantize_affine(%5, [1, 1, 4], %3, %4, i8, -128, 127)
+  %7: f32[2, 4] = torchao.dequantize_affine(@layer.transposed.weight_qdata, [1, 2], @layer.transposed.weight_scale, @layer.transposed.weight_zero_point, i8, -8, 7)
+  %8: f32[4, 8, 2] = aten.linear(%6, %7)
+  return %8
+""",  # noqa: E501 - a golden line is as long as it is
+    )
+
+
 def test_miss_by_default() -> None:
     assert not run_pass(example(), QuantizeBase()).changed
 
