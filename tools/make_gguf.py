@@ -91,6 +91,7 @@ def write(source: Source, out: Path, packages: Path | None) -> None:
     """
     if out.is_file() and _sha256(out) == source.sha256:
         return
+    out.parent.mkdir(parents=True, exist_ok=True)
     draft = out.with_name(f".{out.name}.tmp")
     try:
         with draft.open("wb") as file:
