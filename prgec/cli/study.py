@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.errors import UsageError
 from prgec.machine.files import write_atomic
 from prgec.study.presets import STUDY_PRESETS, study_of, table_of
+from prgec.study.results import Result
 from prgec.study.spec import Study, read_study
 
 FILE = click.Path(path_type=Path)
@@ -40,60 +43,27 @@ STOPPING = "stopping after this run; the study goes on when it is started again"
     help="Do the runs as tasks of Ray: ray for this machine, ray://HOST:PORT for a cluster [default: one by one].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def study(
-    study: Path | None,
-    preset: str | None,
-    model: str | None,
-    data: Path | None,
-    forward_rows: int | None,
-    seeds: str,
-    rates: tuple[float, ...],
-    out: Path | None,
-    only: tuple[str, ...],
-    place: str | None,
-    as_json: bool,
-) -> int:
+def study(out: Path | None, only: tuple[str, ...], place: str | None, as_json: bool, **flags: Any) -> int:
     """Train every method of STUDY (a TOML file) on every task and seed, and tabulate the scores.
 
     A study that was stopped goes on with the runs that have no result yet.
     """
-    spec, command = _asked_for(study, preset, model, data, forward_rows, seeds, rates)
-    for name in only:
-        if name not in {each.name for each in spec.methods}:
-            raise UsageError(
-                f"the study has no method {name!r}",
-                where=spec.path,
-                hint=f"known: {', '.join(each.name for each in spec.methods)}",
-            )
-    folder = out or Path("runs") / f"study-{spec.path.stem}"
     from prgec.study.curves import plot_curves
     from prgec.study.report import report
-    from prgec.study.results import Result, read_results
-    from prgec.study.runner import RESULTS_NAME, run_study
+    from prgec.study.results import read_results
+    from prgec.study.runner import RESULTS_NAME
 
-    console = stderr_console()
-
-    def tell(done: int, total: int, result: Result) -> None:
-        options = ", ".join(f"{name}={value}" for name, value in result.options.items() if name != "kind")
-        console.print(
-            f"{done}/{total} {result.task} {result.method} seed {result.seed}: test "
-            f"{result.test_accuracy:.1%} ({options})",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-    stopped = False
+    asked = _Asked(**flags)
+    spec = asked.read()
+    _check_names(spec, only)
+    folder = out or Path("runs") / f"study-{spec.path.stem}"
     with stop_on_interrupt(STOPPING) as should_stop:
-        if place is None:
-            results = run_study(spec, folder, only=only, report=tell, should_stop=should_stop)
-        else:
-            from prgec.study.on_ray import run_study_on_ray
-
-            results = run_study_on_ray(spec, folder, place, only=only, report=tell, should_stop=should_stop)
+        results = _run(spec, folder, only, place, should_stop)
         stopped = should_stop()
-    text = report(spec, results, command, read_results(folder / RESULTS_NAME))
-    if preset is not None and data is not None:
-        text += "\n".join(["", f"## {spec.title}", "", *table_of(preset, spec, results, data, command)]) + "\n"
+    text = report(spec, results, asked.command, read_results(folder / RESULTS_NAME))
+    if asked.preset is not None and asked.data is not None:
+        table = table_of(asked.preset, spec, results, asked.data, asked.command)
+        text += "\n".join(["", f"## {spec.title}", "", *table]) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / REPORT_NAME, text.encode())
     plot_curves(folder / CURVES_NAME, spec, results)
@@ -104,36 +74,77 @@ def study(
     return INTERRUPTED_EXIT_CODE if stopped else 0
 
 
-def _asked_for(
-    path: Path | None,
-    preset: str | None,
-    model: str | None,
-    data: Path | None,
-    forward_rows: int | None,
-    seeds: str,
-    rates: tuple[float, ...],
-) -> tuple[Study, str]:
-    """Return the study of a file or of a preset, and the command that does it."""
-    if (path is None) == (preset is None):
-        raise UsageError("name a study's file, or a --preset")
-    if path is not None:
-        if model or data or forward_rows or rates:
-            raise UsageError("--model, --data, --forward-rows and --lr are of a --preset; a study's file says them")
-        return read_study(path), f"prgec study {path}"
-    if model is None or data is None:
-        raise UsageError(f"--preset {preset} needs --model and --data")
-    try:
-        chosen = tuple(int(seed) for seed in seeds.split(","))
-    except ValueError as error:
-        raise UsageError(f"--seeds is {seeds!r}; expected numbers between commas") from error
-    assert preset is not None, "one of the two"
-    made = study_of(preset, model, data, forward_rows=forward_rows, seeds=chosen, rates=rates)
-    said = ["prgec", "study", "--preset", preset, "--model", model, "--data", str(data), "--seeds", seeds]
-    said += ["--forward-rows", str(forward_rows)] if forward_rows else []
-    return made, shlex.join([*said, *(part for rate in rates for part in ("--lr", f"{rate:g}"))])
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be studied: a file, or a preset and what it is made of; the flags of their names."""
+
+    study: Path | None
+    preset: str | None
+    model: str | None
+    data: Path | None
+    forward_rows: int | None
+    seeds: str
+    rates: tuple[float, ...]
+
+    def read(self) -> Study:
+        if (self.study is None) == (self.preset is None):
+            raise UsageError("name a study's file, or a --preset")
+        if self.study is not None:
+            if self.model or self.data or self.forward_rows or self.rates:
+                raise UsageError("--model, --data, --forward-rows and --lr are of a --preset; a study's file says them")
+            return read_study(self.study)
+        if self.model is None or self.data is None:
+            raise UsageError(f"--preset {self.preset} needs --model and --data")
+        try:
+            seeds = tuple(int(seed) for seed in self.seeds.split(","))
+        except ValueError as error:
+            raise UsageError(f"--seeds is {self.seeds!r}; expected numbers between commas") from error
+        assert self.preset is not None, "one of the two"
+        return study_of(
+            self.preset, self.model, self.data, forward_rows=self.forward_rows, seeds=seeds, rates=self.rates
+        )
+
+    @property
+    def command(self) -> str:
+        """What does this study again."""
+        if self.study is not None:
+            return f"prgec study {self.study}"
+        said = ["prgec", "study", "--preset", str(self.preset), "--model", str(self.model), "--data", str(self.data)]
+        said += ["--seeds", self.seeds]
+        said += ["--forward-rows", str(self.forward_rows)] if self.forward_rows else []
+        said += [part for rate in self.rates for part in ("--lr", f"{rate:g}")]
+        return shlex.join(said)
 
 
-def _rows(results: Any) -> list[dict[str, Any]]:
+def _check_names(spec: Study, only: Sequence[str]) -> None:
+    known = [each.name for each in spec.methods]
+    for name in only:
+        if name not in known:
+            raise UsageError(f"the study has no method {name!r}", where=spec.path, hint=f"known: {', '.join(known)}")
+
+
+def _run(
+    spec: Study, folder: Path, only: Sequence[str], place: str | None, should_stop: Callable[[], bool]
+) -> Sequence[Result]:
+    if place is None:
+        from prgec.study.runner import run_study
+
+        return run_study(spec, folder, only=only, report=_tell, should_stop=should_stop)
+    from prgec.study.on_ray import run_study_on_ray
+
+    return run_study_on_ray(spec, folder, place, only=only, report=_tell, should_stop=should_stop)
+
+
+def _tell(done: int, total: int, result: Result) -> None:
+    options = ", ".join(f"{name}={value}" for name, value in result.options.items() if name != "kind")
+    stderr_console().print(
+        f"{done}/{total} {result.task} {result.method} seed {result.seed}: test {result.test_accuracy:.1%} ({options})",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _rows(results: Sequence[Result]) -> list[dict[str, Any]]:
     return [
         {
             "method": each.method,
