@@ -50,6 +50,30 @@ class DemoOptions:
         """Training steps of the run."""
         return STEPS[self.method] if self.steps is None else self.steps
 
+    def to_run(self, folder: Path) -> RunOptions:
+        """What the run of a folder's program is asked for."""
+        return RunOptions(
+            program=folder / PROGRAM_NAME,
+            data=data_file("train"),
+            eval_data=data_file("test"),
+            steps=self.num_steps,
+            lr=self.lr,
+            estimator=self.estimator,
+            seed=self.seed,
+            out=folder,
+        )
+
+    def to_compile(self, program: Path) -> CompileOptions:
+        """What the program is compiled by."""
+        return CompileOptions(
+            model="demo",
+            output=program,
+            backend=self.backend,
+            seq_len=SEQ_LEN,
+            method=self.method,
+            batch_size=BATCH_SIZES[self.method],
+        )
+
 
 @dataclass(frozen=True)
 class DemoResult:
@@ -97,27 +121,9 @@ def run_demo(
 
     start = time.monotonic()
     folder = RunFolder.choose(options.out, "demo", force=False)
-    run_options = RunOptions(
-        program=folder.path / PROGRAM_NAME,
-        data=data_file("train"),
-        eval_data=data_file("test"),
-        steps=options.num_steps,
-        lr=options.lr,
-        estimator=options.estimator,
-        seed=options.seed,
-        out=folder.path,
-    )
+    run_options = options.to_run(folder.path)
     run_options.check()
-    program = folder.file(PROGRAM_NAME)
-    compile_options = CompileOptions(
-        model="demo",
-        output=program,
-        backend=options.backend,
-        seq_len=SEQ_LEN,
-        method=options.method,
-        batch_size=BATCH_SIZES[options.method],
-    )
-    compile_model(compile_options, on_stage)
+    compile_model(options.to_compile(folder.file(PROGRAM_NAME)), on_stage)
     compile_seconds = time.monotonic() - start
     result = run(run_options, listener, should_stop)
     return DemoResult(result, compile_seconds, time.monotonic() - start)

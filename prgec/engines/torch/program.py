@@ -33,8 +33,9 @@ from prgec.contract.names import (
 )
 from prgec.contract.tokenizer import Tokenizer
 from prgec.engines.prefix import PrefixRunner, keep_prefix
+from prgec.engines.torch.device import find_device
 from prgec.engines.torch.noise import NoiseSource
-from prgec.errors import ProgramError, UsageError
+from prgec.errors import ProgramError
 from prgec.passes.program import GraphProgram
 
 # Read on the host: they key the noise, and a copy from a GPU would wait for it.
@@ -65,7 +66,7 @@ class TorchProgram:
         self.manifest = graphs.manifest
         self._given_a = graphs.lora_a
         self.tokenizer = Tokenizer.unpack(graphs.tokenizer)
-        self._device = _device(device)
+        self._device = find_device(device)
         self._noise = NoiseSource(self._device)
         self._inputs = {
             name: [str(node.target) for node in method.placeholders()] for name, method in graphs.methods.items()
@@ -278,16 +279,6 @@ class TorchProgram:
                 node.kwargs = {**node.kwargs, "device": self._device}
         program.module.recompile()
         return program.module.to(self._device)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UsageError(f"cannot use device {name!r}: {reason}", hint="--device cpu works everywhere") from error
-    return device
 
 
 def _share(module: GraphModule, state: Mapping[str, Tensor]) -> None:
