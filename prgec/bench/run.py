@@ -41,6 +41,7 @@ def run_bench(options: BenchOptions, progress: Progress = lambda text: None) -> 
     """
     options.check()
     checkpoint = find_checkpoint(options.model)
+    _check_positions(options, checkpoint)
     machine = describe_machine()
     with _programs_folder(options.out) as folder:
         bench = _Bench(options, checkpoint, folder, progress)
@@ -54,6 +55,7 @@ def run_bench(options: BenchOptions, progress: Progress = lambda text: None) -> 
 # Configurations of other families say the same under other names.
 _DEPTH = ("num_hidden_layers", "n_layer")
 _VOCAB = ("vocab_size",)
+_POSITIONS = ("max_position_embeddings", "n_positions")
 _SMALLEST_VOCAB = 256
 # PyTorch computes in f32 whatever the checkpoint holds.
 _F32_BYTES = 4
@@ -142,6 +144,13 @@ class _Bench:
             compile_s=built.compile_s if built else 0.0,
             delegates=built.delegates if built else 0,
         )
+
+
+def _check_positions(options: BenchOptions, checkpoint: Checkpoint) -> None:
+    longest = _config(checkpoint, _POSITIONS, 0)
+    for cell in options.cells():
+        if 0 < longest < cell.seq_len:
+            raise UsageError(f"--seq-len is {cell.seq_len}; {checkpoint.name} knows {longest} positions")
 
 
 @contextmanager

@@ -146,3 +146,8 @@ def test_every_variant(checkpoint: Path, tmp_path: Path, quantize: str, capsys: 
     assert rows["paper"]["delegates"] >= rows["paper-at-labels"]["delegates"] > 5
     assert (rows["eager"]["backend"], rows["eager"]["quantize"]) == ("torch", "none")
     assert all(row["step_s"] > 0 for row in rows.values())
+
+
+def test_more_tokens_than_a_model_has_positions_for(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(checkpoint), "--seq-len", "100000"]) == 2
+    assert "--seq-len is 100000; tiny knows " in capsys.readouterr().err
