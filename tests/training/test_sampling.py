@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from prgec.errors import UsageError
-from prgec.training.sampling import Sampler, Sampling, likely
+from prgec.training.sampling import Sampler, Sampling, likely, power_of_e, uniform
 
 LOGITS = np.log(np.array([0.1, 0.5, 0.15, 0.25], dtype=np.float32))
 
@@ -64,3 +64,21 @@ def test_large_logits_do_not_overflow() -> None:
 def test_numbers_without_meaning(sampling: Sampling, message: str) -> None:
     with pytest.raises(UsageError, match=f"^{message}$"):
         sampling.check()
+
+
+def test_numbers_the_other_driver_has_too() -> None:
+    """The same are in tests/device/units/test_sampler.cpp."""
+    assert [uniform(7, n).hex() for n in range(2)] == ["0x1.fc770de03d480p-8", "0x1.1b63aaf7174c4p-1"]
+    assert uniform(2**40 + 7, 0).hex() == "0x1.26e2666f1f438p-4"
+    powers = power_of_e(np.array([-0.3, -50.5, -699.0]))
+    assert [float(x).hex() for x in powers] == [
+        "0x1.7b4c869c37c05p-1",
+        "0x1.1ad9f47f3722ap-73",
+        "0x1.78694fe9f73ccp-1009",
+    ]
+
+
+def test_powers_of_e() -> None:
+    exponents = -np.random.default_rng(0).uniform(0, 699, 10000)
+    np.testing.assert_allclose(power_of_e(exponents), np.exp(exponents), rtol=4e-16)
+    assert power_of_e(np.array([0.0, -701.0, -np.inf])).tolist() == [1.0, 0.0, 0.0]
