@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -14,9 +15,13 @@ import pytest
 
 from prgec.contract.checksums import read_checksums
 from prgec.engines.executorch.open import open_pte
-from prgec.errors import ProgramError
+from prgec.errors import BackendError, ProgramError
 from tests.device.conftest import DEVICE, Drivers
+from tests.e2e.conftest import MODEL, compiler
+from tests.e2e.test_lower_only import SMALL
+from tests.shared import Shared
 
+needs_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="needs the extra openvino")
 BAD = {
     "no rows": ({"rows": Path("none.bin")}, 1, "cannot open the file (none.bin): No such file"),
     "eps": ({"eps": 0.0}, 2, "eps is 0; expected a finite number above 0"),
@@ -114,6 +119,24 @@ def test_a_driver_that_takes_a_host_program_for_another_is_told(make: Callable[.
     with pytest.raises(ProgramError, match=r"a method takes 7 inputs; the contract has 8"):
         open_pte(bad, verify=False)
     _assert_refused(drivers, bad, "method forward does not follow the contract")
+
+
+@pytest.mark.parametrize(
+    ("name", "delegate", "advice"),
+    [
+        ("vulkan", "VulkanBackend", "link an ExecuTorch that has it"),
+        pytest.param("openvino", "OpenvinoBackend", "run it with prgec", marks=needs_openvino),
+    ],
+)
+def test_a_program_of_another_backend_is_refused_with_what_to_do(
+    make: Callable[..., Drivers], shared: Shared, name: str, delegate: str, advice: str
+) -> None:
+    foreign = compiler(shared, shared.once("checkpoint", MODEL.write))(**SMALL, backend=name)
+    result = make(eval_rows=None, eval_every=0).cpp(program=foreign)
+    assert result.returncode == BackendError.exit_code
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: programs of --backend {name} need {delegate}, which this driver does not have")
+    assert advice in line and line.endswith("--backend xnnpack")
 
 
 def _assert_refused(drivers: Drivers, program: Path, message: str) -> None:

@@ -35,6 +35,11 @@ def checkpoint(shared: Shared) -> Path:
 @pytest.fixture(scope="session")
 def compile_once(shared: Shared, checkpoint: Path) -> Compile:
     """Compile with these options, or return what equal options gave before."""
+    return compiler(shared, checkpoint)
+
+
+def compiler(shared: Shared, checkpoint: Path) -> Compile:
+    """What `compile_once` is; also for tests in other folders, which then share programs with these."""
     defaults: dict[str, Any] = {
         "model": str(checkpoint),
         "output": Path("model.pte"),

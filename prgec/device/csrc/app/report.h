@@ -16,6 +16,8 @@ inline int report(prge::Error error) {
       return 4;
     case prge::Error::InvalidProgram:
       return 5;
+    case prge::Error::NotSupported:
+      return 7;
     case prge::Error::InvalidState:
       return 8;
     default:

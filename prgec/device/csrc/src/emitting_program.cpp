@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "delegates.h"
 #include "fail.h"
 #include "json.h"
 #include "program_checksums.h"
@@ -70,6 +71,7 @@ Result<std::unique_ptr<EmittingProgram>> EmittingProgram::open(const std::string
     PRGE_TRY(checksums ? checksums->check_data(*data_path) : Error::Ok);
     PRGE_TRY(program->load(*data_path));
   }
+  PRGE_TRY(check_delegates(*program->methods_, kMethod, program->backend_, path));
   if (program->methods_->load_method(kMethod) != Error::Ok) {
     return fail(
         Error::InvalidProgram, "cannot load method %s (%s). Hint: it was compiled for backend %s", kMethod,

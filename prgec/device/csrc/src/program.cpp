@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "delegates.h"
 #include "fail.h"
 #include "program_checksums.h"
 #include "program_file.h"
@@ -75,6 +76,7 @@ Error Program::load(const std::string& data_path) {
 }
 
 Error Program::load_method(const char* name, size_t num_inputs) {
+  PRGE_TRY(check_delegates(*methods_, name, manifest_.backend, path_));
   WeightOptions options;
   if (manifest_.backend == "xnnpack") {
     PRGE_TRY(options.share(packed_.path()));

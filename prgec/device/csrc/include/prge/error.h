@@ -14,6 +14,7 @@ using executorch::runtime::Result;
 //   InvalidArgument      a setting, or a call in the wrong order
 //   InvalidExternalData  rows, adapter or journal
 //   InvalidProgram       the .pte, or running it
+//   NotSupported         a backend that this build does not have, or that cannot run here
 //   InvalidState         a loss or g is not finite: this step was dropped, the state is that of the step before; or
 //                        training diverged
 //   AccessFailed         the file system
