@@ -50,6 +50,8 @@ PROGRAMS = {
         "prefix": "method",
         "static": True,
     },
+    # More than one call of `extend` reads.
+    "talking": {"backend": "xnnpack", "generate": True, "context": 160},
     "gathering": {"backend": "xnnpack", "method": "exact", "optimizer": "momentum", "accumulate": True},
 }
 # State behind the losses, noise in the graph, and weights in a file beside it, as on a GPU.
@@ -146,7 +148,7 @@ def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return TinyLlama(num_layers=2).write(tmp_path_factory.mktemp("cpp") / "checkpoint")
+    return TinyLlama(num_layers=2, max_positions=160).write(tmp_path_factory.mktemp("cpp") / "checkpoint")
 
 
 @pytest.fixture(scope="session")

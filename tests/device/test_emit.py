@@ -21,6 +21,7 @@ def test_holds_driver_and_kernels(tmp_path: Path) -> None:
     found = {str(path.relative_to(tmp_path / "d")) for path in (tmp_path / "d").rglob("*") if path.is_file()}
     kernels = {f"kernels/{path.name}" for path in (ROOT / "runtime_ops" / "csrc").iterdir()}
     assert kernels | {"CMakeLists.txt", "CMakePresets.json", "README.md", "include/prge/trainer.h"} <= found
+    assert {"include/prge/generator.h", "src/generator.cpp", "app/prge_chat.cpp"} <= found
     assert not [path for path in (tmp_path / "d").rglob("*") if path.is_symlink()]
 
 

@@ -31,6 +31,13 @@ TEST(a_good_one_is_read) {
   CHECK(shared.ok() && shared->num_distinct_rows() == 3);
 }
 
+TEST(a_cache_has_as_many_positions_as_it_says) {
+  CHECK(Manifest::parse(kGood)->context == 0);
+  CHECK(Manifest::parse(with("\"state\"", "\"context\": 40, \"state\""))->context == 40);
+  CHECK(is_refused(with("\"state\"", "\"context\": -1, \"state\""), "no usable context:"));
+  CHECK(is_refused(with("\"state\"", "\"context\": 9999999999, \"state\""), "no usable context:"));
+}
+
 TEST(an_adapter_is_bound_to_the_base_not_to_the_models_name) {
   const auto found = Manifest::parse(kGood), renamed = Manifest::parse(with("\"m\"", "\"other\""));
   const auto other = Manifest::parse(with("\"ab\"", "\"cd\""));

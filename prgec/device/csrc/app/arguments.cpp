@@ -1,8 +1,8 @@
 #include "arguments.h"
 
-#include <cerrno>
-#include <cstdlib>
-#include <utility>
+#include <vector>
+
+#include "flags.h"
 
 const char kUsage[] =
     "Usage: prge_train PROGRAM --rows FILE --out DIR [options]\n"
@@ -33,58 +33,9 @@ const char kUsage[] =
 
 namespace {
 
-bool parse_value(const char* text, double& out) {
-  char* end = nullptr;
-  out = std::strtod(text, &end);
-  return end != text && *end == '\0';
-}
-
-bool parse_value(const char* text, int64_t& out) {
-  char* end = nullptr;
-  errno = 0;
-  out = std::strtoll(text, &end, 10);
-  return end != text && *end == '\0' && errno == 0;
-}
-
-bool parse_value(const char* text, uint64_t& out) {
-  int64_t value = 0;
-  const bool is_good = parse_value(text, value) && value >= 0;
-  out = static_cast<uint64_t>(value);
-  return is_good;
-}
-
-bool parse_value(const char* text, uint32_t& out) {
-  uint64_t value = 0;
-  const bool is_good = parse_value(text, value) && value <= UINT32_MAX;
-  out = static_cast<uint32_t>(value);
-  return is_good;
-}
-
-bool parse_value(const char* text, std::string& out) {
-  out = text;
-  return true;
-}
-
-template <typename T>
-bool set(void* field, const char* text) {
-  return parse_value(text, *static_cast<T*>(field));
-}
-
-// A flag with a value: what parses it, and where it goes.
-struct Flag {
-  const char* name;
-  bool (*set)(void* field, const char* text);
-  void* field;
-};
-
-template <typename T>
-Flag flag(const char* name, T& field) {
-  return {name, set<T>, &field};
-}
-
-bool set_value(const std::string& name, const char* value, Options& options) {
+bool set_option(const std::string& name, const char* value, Options& options) {
   prge::Settings& s = options.settings;
-  const Flag flags[] = {
+  const std::vector<Flag> flags = {
       flag("--rows", options.rows),
       flag("--eval-rows", options.eval_rows),
       flag("--out", options.out),
@@ -106,33 +57,7 @@ bool set_value(const std::string& name, const char* value, Options& options) {
       flag("--eval-every", options.eval_every),
       flag("--snapshot-every", options.snapshot_every),
   };
-  for (const Flag& each : flags) {
-    if (name == each.name) {
-      return each.set(each.field, value);
-    }
-  }
-  return false;
-}
-
-// The folder for files that can be made again; empty where there is none.
-std::string cache_folder() {
-  constexpr std::pair<const char*, const char*> kPlaces[] = {
-      {"PRGEC_CACHE", ""}, {"XDG_CACHE_HOME", "/prgec"}, {"HOME", "/.cache/prgec"}};
-  for (const auto& [variable, below] : kPlaces) {
-    const char* value = std::getenv(variable);
-    if (value != nullptr && *value != '\0') {
-      return std::string(value) + below;
-    }
-  }
-  return "";
-}
-
-std::string packed_weights_folder(const std::string& flag) {
-  if (flag == "off") {
-    return "";
-  }
-  const std::string cache = flag.empty() ? cache_folder() : "";
-  return cache.empty() ? flag : cache + "/packed";
+  return set_value(flags, name, value);
 }
 
 const char* missing(const Options& options) {
@@ -161,7 +86,7 @@ bool parse(int argc, char** argv, Options& options, const char*& bad) {
       options.settings.verify = false;
     } else if (word.rfind("--", 0) != 0 && options.program.empty()) {
       options.program = word;
-    } else if (word.rfind("--", 0) != 0 || i + 1 == argc || !set_value(word, argv[++i], options)) {
+    } else if (word.rfind("--", 0) != 0 || i + 1 == argc || !set_option(word, argv[++i], options)) {
       return false;
     }
   }

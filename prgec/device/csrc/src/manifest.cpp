@@ -60,6 +60,9 @@ Error read_sizes(const Json& json, Manifest& out) {
       return damaged(size.name);
     }
   }
+  if (json["context"].kind != Json::Kind::Null && !json["context"].integer(0, kMaxSize, out.context)) {
+    return damaged("context");
+  }
   const int64_t widest = out.seq_len > out.num_labels ? out.seq_len : out.num_labels;
   if (out.num_rows() > kMaxElements / widest) {
     return damaged("batch size");

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,9 @@ struct Call {
   bool is_last = true;
 };
 
+// Most tokens of one call of `extend`: longer texts are read in parts.
+constexpr size_t kExtendTokens = 128;
+
 // What a step changes weights by, and perturbs them with.
 struct Move {
   std::vector<float> g; // of the step before
@@ -69,6 +73,10 @@ class Program {
   }
   const Digest& tokenizer_sha256() const {
     return tokenizer_sha256_;
+  }
+  // The token that ends a text, where the tokenizer has one.
+  std::optional<uint32_t> eos_id() const {
+    return eos_id_;
   }
   // In the order of the manifest.
   const std::vector<StateTensor>& sites() const {
@@ -96,6 +104,12 @@ class Program {
   Result<const float*> train(float lr, const Call& call, std::vector<float>& factors);
   // Returns the losses of those rows and changes nothing. Loads the method when it is first needed.
   Result<const float*> evaluate();
+
+  // Reads at most kExtendTokens tokens at the positions from `start` on, behind what the cache holds in front of them.
+  // Returns the logits behind the last one: f32[vocab_size], valid until the next call.
+  Result<const float*> extend(const uint32_t* ids, size_t count, size_t start);
+  // Fills the cache with zeros: what is no number would spoil every sum it is in, whatever its weight.
+  Error clear_cache();
 
   // Of programs that are not dual.
   State state() const;
@@ -129,6 +143,7 @@ class Program {
   Error keep_state(const std::vector<executorch::runtime::EValue>& outputs);
   Result<std::vector<executorch::runtime::EValue>> execute(const char* method, const Inputs& inputs);
   Error run_prefix();
+  Error load_extend();
 
   // program_host.cpp: of a program whose state is kept here.
   Inputs masters();
@@ -142,9 +157,11 @@ class Program {
   PackedWeights packed_; // outlives the methods that have them mapped
   Manifest manifest_;
   Digest tokenizer_sha256_ = {};
+  std::optional<uint32_t> eos_id_;
   std::unique_ptr<Methods> methods_;
   std::vector<StateTensor> sites_, optimizer_;
   bool can_evaluate_ = false;
+  std::vector<executorch::aten::Tensor> cache_; // keys and values of every layer, once `extend` is loaded
   // The memory of a state that is not in buffers of the program: what forward returned, or what is kept here.
   State held_;
   State copies_; // of B, perturbed, site by site

@@ -6,6 +6,7 @@
 #include "fail.h"
 #include "json.h"
 #include "program_methods.h"
+#include "tokenizer_settings.h"
 
 namespace prge {
 
@@ -72,6 +73,7 @@ Error Program::read_constants() {
   }
   const Tensor& bytes = tokenizer->toTensor();
   tokenizer_sha256_ = Sha256().update(bytes.const_data_ptr<uint8_t>(), bytes.nbytes()).finish();
+  eos_id_ = find_eos_id(bytes.const_data_ptr<uint8_t>(), bytes.nbytes());
   for (const char* name : {kVersion, kManifest, kTokenizer}) {
     methods_->unload_method(name);
   }

@@ -18,8 +18,9 @@ class Program::Methods : public executorch::extension::Module {
   Methods(const std::string& path, std::vector<std::string> data)
       : Module(path, std::move(data), LoadMode::Mmap, nullptr, nullptr, nullptr, /*share_memory_arenas=*/true) {}
 
-  Result<executorch::aten::Tensor> attribute(const std::string& name) {
-    return methods_.at("forward").method->get_attribute(name);
+  // Of a method that is loaded.
+  Result<executorch::aten::Tensor> attribute(const std::string& name, const char* method = "forward") {
+    return methods_.at(method).method->get_attribute(name);
   }
 };
 

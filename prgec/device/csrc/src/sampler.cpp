@@ -1,0 +1,91 @@
+#include "sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "fail.h"
+#include "philox.h"
+
+namespace prge {
+
+namespace {
+
+// Counters that no noise and no order of rows uses.
+constexpr uint32_t kTokenQuery = 0xfffffffdu;
+constexpr double kLog2E = 0x1.71547652b82fep0;
+// ln 2 in two parts, of which the first times a power of two's exponent is exact.
+constexpr double kLn2High = 0x1.62e42feep-1, kLn2Low = 0x1.a39ef35793c76p-33;
+// Further down there is nothing to draw.
+constexpr double kLeastExponent = -700.0;
+// Factorials of 0 to 13: each is a whole number below 2^53.
+constexpr double kFactorials[] = {1,    1,     2,      6,       24,       120,       720,
+                                  5040, 40320, 362880, 3628800, 39916800, 479001600, 6227020800};
+
+} // namespace
+
+double uniform(uint64_t seed, uint64_t number) {
+  const prgec::PhiloxKey key = {static_cast<uint32_t>(seed), 0};
+  const prgec::Words4 x =
+      prgec::philox4x32({static_cast<uint32_t>(number), kTokenQuery, 0, static_cast<uint32_t>(seed >> 32)}, key);
+  return static_cast<double>((uint64_t{x.x1} << 32 | x.x0) >> 11) * 0x1p-53;
+}
+
+double power_of_e(double exponent) {
+  if (exponent < kLeastExponent) {
+    return 0.0;
+  }
+  const double twos = std::rint(exponent * kLog2E);
+  const double rest = (exponent - twos * kLn2High) - twos * kLn2Low;
+  double value = 0.0;
+  for (auto factorial = std::rbegin(kFactorials); factorial != std::rend(kFactorials); ++factorial) {
+    value = value * rest + 1.0 / *factorial;
+  }
+  return std::ldexp(value, static_cast<int>(twos));
+}
+
+Error Sampler::check(const Sampling& sampling) {
+  if (!std::isfinite(sampling.temperature) || sampling.temperature < 0) {
+    return fail(
+        Error::InvalidArgument, "the temperature is %g; expected a finite number, 0 or more", sampling.temperature);
+  }
+  return sampling.top_p > 0 && sampling.top_p <= 1
+      ? Error::Ok
+      : fail(Error::InvalidArgument, "top-p is %g; expected more than 0, at most 1", sampling.top_p);
+}
+
+uint32_t Sampler::choose(const float* logits, uint32_t vocab_size) {
+  if (sampling_.temperature == 0) {
+    return static_cast<uint32_t>(std::max_element(logits, logits + vocab_size) - logits);
+  }
+  const size_t count = sampling_.top_k == 0 ? vocab_size : std::min(sampling_.top_k, vocab_size);
+  order_.resize(vocab_size);
+  std::iota(order_.begin(), order_.end(), 0u);
+  // Of equal ones the first is in front.
+  const auto is_likelier = [&](uint32_t left, uint32_t right) {
+    return logits[left] > logits[right] || (logits[left] == logits[right] && left < right);
+  };
+  const auto last = order_.begin() + static_cast<int64_t>(count);
+  std::nth_element(order_.begin(), last, order_.end(), is_likelier);
+  std::sort(order_.begin(), last, is_likelier);
+  const double highest = logits[order_[0]];
+  sums_.resize(count);
+  double total = 0.0;
+  for (size_t i = 0; i < count; ++i) {
+    sums_[i] = power_of_e((logits[order_[i]] - highest) / sampling_.temperature);
+    total += sums_[i];
+  }
+  double sum = 0.0;
+  for (double& each : sums_) {
+    each = sum += each / total;
+  }
+  // The token that crosses the line still belongs.
+  const auto crossing = std::lower_bound(sums_.begin(), sums_.end(), sampling_.top_p);
+  const auto end = crossing == sums_.end() ? crossing : crossing + 1;
+  const double drawn = uniform(sampling_.seed, num_drawn_++) * *(end - 1);
+  // Rounding may leave the draw behind the last sum.
+  const auto place = std::min(std::upper_bound(sums_.begin(), end, drawn), end - 1);
+  return order_[static_cast<size_t>(place - sums_.begin())];
+}
+
+} // namespace prge
