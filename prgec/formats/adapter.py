@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ _MASTER_RANK = 2
 _ALIGNMENT = 8
 # Of a snapshot, beside what an adapter says of itself.
 _OPTIMIZER_SHA256, _STEP = "optimizer_sha256", "step"
+# Letters of a value that an error has room for: a SHA-256 fits.
+_SHOWN = 64
 # What must be equal in an adapter and a program.
 _BONDS = ("format", "contract", "base_sha256", "a_seed", "a_sha256", "rank", "alpha", "targets")
 
@@ -177,8 +180,9 @@ def _peft_tensors(path: Path, program: TrainableProgram) -> State:
         ("sites", adapter.sites, tuple(sorted(s.name for s in manifest.sites))),
     ):
         if found != expected:
+            theirs, ours = _where_they_part(str(found), str(expected))
             raise ProgramError(
-                f"the PEFT adapter does not fit the program: its {key} is {found}, the program's is {expected}",
+                f"the PEFT adapter does not fit the program: its {key} is {theirs}, the program's is {ours}",
                 where=path,
                 hint=f"compile with --lora-a {path}",
             )
@@ -194,11 +198,23 @@ def _check_metadata(path: Path, metadata: Mapping[str, str], manifest: Manifest,
     expected = adapter_metadata(manifest)
     for key in keys:
         if metadata.get(key) != expected.get(key):
+            theirs, ours = _where_they_part(str(metadata.get(key)), str(expected.get(key)))
             raise ProgramError(
-                f"the adapter does not fit the program: its {key} is {metadata.get(key)}, "
-                f"the program's is {expected.get(key)}",
-                where=path,
+                f"the adapter does not fit the program: its {key} is {theirs}, the program's is {ours}", where=path
             )
+
+
+def _where_they_part(theirs: str, ours: str) -> tuple[str, str]:
+    """Two texts that differ, as much of them as a line has room for: names of layers take thousands of letters."""
+    start = max(0, len(os.path.commonprefix((theirs, ours))) - _SHOWN // 3)
+    return _piece(theirs, start), _piece(ours, start)
+
+
+def _piece(text: str, start: int) -> str:
+    if len(text) <= _SHOWN:
+        return text
+    rest = text[start:]
+    return f"{'...' if start else ''}{rest[:_SHOWN]}{'...' if len(rest) > _SHOWN else ''}"
 
 
 def read_adapter(path: Path) -> tuple[State, dict[str, str]]:

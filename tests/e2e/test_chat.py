@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +226,46 @@ def test_a_full_cache_ends_the_conversation(
     code, out, err = _chat(path, "the film " * CONTEXT + "\n", monkeypatch, capsys)
     assert (code, out) == (0, "")
     assert err.endswith(f"tokens, and the program's cache holds {CONTEXT}: full\n")
+
+
+def _without_template(path: Path, target: Path) -> Path:
+    """The program, its checkpoint without a chat template: the member of the tokenizer's zip with equal length."""
+    data = path.read_bytes()
+    found = re.search(rb'"chat_template": "(?:[^"\\]|\\.)*"', data)
+    assert found is not None
+    start = data.rindex(b"PK\x03\x04", 0, found.start())
+    crc, size = struct.unpack_from("<II", data, start + 14)
+    body_at = start + 30 + sum(struct.unpack_from("<HH", data, start + 26))
+    body = data[body_at : body_at + size]
+    assert zlib.crc32(body) == crc
+    changed = body.replace(found[0], b'"chat_template": null'.ljust(len(found[0])))
+    data = data.replace(body, changed).replace(struct.pack("<I", crc), struct.pack("<I", zlib.crc32(changed)))
+    target.write_bytes(data)
+    return target
+
+
+def test_a_template_that_is_missing_is_said(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = _without_template(path, tmp_path / "bare.pte")
+    program = open_pte(bare, verify=False)
+    plain = program.tokenizer.decode(_greedy(program, program.tokenizer.encode("the film"), 4))
+    options = ("--max-tokens", "4", "--no-verify", "--system", "be brief")
+    code, out, err = _chat(bare, "the film\n", monkeypatch, capsys, *options)
+    assert (code, out) == (0, f"{plain}\n")
+    assert err == "the checkpoint has no chat template: each line is gone on from as plain text\n"
+
+
+def test_an_adapter_of_another_model(
+    path: Path, tiny_pte: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adapter = tmp_path / "adapter.safetensors"
+    save_adapter(adapter, open_pte(tiny_pte))
+    for options in ((), ("--compare",)):
+        code, out, err = _chat(path, "hello\n", monkeypatch, capsys, "--adapter", str(adapter), *options)
+        assert (code, out) == (ProgramError.exit_code, "")
+        assert err.startswith("error: the adapter does not fit the program: its ")
+        assert err.count("\n") == 1 and len(err) < 300 + len(str(adapter))
 
 
 def test_predict_goes_through_the_cache(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

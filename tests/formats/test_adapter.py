@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -76,6 +77,18 @@ def test_adapter_of_another_program(
     with pytest.raises(ProgramError, match=message):
         load_adapter(tmp_path / "a.safetensors", other)
     assert not other.read_state()[NAME].any()
+
+
+def test_what_differs_fits_a_line(trained: Program, tmp_path: Path) -> None:
+    """However many layers a model has."""
+    layers = [[f"model.layers.{n}.self_attn.q_proj", n] for n in range(200)]
+    metadata = {**adapter_metadata(trained.manifest), "targets": json.dumps(layers)}
+    save_file({}, tmp_path / "a.safetensors", metadata=metadata)
+    with pytest.raises(
+        ProgramError, match=r'its targets is \[\["model\.layers\.0.*\.\.\., the program\'s is \['
+    ) as error:
+        load_adapter(tmp_path / "a.safetensors", trained)
+    assert len(str(error.value)) < 250 + len(str(tmp_path))
 
 
 @pytest.mark.parametrize(
