@@ -82,8 +82,12 @@ class Opened:
         return TrainingLoop(trainer, self.rows, self.program.manifest, options.seed, rates, options.accumulate, gather)
 
 
-def check_room(path: Path) -> None:
+def check_room(path: Path, *, verify: bool) -> None:
     """Check that this machine has the memory that training was planned to take.
+
+    Args:
+        path: The .pte.
+        verify: Whether to compare what it says with its checksums.
 
     Raises:
         ProgramError: If the file is not a program.
@@ -91,7 +95,7 @@ def check_room(path: Path) -> None:
     """
     from prgec.engines.executorch.runtime import read_constants
 
-    manifest, _ = read_constants(path)
+    manifest, _ = read_constants(path, verify=verify)
     available = available_memory_bytes()
     if manifest.planned_bytes > available:
         raise UsageError(
@@ -112,7 +116,7 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
     estimator = find_estimator(options.estimator)
     learning_rate(options, 1)
     if options.engine == EXECUTORCH and not options.ignore_memory:
-        check_room(options.program)
+        check_room(options.program, verify=not options.no_verify)
     files = RunFiles.read(options, listener)
     program = open_with_adapter(
         options.program,
