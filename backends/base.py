@@ -97,14 +97,15 @@ class Backend(ABC):
         """What a program depends on besides the packages every manifest names; called after `check`."""
         return {}
 
-    def memory_bytes(self, num_weights: int, scheme: str) -> int:
+    def memory_bytes(self, num_weights: int, scheme: str, num_tokens: int = 0) -> int:
         """Memory a lowering takes at its peak, process and all, as far as it was measured; else 0.
 
         Args:
             num_weights: Parameters of the model.
             scheme: How frozen layers are quantised, as `--quantize` spells it.
+            num_tokens: Tokens of one call, N times T; 0 for few.
         """
-        del num_weights, scheme
+        del num_weights, scheme, num_tokens
         return 0
 
     def partitioners(self) -> Sequence[Partitioner]:

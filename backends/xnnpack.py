@@ -61,8 +61,9 @@ class XnnpackBackend(Backend):
     def load_runtime(self) -> None:
         """Nothing: it comes with the kernels."""
 
-    def memory_bytes(self, num_weights: int, scheme: str) -> int:
-        """Measured on random Llamas."""
+    def memory_bytes(self, num_weights: int, scheme: str, num_tokens: int = 0) -> int:
+        """Measured on random Llamas; tokens make no difference."""
+        del num_tokens
         # A pipeline of the user's may have a scheme that is none of ours.
         bytes_a_weight = _MEMORY_BYTES_A_WEIGHT.get(scheme, _MEMORY_BYTES_A_WEIGHT["none"])
         return round(_MEMORY_BASE_BYTES + bytes_a_weight * num_weights)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # docs/reports/qnn-tinyllama.md
 _MEMORY_BASE_BYTES = 1_000_000_000
 _MEMORY_BYTES_A_WEIGHT = {"none": 18, "w8a16": 15, "w4a16": 13}
+# That was measured with so many tokens a call; each more takes memory in proportion to the layers it passes.
+_MEMORY_TOKENS = 512
+_MEMORY_BYTES_A_WEIGHT_AND_TOKEN = 8e-4
 
 
 class QnnBackend(Backend):
@@ -82,11 +85,12 @@ class QnnBackend(Backend):
 
         return {"qairt": load_libraries().version_text}
 
-    def memory_bytes(self, num_weights: int, scheme: str) -> int:
+    def memory_bytes(self, num_weights: int, scheme: str, num_tokens: int = 0) -> int:
         """Measured on Llamas of TinyLlama's width."""
         # A pipeline of the user's may have a scheme that is none of ours.
         bytes_a_weight = _MEMORY_BYTES_A_WEIGHT.get(scheme, _MEMORY_BYTES_A_WEIGHT["none"])
-        return _MEMORY_BASE_BYTES + bytes_a_weight * num_weights
+        bytes_of_tokens = _MEMORY_BYTES_A_WEIGHT_AND_TOKEN * max(0, num_tokens - _MEMORY_TOKENS)
+        return round(_MEMORY_BASE_BYTES + (bytes_a_weight + bytes_of_tokens) * num_weights)
 
     def check(self) -> None:
         """Load Qualcomm's libraries, which is the surest test that they are here, and ExecuTorch's exporter for them.

@@ -87,7 +87,7 @@ def examine() -> Health:
 
 def _backend(name: str) -> BackendHealth:
     backend = load_backend(name)
-    memory_bytes = backend.memory_bytes(REFERENCE_WEIGHTS, "none")
+    memory_bytes = backend.memory_bytes(REFERENCE_WEIGHTS, "none", _REFERENCE_WORK.rows * _REFERENCE_WORK.seq_len)
     training = memory_of(read_shape(_REFERENCE_SHAPE), _REFERENCE_WORK).total if name == CALIBRATED else 0
     try:
         backend.check()

@@ -43,14 +43,14 @@ def check_host_memory(backend: Backend, checkpoint: Checkpoint, options: Compile
     if shape is not None and work is not None:
         # Gradients multiply with transposed copies of weights, which are weights to the compiler.
         weights += max(0, packed_weights(shape, work) - shape.matrix_weights)
-    needed = backend.memory_bytes(weights, scheme)
+    needed = backend.memory_bytes(weights, scheme, _num_tokens(options))
     available = available_memory_bytes() + resident_memory_bytes()
     if needed > available:
         what = f"compiling {checkpoint.name} for {backend.name} takes about {bytes_text(needed)} of memory"
-        error = BackendError(
-            f"{what}, and {bytes_text(available)} are free", hint=f"free some, or compile on a larger machine; {_GO_ON}"
-        )
-        _refuse(error, options)
+        ways = "free some, or compile on a larger machine"
+        if backend.memory_bytes(weights, scheme) < needed:
+            ways += ", or with a smaller --batch-size or --seq-len"
+        _refuse(BackendError(f"{what}, and {bytes_text(available)} are free", hint=f"{ways}; {_GO_ON}"), options)
 
 
 def check_device_memory(checkpoint: Checkpoint, options: CompileOptions) -> Memory | None:
@@ -116,6 +116,12 @@ def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
     except UsageError:
         return None
     return work
+
+
+def _num_tokens(options: CompileOptions) -> int:
+    """Tokens of a call; as many as without data, where data will say how long rows are."""
+    copies = 2 * options.q if options.method == "prge" else 1
+    return copies * options.batch_size * (options.seq_len or CompileOptions.seq_len)
 
 
 def _shape_of(checkpoint: Checkpoint) -> ModelShape | None:

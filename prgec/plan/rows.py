@@ -140,7 +140,7 @@ def file_bytes(shape: ModelShape, work: Workload) -> int:
 def compile_bytes(shape: ModelShape, work: Workload, backend: str) -> int:
     """Memory that compiling takes: gradients multiply with transposed copies of weights, which count as weights do."""
     more = max(0, packed_weights(shape, work) - shape.matrix_weights)
-    return load_backend(backend).memory_bytes(shape.num_weights + more, work.quantize)
+    return load_backend(backend).memory_bytes(shape.num_weights + more, work.quantize, work.rows * work.seq_len)
 
 
 def packed_weights(shape: ModelShape, work: Workload) -> int:

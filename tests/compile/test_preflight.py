@@ -63,11 +63,20 @@ def test_a_machine_too_small_to_compile(monkeypatch: pytest.MonkeyPatch) -> None
             check_host_memory(load_backend(name), DEMO, OPTIONS, "none")
 
 
+def test_fewer_tokens_are_named_where_they_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "available_memory_bytes", lambda: 0)
+    monkeypatch.setattr(preflight, "resident_memory_bytes", lambda: 0)
+    for name, batch_size, helps in (("qnn", 4, True), ("qnn", 1, False), ("xnnpack", 4, False)):
+        with pytest.raises(BackendError) as error:
+            check_host_memory(load_backend(name), DEMO, replace(OPTIONS, method="prge", batch_size=batch_size), "none")
+        assert ("or with a smaller --batch-size or --seq-len" in str(error.value)) == helps
+
+
 @pytest.mark.parametrize("method", ["prge", "exact", "shortcut"])
 def test_weights_are_counted_before_data_say_how_long_rows_are(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     needed: list[int] = []
     backend = load_backend("xnnpack")
-    monkeypatch.setattr(type(backend), "memory_bytes", lambda self, weights, scheme: needed.append(weights) or 0)
+    monkeypatch.setattr(type(backend), "memory_bytes", lambda _, weights, *rest: needed.append(weights) or 0)
     options = replace(OPTIONS, method=method, data=(Path("rows.jsonl"),))
     check_host_memory(backend, DEMO, options, "none")
     check_host_memory(backend, DEMO, replace(options, seq_len=0, num_labels=0), "none")
@@ -77,7 +86,7 @@ def test_weights_are_counted_before_data_say_how_long_rows_are(method: str, monk
 def test_gradients_take_more_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     needed: list[int] = []
     backend = load_backend("xnnpack")
-    monkeypatch.setattr(type(backend), "memory_bytes", lambda self, weights, scheme: needed.append(weights) or 0)
+    monkeypatch.setattr(type(backend), "memory_bytes", lambda _, weights, *rest: needed.append(weights) or 0)
     for method in ("prge", "shortcut", "exact"):
         check_host_memory(backend, DEMO, replace(OPTIONS, method=method), "none")
     assert needed[0] < needed[1] < needed[2]
