@@ -23,7 +23,7 @@ _MEMORY_BASE_BYTES = 1_000_000_000
 _MEMORY_BYTES_A_WEIGHT = {"none": 18, "w8a16": 15, "w4a16": 13}
 # That was measured with so many tokens a call; each more takes memory in proportion to the layers it passes.
 _MEMORY_TOKENS = 512
-_MEMORY_BYTES_A_WEIGHT_AND_TOKEN = 8e-4
+_MEMORY_BYTES_A_WEIGHT_AND_TOKEN = 5e-4
 
 
 class QnnBackend(Backend):
