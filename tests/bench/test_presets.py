@@ -55,6 +55,7 @@ def _bench(checkpoint: Path, *more: object) -> int:
     return main(["bench", str(checkpoint), "--repeats", "2", *map(str, more)])
 
 
+@pytest.mark.slow
 def test_a_table_is_filled_in_parts(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is empty says how it is filled, and what is there is not measured again."""
     table = ("--preset", "prge-table-6", "--out", tmp_path)

@@ -51,7 +51,7 @@ PROGRAMS = {
         "static": True,
     },
     # More than one call of `extend` reads.
-    "talking": {"backend": "xnnpack", "generate": True, "context": 160},
+    "talking": {"backend": "portable", "generate": True, "context": 160},
     "gathering": {"backend": "xnnpack", "method": "exact", "optimizer": "momentum", "accumulate": True},
 }
 # State behind the losses, noise in the graph, and weights in a file beside it, as on a GPU.

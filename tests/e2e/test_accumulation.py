@@ -60,7 +60,14 @@ def _train(program: TorchProgram, rows: Any, calls: int) -> float:
     return float(np.mean(losses))
 
 
-@pytest.mark.parametrize(("method", "optimizer"), [("exact", "adamw"), ("exact", "momentum"), ("shortcut", "norm")])
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [
+        ("exact", "adamw"),
+        pytest.param("exact", "momentum", marks=pytest.mark.slow),
+        pytest.param("shortcut", "norm", marks=pytest.mark.slow),
+    ],
+)
 def test_several_calls_are_one_call_over_all_rows(model: Model, method: str, optimizer: str) -> None:
     kind = {"method": method, "optimizer": optimizer}
     large = _program(model, batch_size=CALLS * ROWS, **kind)
