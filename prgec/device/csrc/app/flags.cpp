@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 bool parse_value(const char* text, double& out) {
@@ -48,6 +49,10 @@ bool set_value(const std::vector<Flag>& flags, const std::string& name, const ch
     }
   }
   return false;
+}
+
+bool asks_for_help(int argc, char** argv) {
+  return argc == 2 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0);
 }
 
 namespace {

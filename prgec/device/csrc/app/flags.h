@@ -33,5 +33,8 @@ Flag flag(const char* name, T& field) {
 // Gives the flag of that name its value; false where there is none, or the value makes no sense.
 bool set_value(const std::vector<Flag>& flags, const std::string& name, const char* value);
 
+// Whether a command line asks for help and for nothing else.
+bool asks_for_help(int argc, char** argv);
+
 // What --packed-weights stands for: a folder, `off` for none, the user's cache where nothing is said.
 std::string packed_weights_folder(const std::string& flag);

@@ -11,7 +11,6 @@
 #include "prge/generator.h"
 #include "quiet.h"
 #include "report.h"
-#include "utf8.h"
 
 namespace {
 
@@ -60,12 +59,6 @@ bool parse(int argc, char** argv, Options& options, const char*& bad) {
   options.opening.packed_weights = packed_weights_folder(options.opening.packed_weights);
   bad = options.program.empty() ? "PROGRAM is missing" : options.limits.max_tokens == 0 ? "--max-tokens" : nullptr;
   return bad == nullptr;
-}
-
-void warn(const char* line) {
-  std::string text = line;
-  prge::make_printable(text);
-  std::fprintf(stderr, "warning: %s\n", text.c_str());
 }
 
 // Only digits make an id: a sign or a letter is somebody's mistake.
@@ -138,7 +131,7 @@ Error run(Options& options) {
 } // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 2 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0)) {
+  if (asks_for_help(argc, argv)) {
     std::fputs(kUsage, stdout);
     return 0;
   }

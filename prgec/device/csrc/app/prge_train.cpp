@@ -3,7 +3,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,11 +10,11 @@
 
 #include "arguments.h"
 #include "fail.h"
+#include "flags.h"
 #include "metrics.h"
 #include "prge/trainer.h"
 #include "quiet.h"
 #include "report.h"
-#include "utf8.h"
 
 namespace {
 
@@ -28,12 +27,6 @@ volatile std::sig_atomic_t stop_requested = 0;
 void request_stop(int signal) {
   stop_requested = 1;
   std::signal(signal, SIG_DFL); // the second one ends the process
-}
-
-void warn(const char* line) {
-  std::string text = line;
-  prge::make_printable(text);
-  std::fprintf(stderr, "warning: %s\n", text.c_str());
 }
 
 class Run {
@@ -154,7 +147,7 @@ class Run {
 } // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 2 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0)) {
+  if (asks_for_help(argc, argv)) {
     std::fputs(kUsage, stdout);
     return 0;
   }

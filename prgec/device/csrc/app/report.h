@@ -1,11 +1,19 @@
-// What a user is told of an error: one line, and an exit code, which is that of prgec.
+// What a user is told: an error in one line, with an exit code, which is that of prgec, and what went wrong besides.
 #pragma once
 
 #include <cstdio>
+#include <string>
 
 #include "prge/error.h"
+#include "utf8.h"
 
 constexpr int kUsageCode = 2;
+
+inline void warn(const char* line) {
+  std::string text = line;
+  prge::make_printable(text);
+  std::fprintf(stderr, "warning: %s\n", text.c_str());
+}
 
 inline int report(prge::Error error) {
   std::fprintf(stderr, "error: %s\n", prge::last_error());
