@@ -12,84 +12,38 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from prgec.cli.main import main
-from prgec.compile.options import CompileOptions
 from prgec.contract.names import EXTEND_METHOD, FORWARD_METHOD, IGNORE_TARGET
 from prgec.engines.executorch.open import open_pte
 from prgec.engines.torch.program import TorchProgram
 from prgec.errors import ProgramError, UsageError
 from prgec.formats.adapter import save_adapter
-from prgec.training.reader import Answer, Reader
-from prgec.training.sampling import Sampler, Sampling
+from prgec.training.reader import Reader
 from prgec.ui.answering import BASE, TRAINED, Answering
-from tests.architectures import ARCHITECTURES, VOCAB_SIZE, architecture
+from tests.architectures import ARCHITECTURES, architecture
 from tests.shared import Shared
-
-CONTEXT = 40
-# Grouped queries, soft caps, and a window of five in every other layer.
-NAME = "Gemma 2"
-TEMPLATE = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}"
-
-
-def _checkpoint(folder: Path, name: str = NAME) -> Path:
-    architecture(name).write(folder)
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": TEMPLATE}))
-    return folder
-
-
-def _options(checkpoint: Path, **changes: Any) -> CompileOptions:
-    given: dict[str, Any] = {
-        "model": str(checkpoint),
-        "output": Path("model.pte"),
-        "method": "exact",
-        "batch_size": 2,
-        "seq_len": 16,
-        "num_labels": 2,
-        "rank": 4,
-        "alpha": 8.0,
-        "generate": True,
-        "context": CONTEXT,
-    }
-    return CompileOptions(**{**given, **changes})
+from tests.talking import (
+    CONTEXT,
+    NAME,
+    chat_options,
+    give_state,
+    greedy,
+    text_of,
+    transformers_greedy,
+    write_checkpoint,
+)
 
 
 @pytest.fixture(scope="module")
 def checkpoint(shared: Shared) -> Path:
-    return shared.once("chat", _checkpoint)
+    return shared.once("chat", write_checkpoint)
 
 
 @pytest.fixture(scope="module")
 def path(shared: Shared, checkpoint: Path) -> Path:
-    return shared.program(_options(checkpoint))
-
-
-def _greedy(program: Any, ids: list[int], count: int) -> list[int]:
-    answer = Answer(Reader(program), ids, Sampler(Sampling()), lambda ids: "", ends=(), max_tokens=count)
-    assert list(answer) == []
-    return answer.ids
-
-
-def _transformers_greedy(name: str, ids: list[int], count: int) -> list[int]:
-    model: Any = architecture(name).build()
-    whole = model.generate(
-        torch.tensor([ids]), max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None
-    )
-    return [int(token) for token in whole[0, len(ids) :]]
-
-
-def _text(length: int) -> list[int]:
-    return [int(token) for token in np.random.default_rng(length).integers(3, VOCAB_SIZE, length)]
-
-
-def _other_state(program: Any) -> None:
-    """Give the program a B that matters."""
-    random = np.random.default_rng(5)
-    state = {name: random.normal(0, 0.2, b.shape).astype(np.float32) for name, b in program.read_state().items()}
-    program.write_state(state)
+    return shared.program(chat_options(checkpoint))
 
 
 def _loss(program: Any, ids: list[int], target: int) -> tuple[float, float]:
@@ -106,18 +60,18 @@ def _loss(program: Any, ids: list[int], target: int) -> tuple[float, float]:
 def test_greedy_equals_transformers(path: Path) -> None:
     program, seen = open_pte(path), set()
     for length in (5, 9, 14, 20, 27, 33):
-        ids = _text(length)
-        expected = _transformers_greedy(NAME, ids, CONTEXT - length)
-        assert _greedy(program, ids, len(expected)) == expected
+        ids = text_of(length)
+        expected = transformers_greedy(NAME, ids, CONTEXT - length)
+        assert greedy(program, ids, len(expected)) == expected
         seen |= set(expected)
     assert len(seen) > 5, "texts that repeat one token show nothing"
 
 
 def test_what_was_trained_answers(path: Path) -> None:
     program = open_pte(path)
-    ids = _text(11)
+    ids = text_of(11)
     before, _ = _loss(program, ids, 7)
-    _other_state(program)
+    give_state(program)
     by_cache, by_forward = _loss(program, ids, 7)
     assert abs(by_cache - before) > 0.01
     assert by_cache == pytest.approx(by_forward, rel=1e-5)
@@ -125,12 +79,12 @@ def test_what_was_trained_answers(path: Path) -> None:
 
 def test_what_is_no_number_does_not_stay(path: Path) -> None:
     program = open_pte(path)
-    expected, trained = _greedy(program, _text(9), 6), program.read_state()
+    expected, trained = greedy(program, text_of(9), 6), program.read_state()
     program.write_state({name: np.full_like(b, np.nan) for name, b in trained.items()})
     with pytest.raises(ProgramError, match="^the program computes no numbers"):
-        _greedy(program, _text(20), 6)
+        greedy(program, text_of(20), 6)
     program.write_state(trained)
-    assert _greedy(program, _text(9), 6) == expected
+    assert greedy(program, text_of(9), 6) == expected
 
 
 def test_the_cache_is_written_in_place_beside_one_delegate(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,13 +111,13 @@ def test_the_cache_is_written_in_place_beside_one_delegate(path: Path, capsys: p
     ],
 )
 def test_graphs_of_every_method_read_the_trained_b(changes: dict[str, Any], checkpoint: Path) -> None:
-    program = TorchProgram.build(_options(checkpoint, **changes))
-    _other_state(program)
+    program = TorchProgram.build(chat_options(checkpoint, **changes))
+    give_state(program)
     if program.manifest.state == "dual":
         # Copies that an evaluation has left: equal ones.
-        zeros = np.zeros_like(_text(8))
+        zeros = np.zeros_like(text_of(8))
         program.apply(zeros[: program.manifest.q].astype(np.float32), 0.0, 0, 1)
-    by_cache, by_forward = _loss(program, _text(12), 9)
+    by_cache, by_forward = _loss(program, text_of(12), 9)
     # Quantised activations are rounded, and by other neighbours.
     assert by_cache == pytest.approx(by_forward, rel=1e-3 if program.manifest.quantize != "none" else 1e-5)
 
@@ -171,9 +125,9 @@ def test_graphs_of_every_method_read_the_trained_b(changes: dict[str, Any], chec
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [each.name for each in ARCHITECTURES if each.name != NAME])
 def test_greedy_of_every_architecture(name: str, tmp_path: Path, shared: Shared) -> None:
-    program = open_pte(shared.program(_options(_checkpoint(tmp_path / "model", name))))
-    ids = _text(9)
-    assert _greedy(program, ids, 20) == _transformers_greedy(name, ids, 20)
+    program = open_pte(shared.program(chat_options(write_checkpoint(tmp_path / "model", name))))
+    ids = text_of(9)
+    assert greedy(program, ids, 20) == transformers_greedy(name, ids, 20)
 
 
 def _chat(
@@ -187,11 +141,11 @@ def _chat(
 def test_chat(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     program = open_pte(path)
     prompt = program.tokenizer.encode_chat_prompt([{"role": "user", "content": "the film was great"}])
-    base = program.tokenizer.decode(_greedy(program, prompt, 4))
+    base = program.tokenizer.decode(greedy(program, prompt, 4))
     code, out, err = _chat(path, "the film was great\n", monkeypatch, capsys, "--max-tokens", "4")
     assert (code, out, err) == (0, f"{base}\n", "")
-    _other_state(program)
-    trained = program.tokenizer.decode(_greedy(program, prompt, 4))
+    give_state(program)
+    trained = program.tokenizer.decode(greedy(program, prompt, 4))
     assert trained != base
     save_adapter(tmp_path / "adapter.safetensors", program)
     both = ("--adapter", str(tmp_path / "adapter.safetensors"), "--compare", "--max-tokens", "4")
@@ -203,7 +157,7 @@ def test_the_page_says_what_the_command_says(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = open_pte(path)
-    _other_state(program)
+    give_state(program)
     adapter = tmp_path / "adapter.safetensors"
     save_adapter(adapter, program)
     answering = Answering(path)
@@ -249,7 +203,7 @@ def test_a_template_that_is_missing_is_said(
 ) -> None:
     bare = _without_template(path, tmp_path / "bare.pte")
     program = open_pte(bare, verify=False)
-    plain = program.tokenizer.decode(_greedy(program, program.tokenizer.encode("the film"), 4))
+    plain = program.tokenizer.decode(greedy(program, program.tokenizer.encode("the film"), 4))
     options = ("--max-tokens", "4", "--no-verify", "--system", "be brief")
     code, out, err = _chat(bare, "the film\n", monkeypatch, capsys, *options)
     assert (code, out) == (0, f"{plain}\n")
@@ -271,7 +225,7 @@ def test_an_adapter_of_another_model(
 def test_predict_goes_through_the_cache(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = open_pte(path)
     ids = program.tokenizer.encode("the film was")
-    expected = program.tokenizer.decode(_greedy(program, ids, 20)).strip()
+    expected = program.tokenizer.decode(greedy(program, ids, 20)).strip()
     # More tokens than T: next_tokens could not have written them.
     assert main(["predict", str(path), "--text", "the film was", "--generate", "20", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["predictions"]
@@ -320,4 +274,4 @@ def test_a_program_without_a_cache(
 )
 def test_contexts_that_cannot_be(changes: dict[str, Any], message: str, checkpoint: Path) -> None:
     with pytest.raises(UsageError, match=f"^{message}"):
-        TorchProgram.build(_options(checkpoint, **changes))
+        TorchProgram.build(chat_options(checkpoint, **changes))
