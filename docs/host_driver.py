@@ -4,7 +4,7 @@
     prgec tokenize m.pte train.jsonl -o train.bin && prgec tokenize m.pte test.jsonl -o test.bin
     python host_driver.py m.pte train.bin test.bin 150 b.npz
 
-Letters: N rows of a call, B examples, q queries, K label positions.
+Letters: N rows of a call, B examples, q queries, T tokens, K label positions.
 """
 
 import json
@@ -18,9 +18,9 @@ PROGRAM, TRAIN, TEST, STEPS, OUT = sys.argv[1:]
 SEED, LR, EPS = 0, 3e-3, 1e-2
 program = Runtime.get().load_program(PROGRAM)
 m = json.loads(program.load_method("prgec_manifest").execute([])[0])
-is_prge, B, q = m["method"] == "prge", m["batch_size"], m["q"]
-if m["state"] != "host" or m["prefix"] == "method" or m["optimizer"] not in ("", "norm"):
-    sys.exit("error: compile the program with --state host, and without --prefix method and --optimizer")
+is_prge, B, q, K = m["method"] == "prge", m["batch_size"], m["q"], m["num_labels"]
+if m["state"] != "host" or m["prefix"] != "none" or m["optimizer"] not in ("", "norm"):
+    sys.exit("error: compile the program with --state host and --prefix none, and without --optimizer")
 copies = 2 * q if is_prge else 1
 forward = program.load_method("forward")
 evaluate = forward if is_prge else program.load_method("evaluate")
@@ -32,31 +32,17 @@ def read_rows(path):
     """Return rows by example and candidate, each as tokens, label positions and targets, and the right candidates."""
     data = np.fromfile(path, "<u4")
     count, candidates = data[6:8]
-    places, first = data[24 + count :], 24 + count + count * candidates + 1
-    parts = [data[first + a : first + b].astype(np.int64) for a, b in zip(places, places[1 : count * candidates + 1])]
-    rows = [(p[2 : 2 + p[0]], p[2 + p[0] : 2 + p[0] + p[1]], p[2 + p[0] + p[1] :]) for p in parts]
+    places, values = np.split(data[24 + count :].astype(np.int64), [count * candidates + 1])
+    rows = [np.split(values[a + 2 : b], np.cumsum(values[a : a + 2])) for a, b in zip(places, places[1:])]
     return [rows[i : i + candidates] for i in range(0, len(rows), candidates)], data[24 : 24 + count]
 
 
 def call(method, rows, weights):
     """Run a method over rows, padded, with the weights of every site behind them."""
-    longest = max(len(tokens) for tokens, _, _ in rows) if m["dynamic_seq_len"] else m["seq_len"]
-    sizes, fillings = (max(2, longest), m["num_labels"], m["num_labels"]), (m["pad_token_id"], 0, -100)
-    inputs = [np.full((len(rows), size), filling) for size, filling in zip(sizes, fillings)]
-    for n, row in enumerate(rows):
-        for array, values in zip(inputs, row):
-            array[n, : len(values)] = values
+    T = max(2, *(len(tokens) for tokens, _, _ in rows)) if m["dynamic_seq_len"] else m["seq_len"]
+    inputs = zip(zip(*rows), (T, K, K), (m["pad_token_id"], 0, -100))
+    inputs = [np.stack([np.pad(v, (0, n - len(v)), constant_values=x) for v in column]) for column, n, x in inputs]
     return [each.numpy() for each in method.execute([torch.from_numpy(each) for each in (*inputs, *weights)])]
-
-
-def losses_of(rows):
-    """Return the loss of every row under the present state; a call takes N rows, or B where copies share a prefix."""
-    size, times = (B, copies) if m["prefix"] == "shared" else (copies * B, 1)
-    weights, losses = [np.tile(b, (copies, 1, 1)) if is_prge else b for b in state], []
-    for start in range(0, len(rows), size):
-        part = rows[start : start + size]
-        losses += call(evaluate, (part + [part[-1]] * (size - len(part))) * times, weights)[0][: len(part)].tolist()
-    return losses
 
 
 def normalised(total, count, decay):
@@ -91,10 +77,13 @@ def step_by_gradient(rows, lr, step):
 
 
 def accuracy(path):
-    """Share of examples whose right candidate has the lowest loss."""
+    """Return the share of examples whose right candidate has the lowest loss."""
     examples, answers = read_rows(path)
-    losses = np.reshape(losses_of([row for rows in examples for row in rows]), (len(examples), -1))
-    return (losses.argmin(1) == answers).mean()
+    rows, N = [row for example in examples for row in example], copies * B
+    weights = [np.tile(b, (copies, 1, 1)) if is_prge else b for b in state]
+    calls = [(rows[i : i + N] + rows[:1] * N)[:N] for i in range(0, len(rows), N)]
+    losses = np.concatenate([call(evaluate, part, weights)[0] for part in calls])[: len(rows)]
+    return (losses.reshape(len(examples), -1).argmin(1) == answers).mean()
 
 
 (examples, answers), order, before = read_rows(TRAIN), np.random.default_rng(SEED), accuracy(TEST)
