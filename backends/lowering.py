@@ -57,8 +57,6 @@ class Lowered:
                 memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True, alloc_graph_input=copies_inputs),
                 emit_mutable_buffer_names=True,
                 external_constants=external_constants,
-                # New keys go into the cache where it is; else every token would copy all of it.
-                run_reinplace_pass=EXTEND_METHOD in methods,
             )
         )
 

@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 from prgec.errors import InternalError
 
 TOKENS = "tokens"
+_VARYING = "size_"
 
 
 class GraphProgram:
@@ -97,8 +98,7 @@ class GraphProgram:
         node = self.placeholder(TOKENS)
         if node is None:
             raise InternalError("the graph has no tokens input")
-        size = node.meta["val"].shape[1]
-        return size if isinstance(size, int) else int(size.node.shape_env.bound_sympy(size.node.expr).upper)
+        return _largest(node.meta["val"].shape[1])
 
     def finish(self) -> None:
         """Remove unused attributes, nodes and run-time checks, and bring the generated code up to date."""
@@ -109,20 +109,26 @@ class GraphProgram:
         _delete_unused_tensors(self.module)
 
     def to_exported(self) -> ExportedProgram:
-        """Export the rewritten graph: one re-trace restores signature, mutated buffers and dynamic T."""
+        """Export the rewritten graph: one re-trace restores signature, mutated buffers and sizes that vary."""
         example: list[torch.Tensor] = []
         shapes: dict[str, Any] = {}
+        varying: dict[str, Any] = {}
         for node in self.placeholders():
             val = node.meta["val"]
-            dynamic = [d for d, size in enumerate(val.shape) if not isinstance(size, int)]
-            # Methods without rows have no T.
-            longest = self.max_seq_len() if dynamic else 0
-            sizes = [traced_seq_len(longest) if d in dynamic else size for d, size in enumerate(val.shape)]
+            dynamic = {d: size for d, size in enumerate(val.shape) if not isinstance(size, int)}
+            for size in dynamic.values():
+                varying.setdefault(str(size), Dim(f"{_VARYING}{len(varying)}", min=2, max=_largest(size)))
+            sizes = [traced_seq_len(_largest(size)) if d in dynamic else size for d, size in enumerate(val.shape)]
             example.append(torch.zeros(sizes, dtype=val.dtype))
-            shapes[str(node.target)] = {d: Dim("T", min=2, max=longest) for d in dynamic} or None
+            shapes[str(node.target)] = {d: varying[str(size)] for d, size in dynamic.items()} or None
         with torch.no_grad():
             exported = torch.export.export(self.module, tuple(example), dynamic_shapes=shapes, strict=False)
         return exported
+
+
+def _largest(size: int | torch.SymInt) -> int:
+    """A size, or the most it may be."""
+    return size if isinstance(size, int) else int(size.node.shape_env.bound_sympy(size.node.expr).upper)
 
 
 def traced_seq_len(max_seq_len: int) -> int:

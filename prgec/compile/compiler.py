@@ -264,7 +264,8 @@ def _lower(
         **a_constants(given_a),
     }
     # What the host keeps is as large as what a call would copy it to.
-    copies_inputs = manifest.state != HOST_STATE
+    # What a host keeps is read where it is: its state, or a cache.
+    copies_inputs = manifest.state != HOST_STATE and not manifest.context
     finished = lowered.finish(constants, external_constants=backend.has_data_file, copies_inputs=copies_inputs)
     return finished, lowered.delegation
 

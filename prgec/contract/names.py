@@ -17,10 +17,9 @@ FORWARD_METHOD = "forward"
 APPLY_METHOD = "apply"
 PREFIX_METHOD = "prefix"
 NEXT_TOKENS_METHOD = "next_tokens"
-# Reads new tokens behind those a cache holds the keys and values of, for prompts and for single tokens alike.
+# Reads new tokens behind those a cache holds the keys and values of, for prompts and for single tokens alike. It takes
+# tokens, label_pos and start, and behind them the cache: keys and values of each layer.
 EXTEND_METHOD = "extend"
-# Buffers of its cache: keys and values of each layer.
-CACHE_BUFFERS = ("cache.k.{}", "cache.v.{}")
 # Programs that compute their own gradients have it; others evaluate with `forward`.
 EVALUATE_METHOD = "evaluate"
 # The one method of programs that a side network learns beside.
@@ -49,8 +48,6 @@ GRADIENT_INPUTS = (*ROW_INPUTS, "lr")
 # Behind it, where a step may be several calls: how many came before, and whether this one is the last.
 CALL_INPUT = "call"
 EVALUATE_INPUTS = ROW_INPUTS
-# One row of tokens, which of them to give the logits behind, and the position of the first.
-EXTEND_INPUTS = ("tokens", "label_pos", "start")
 # Most tokens of one call of `extend`: longer prompts are read in parts.
 EXTEND_CHUNK = 128
 EMIT_INPUTS = ("tokens", "label_pos")

@@ -1,20 +1,22 @@
 """Exports the model as it reads on: new tokens behind those that a cache holds the keys and values of.
 
-    extend(tokens i64[1, T], label_pos i64[1, 1], start i64[1]) -> logits f32[1, 1, V]
+    extend(tokens i64[1, T], label_pos i64[1, 1], start i64[1], cache) -> logits f32[1, 1, V], new
 
-`tokens` stand at the positions start, start + 1, ...; the logits are those behind tokens[label_pos]. Keys and values of
-the new tokens go to the same positions of the cache, `cache.k.<layer>` and `cache.v.<layer>`, f32[H, C, d].
+`tokens` stand at the positions start, start + 1, ...; the logits are those behind tokens[label_pos]. `cache` is the
+keys f32[H, n, d] of each layer, then its values, layer by layer, of the n positions that whoever calls has room for;
+those from `start` on are not seen. `new` is the same of the new tokens, f32[H, T, d], to be written behind them.
 
 transformers computes everything but attention: it is given a cache that keeps nothing, and an attention of ours, which
-reads what the program's cache holds and the new keys side by side. So no layer waits for a write to the cache, and one
-delegate can hold them all.
+reads what the cache holds and the new keys side by side. So no layer waits for a write to the cache, and one delegate
+can hold them all.
 
-Letters: T new tokens, C positions of the cache, H key heads, G query heads to a key head, d head width, V vocabulary.
+Letters: T new tokens, n positions of the cache, at most C, H key heads, G query heads to a key head, d head width,
+V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,10 +29,10 @@ from prgec.frontend.model import with_checkpoint_names
 from prgec.passes.attention import MASKED
 from prgec.passes.program import GraphProgram, traced_seq_len
 
-aten = torch.ops.aten
-
 _ATTENTION = "prgec_extend"
 _ROTARY = "RotaryEmbedding"
+# Behind every position a model knows.
+_NEVER = 1 << 30
 
 
 class NewKeys:
@@ -54,55 +56,43 @@ class NewKeys:
 
 
 class ExtendModel(nn.Module):
-    """An unmodified Hugging Face causal LM behind a cache of its own.
+    """An unmodified Hugging Face causal LM behind a cache of its caller's.
 
     Args:
         model: Causal LM whose forward returns `.logits` f32[1, T, V].
-        context: C.
     """
 
-    def __init__(self, model: nn.Module, context: int) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.hf = model
-        self.context = context
-        self.cache = nn.Module()
-        self.cache.k, self.cache.v = nn.Module(), nn.Module()
-        for layer, (heads, key_width, value_width) in sorted(_key_shapes(model).items()):
-            self.cache.k.register_buffer(str(layer), torch.zeros(heads, context, key_width))
-            self.cache.v.register_buffer(str(layer), torch.zeros(heads, context, value_width))
 
-    def forward(self, tokens: Tensor, label_pos: Tensor, start: Tensor) -> Tensor:
-        """Return the logits f32[1, 1, V] behind tokens[label_pos], and fill the cache."""
+    def forward(self, tokens: Tensor, label_pos: Tensor, start: Tensor, *cache: Tensor) -> tuple[Tensor, ...]:
+        """Return the logits f32[1, 1, V] behind tokens[label_pos], and what the cache lacks, in its order."""
         positions = start + torch.arange(tokens.shape[1])
         new = NewKeys()
-        with _attending(self.hf, _Attention(self.cache, self.context, start, positions)):
+        with _attending(self.hf, _Attention(cache, start, positions)):
             logits_1TV = self.hf(
                 input_ids=tokens, position_ids=positions.unsqueeze(0), past_key_values=new, use_cache=True
             ).logits
-        for layer, (keys, values) in new.found.items():
-            for part, value in (("k", keys), ("v", values)):
-                buffer = self.cache.get_buffer(f"{part}.{layer}")
-                # Lowering makes one write in place of it.
-                buffer.copy_(aten.index_put.default(buffer, [None, positions], value.squeeze(0)))
         index = label_pos.unsqueeze(-1).expand(-1, -1, logits_1TV.shape[-1])
-        return torch.gather(logits_1TV, 1, index).to(torch.float32)
+        logits = torch.gather(logits_1TV, 1, index).to(torch.float32)
+        return logits, *(each.squeeze(0) for _, pair in sorted(new.found.items()) for each in pair)
 
 
 class _Attention:
     """Attention over the cache and the new keys together.
 
     Args:
-        cache: Holds `k` and `v`, with a buffer f32[H, C, d] for each layer.
-        context: C.
+        cache: Keys f32[H, n, d] and values of each layer, one behind the other.
         start: i64[1], how many positions of the cache are filled.
         positions: i64[T] of the new tokens.
     """
 
-    def __init__(self, cache: nn.Module, context: int, start: Tensor, positions: Tensor) -> None:
+    def __init__(self, cache: Sequence[Tensor], start: Tensor, positions: Tensor) -> None:
         self._cache = cache
-        held = torch.arange(context)
+        held = torch.arange(cache[0].shape[1])
         # What the cache holds behind `start` is of another text: beyond every position, so that nobody sees it.
-        self._columns = torch.cat([torch.where(held < start, held, context), positions])
+        self._columns = torch.cat([torch.where(held < start, held, _NEVER), positions])
         self._positions = positions
         self._masks: dict[tuple[int | None, int], Tensor] = {}
 
@@ -123,20 +113,20 @@ class _Attention:
             raise CheckpointError("the model makes an attention mask of its own, which a cache cannot follow")
         heads, width = key.shape[1], query.shape[-1]
         group = query.shape[1] // heads
-        k_HCd, v_HCd = (self._cache.get_buffer(f"{part}.{module.layer_idx}") for part in "kv")
+        k_Hnd, v_Hnd = self._cache[2 * module.layer_idx : 2 * module.layer_idx + 2]
         q = query.reshape(heads, -1, width) * (width**-0.5 if scaling is None else scaling)
         k, v = key.reshape(heads, -1, width), value.reshape(heads, -1, value.shape[-1])
-        scores = torch.cat([torch.bmm(q, k_HCd.transpose(1, 2)), torch.bmm(q, k.transpose(1, 2))], -1)
+        scores = torch.cat([torch.bmm(q, k_Hnd.transpose(1, 2)), torch.bmm(q, k.transpose(1, 2))], -1)
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
         weights = torch.softmax(scores + self._mask(sliding_window, group), -1)
-        mixed = torch.bmm(weights, torch.cat([v_HCd, v], 1))
+        mixed = torch.bmm(weights, torch.cat([v_Hnd, v], 1))
         # One view from [.., G*T, d] to [1, G*H, T, d] makes the tracer guard on T; two do not.
         by_head = mixed.view(heads, group, -1, value.shape[-1]).view(1, heads * group, -1, value.shape[-1])
         return by_head.transpose(1, 2), None
 
     def _mask(self, window: int | None, group: int) -> Tensor:
-        """Additive f32[1, G*T, C + T]; layers share it."""
+        """Additive f32[1, G*T, n + T]; layers share it."""
         if (window, group) not in self._masks:
             back = self._positions.unsqueeze(1) - self._columns
             is_seen = back >= 0 if window is None else (back >= 0) & (back < window)
@@ -171,24 +161,25 @@ def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool) 
 
     Args:
         model: Causal LM from `load_model`; as it was, when this returns.
-        context: C.
+        context: C, the maximum of n.
         chunk: T, the maximum where `dynamic`.
-        dynamic: Whether T may vary up to `chunk`.
+        dynamic: Whether T may vary up to `chunk`, and n up to C.
 
     Returns:
-        Graph with inputs tokens, label_pos, start, which writes to its cache; attributes carry the names of the model.
+        Graph with inputs tokens, label_pos, start and the cache; attributes carry the names of the model.
 
     Raises:
         CheckpointError: If the architecture cannot be traced.
     """
-    traced = traced_seq_len(chunk) if dynamic else chunk
     zero = torch.zeros(1, dtype=torch.int64)
-    example = (torch.zeros(1, traced, dtype=torch.int64), zero.unsqueeze(0), zero)
-    shapes = {"tokens": {1: Dim("T", min=2, max=chunk)} if dynamic else None, "label_pos": None, "start": None}
+    positions, count = (traced_seq_len(context), traced_seq_len(chunk)) if dynamic else (context, chunk)
+    T, n = (Dim("T", min=2, max=chunk), Dim("n", min=2, max=context)) if dynamic else (None, None)
     try:
+        cache = [torch.zeros(heads, positions, width) for heads, width in _cache_shapes(model)]
+        example = (torch.zeros(1, count, dtype=torch.int64), zero.unsqueeze(0), zero, *cache)
+        shapes = {"tokens": {1: T}, "label_pos": None, "start": None, "cache": tuple({1: n} for _ in cache)}
         with torch.no_grad(), _with_rotary_tables(model, context):
-            wrapped = ExtendModel(model, context).eval()
-            exported = torch.export.export(wrapped, example, dynamic_shapes=shapes, strict=False)
+            exported = torch.export.export(ExtendModel(model).eval(), example, dynamic_shapes=shapes, strict=False)
     except CheckpointError:
         raise
     except Exception as error:  # torch.export's failures have no common base class
@@ -197,12 +188,12 @@ def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool) 
     return with_checkpoint_names(exported)
 
 
-def _key_shapes(model: nn.Module) -> dict[int, tuple[int, int, int]]:
-    """Key heads and the widths of a key and a value, by layer: as a short run finds them."""
+def _cache_shapes(model: nn.Module) -> list[tuple[int, int]]:
+    """Heads and width of the keys of each layer, then of its values, layer by layer: as a short run finds them."""
     new = NewKeys()
     with torch.no_grad(), _attending(model, _look):
         model(input_ids=torch.zeros(1, 2, dtype=torch.int64), past_key_values=new, use_cache=True)
-    return {layer: (k.shape[1], k.shape[-1], v.shape[-1]) for layer, (k, v) in new.found.items()}
+    return [(each.shape[1], each.shape[-1]) for _, pair in sorted(new.found.items()) for each in pair]
 
 
 def _look(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:

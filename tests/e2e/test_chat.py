@@ -22,7 +22,7 @@ from prgec.errors import ProgramError, UsageError
 from prgec.formats.adapter import save_adapter
 from prgec.training.reader import Reader
 from prgec.ui.answering import BASE, TRAINED, Answering
-from tests.architectures import ARCHITECTURES, architecture
+from tests.architectures import ARCHITECTURES
 from tests.shared import Shared
 from tests.talking import (
     CONTEXT,
@@ -87,13 +87,13 @@ def test_what_is_no_number_does_not_stay(path: Path) -> None:
     assert greedy(program, text_of(9), 6) == expected
 
 
-def test_the_cache_is_written_in_place_beside_one_delegate(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_delegate_reads_on(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     extend = document["methods"][EXTEND_METHOD]
     assert document["context"] == CONTEXT
-    assert extend["kernel_calls"]["aten::index_put_.default"] == 2 * architecture(NAME).num_layers
-    assert not {"aten::copy_", "aten::index_put.out"} & set(extend["kernel_calls"])
+    # The cache comes and goes; nothing of it is copied or written in here.
+    assert not {"aten::copy_", "aten::index_put.out", "aten::index_put_.default"} & set(extend["kernel_calls"])
     assert len(extend["delegates"]) == 1
     assert FORWARD_METHOD in document["methods"]
 

@@ -78,12 +78,14 @@ def library() -> Any:
     loaded = load_methods_library()
     loaded.prgec_methods_open.restype = ctypes.c_void_p
     loaded.prgec_methods_has.restype = ctypes.c_bool
-    for name in ("close", "keep", "seal"):
+    for name in ("close", "forget", "keep", "seal"):
         getattr(loaded, f"prgec_methods_{name}").restype = None
     handle, text, views = ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(View)
     number = ctypes.POINTER(ctypes.c_int64)
     loaded.prgec_methods_open.argtypes = (text, text, type(WARN), ctypes.POINTER(ctypes.c_int))
-    loaded.prgec_methods_close.argtypes = loaded.prgec_methods_seal.argtypes = (handle,)
+    for name in ("close", "forget", "open_cache", "seal"):
+        getattr(loaded, f"prgec_methods_{name}").argtypes = (handle,)
+    loaded.prgec_methods_extend.argtypes = (handle, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, views)
     loaded.prgec_methods_has.argtypes = (handle, text)
     loaded.prgec_methods_keep.argtypes = (handle, text, text, text)
     loaded.prgec_methods_load.argtypes = (handle, text, number, number)

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prgec.contract.names import EMIT_METHOD, FORWARD_METHOD
+from prgec.contract.arrays import FloatArray, IntArray
+from prgec.contract.names import EMIT_METHOD, EXTEND_METHOD, FORWARD_METHOD
 from prgec.engines.executorch.library import WARN, Value, View, array_of, library, value_of, view_of
 from prgec.machine.native_log import captured_stderr
 from prgec.machine.packed_weights import packed_folder
@@ -109,6 +110,31 @@ class Methods:
         self._check(error, method)
         return array_of(view)
 
+    def open_cache(self) -> None:
+        """Find out what `extend`, which is loaded, keeps of what it has read.
+
+        Raises:
+            RuntimeError: If it keeps nothing.
+        """
+        self._check(self._library.prgec_methods_open_cache(self._handle), EXTEND_METHOD)
+
+    def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
+        """Read contiguous tokens i64[T] at the positions from `start` on: logits f32[1, 1, V] behind the last one.
+
+        Raises:
+            RuntimeError: If the runtime reports a failure.
+        """
+        view = View()
+        error = self._library.prgec_methods_extend(
+            self._handle, tokens_T.ctypes.data, len(tokens_T), start, ctypes.byref(view)
+        )
+        self._check(error, EXTEND_METHOD)
+        return array_of(view).copy()
+
+    def forget(self) -> None:
+        """Forget what `extend` has read."""
+        self._library.prgec_methods_forget(self._handle)
+
     def _check(self, error: int, name: str) -> None:
         if error:
             raise RuntimeError(f"method {name!r} failed with error {error:#x}")
@@ -140,6 +166,15 @@ class Method:
     def input_shape(self, index: int) -> tuple[int, ...]:
         """Return the largest shape of an input."""
         return self._program.input_shape(self._name, index)
+
+    def open_cache(self) -> Methods:
+        """Return the program, ready to read on with this method.
+
+        Raises:
+            RuntimeError: If it keeps nothing of what it has read.
+        """
+        self._program.open_cache()
+        return self._program
 
     def get_attribute(self, name: str) -> Any:
         """Return an array over a buffer.

@@ -42,7 +42,7 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
     load_runtime(manifest.backend)
     keep_packed(raw, manifest)
 
-    def load(name: str, inputs: Sequence[str]) -> Any:
+    def load(name: str, inputs: Sequence[str] | None) -> Any:
         method = load_method_of(raw, name, path, manifest.backend)
         check_signature(method, inputs, path)
         return method

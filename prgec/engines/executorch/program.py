@@ -6,7 +6,6 @@ Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,8 +18,6 @@ from prgec.contract.manifest import Manifest
 from prgec.contract.names import (
     APPLY_INPUTS,
     APPLY_METHOD,
-    CACHE_BUFFERS,
-    EXTEND_INPUTS,
     EXTEND_METHOD,
     FORWARD_INPUTS,
     FORWARD_METHOD,
@@ -35,7 +32,7 @@ from prgec.engines.executorch.runtime import NOT_OURS, float_array, int_arrays, 
 from prgec.engines.prefix import PrefixRunner, keep_prefix
 from prgec.errors import InternalError, ProgramError
 
-LoadMethod: TypeAlias = Callable[[str, Sequence[str]], Any]
+LoadMethod: TypeAlias = Callable[[str, Sequence[str] | None], Any]
 
 
 class Program:
@@ -66,7 +63,7 @@ class Program:
         # Most programs are never asked to generate.
         inputs = (*(name for name in self._evaluated_inputs if name != TARGETS_INPUT), *self._hidden_input)
         self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
-        self._load_extend = functools.cache(lambda: load_method(EXTEND_METHOD, EXTEND_INPUTS))
+        self._load_extend = functools.cache(lambda: self._opened_cache(load_method(EXTEND_METHOD, None)))
         self.prefix = PrefixRunner(self.compute_prefix, manifest, "executorch") if self._hidden_input else None
 
     @property
@@ -200,20 +197,25 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        inputs = int_arrays(tokens_T[None], np.array([[len(tokens_T) - 1]]), np.array([start]))
-        (logits,) = self._execute(self._load_extend(), inputs)
+        reading, tokens = self._load_extend(), np.ascontiguousarray(tokens_T, dtype=np.int64)
+        try:
+            logits = reading.extend(tokens, start)
+        except RuntimeError as error:
+            raise ProgramError(f"the program failed to run: {error}", where=self.path) from error
         result: FloatArray = logits[0, 0]
         return result
 
     def clear_cache(self) -> None:
-        """Fill the cache with zeros: what is no number would spoil every sum it is in, whatever its weight."""
-        method = self._load_extend()
+        """Forget what was read: what is no number would spoil every sum it is in, whatever its weight."""
+        self._load_extend().forget()
+
+    def _opened_cache(self, method: Any) -> Any:
         try:
-            for layer in itertools.count():
-                for name in CACHE_BUFFERS:
-                    method.get_attribute(name.format(layer))[...] = 0.0
-        except RuntimeError:
-            return  # that was the last layer
+            return method.open_cache()
+        except RuntimeError as error:
+            raise ProgramError(
+                "the program keeps its cache as programs no longer do", where=self.path, hint="compile it again"
+            ) from error
 
     def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
         no_update = np.zeros(self.manifest.q, dtype=np.float32)

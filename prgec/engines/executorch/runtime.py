@@ -162,13 +162,13 @@ def check_trains(manifest: Manifest, path: Path) -> None:
         )
 
 
-def check_signature(method: Method, names: Sequence[str], path: Path) -> None:
-    """Check the number of inputs of a method.
+def check_signature(method: Method, names: Sequence[str] | None, path: Path) -> None:
+    """Check the number of inputs of a method, where their names are known.
 
     Raises:
         ProgramError: If it is not that of `names`.
     """
-    if method.num_inputs != len(names):
+    if names is not None and method.num_inputs != len(names):
         raise ProgramError(
             f"a method takes {method.num_inputs} inputs; the contract has {len(names)}", where=path, hint=NOT_OURS
         )

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "kv_cache.h"
 #include "packed_weights.h"
 #include "prge/error.h"
 #include "weight_options.h"
@@ -91,6 +92,7 @@ class Methods : public executorch::extension::Module {
   }
 
   prge::PackedWeights packed;
+  prge::KeyValueCache cache;
   // Of the last call: what a caller reads of a tensor lies in the arenas, what is no tensor does here.
   std::vector<EValue> outputs;
 };
@@ -195,4 +197,23 @@ PRGEC_API int prgec_methods_run(void* handle, const char* name, const View* inpu
 // A view of a buffer of a loaded method.
 PRGEC_API int prgec_methods_attribute(void* methods, const char* method, const char* name, View* out) {
   return static_cast<Methods*>(methods)->attribute(method, name, out);
+}
+
+// Finds out what `extend`, which is loaded, keeps of what it has read.
+PRGEC_API int prgec_methods_open_cache(void* handle) {
+  auto* methods = static_cast<Methods*>(handle);
+  return code(methods->cache.open(*methods));
+}
+
+// Reads tokens at the positions from `start` on, behind what was read in front of them; `logits` is overwritten by the
+// next call.
+PRGEC_API int prgec_methods_extend(void* handle, const int64_t* tokens, int64_t count, int64_t start, View* logits) {
+  auto* methods = static_cast<Methods*>(handle);
+  const auto found = methods->cache.extend(*methods, tokens, static_cast<size_t>(count), static_cast<size_t>(start));
+  return found.ok() ? show(*found, logits) : code(found.error());
+}
+
+// Forgets what was read.
+PRGEC_API void prgec_methods_forget(void* methods) {
+  static_cast<Methods*>(methods)->cache.clear();
 }

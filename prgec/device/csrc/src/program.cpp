@@ -75,7 +75,7 @@ Error Program::load(const std::string& data_path) {
       : fail(Error::InvalidProgram, "the program is damaged (%s): %s", path_.c_str(), to_string(error));
 }
 
-Error Program::load_method(const char* name, size_t num_inputs) {
+Error Program::load_method(const char* name, std::optional<size_t> num_inputs) {
   PRGE_TRY(check_delegates(*methods_, name, manifest_.backend, path_));
   WeightOptions options;
   if (manifest_.backend == "xnnpack") {
@@ -87,7 +87,7 @@ Error Program::load_method(const char* name, size_t num_inputs) {
         path_.c_str(), to_string(error), manifest_.backend.c_str());
   }
   const auto meta = methods_->method_meta(name);
-  if (!meta.ok() || meta->num_inputs() != num_inputs) {
+  if (!meta.ok() || meta->num_inputs() != num_inputs.value_or(meta->num_inputs())) {
     return fail(Error::InvalidProgram, "method %s does not follow the contract (%s)", name, path_.c_str());
   }
   return Error::Ok;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checksum.h"
+#include "kv_cache.h"
 #include "manifest.h"
 #include "packed_weights.h"
 #include "prge/error.h"
@@ -108,7 +109,7 @@ class Program {
   // Reads at most kExtendTokens tokens at the positions from `start` on, behind what the cache holds in front of them.
   // Returns the logits behind the last one: f32[vocab_size], valid until the next call.
   Result<const float*> extend(const uint32_t* ids, size_t count, size_t start);
-  // Fills the cache with zeros: what is no number would spoil every sum it is in, whatever its weight.
+  // Forgets what was read. What is no number would spoil every sum it is in, whatever its weight.
   Error clear_cache();
 
   // Of programs that are not dual.
@@ -132,7 +133,8 @@ class Program {
   size_t num_hidden() const {
     return manifest_.prefix == Prefix::Method ? 1 : 0;
   }
-  Error load_method(const char* name, size_t num_inputs);
+  // Loads a method that takes so many inputs, if that is known.
+  Error load_method(const char* name, std::optional<size_t> num_inputs = std::nullopt);
   Error find_state();
   Error find_optimizer();
   Error bind(StateTensor& state);
@@ -161,7 +163,7 @@ class Program {
   std::unique_ptr<Methods> methods_;
   std::vector<StateTensor> sites_, optimizer_;
   bool can_evaluate_ = false;
-  std::vector<executorch::aten::Tensor> cache_; // keys and values of every layer, once `extend` is loaded
+  KeyValueCache cache_; // open once `extend` is loaded
   // The memory of a state that is not in buffers of the program: what forward returned, or what is kept here.
   State held_;
   State copies_; // of B, perturbed, site by site
