@@ -97,7 +97,7 @@ class GeneratingProgram(TrainableProgram, Protocol):
         """
 
     def clear_cache(self) -> None:
-        """Fill the cache with zeros: what is no number would spoil every sum it is in, whatever its weight."""
+        """Forget what was read: what is no number would spoil every sum it is in, whatever its weight."""
 
 
 class Engine(GeneratingProgram, Protocol):

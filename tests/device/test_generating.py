@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from collections.abc import Callable, Sequence
@@ -9,12 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from prgec.contract.names import EXTEND_CHUNK
 from prgec.engines.executorch.open import open_pte
 from prgec.engines.executorch.program import Program
 from prgec.errors import DataError, ProgramError, UsageError
 from prgec.formats.adapter import save_adapter
+from prgec.frontend.checkpoint import find_checkpoint
+from prgec.frontend.model import load_model
 from prgec.training.reader import Answer, Reader
 from prgec.training.sampling import Sampler, Sampling
 
@@ -83,6 +87,22 @@ def test_tokens_are_those_of_python(path: Path, chat: Chat, sampling: Sampling, 
     assert (trained.returncode, trained.stdout, trained.stderr) == (0, _said(program, sampling), "")
     assert trained.stdout != base.stdout
     assert len(set(trained.stdout.split())) > 10, "texts that repeat one token show nothing"
+
+
+def test_room_grows_with_a_text(path: Path, checkpoint: Path) -> None:
+    """Parts that fill a room to the last place, go over its end, and come after it was full."""
+    parts = (1, 62, 1, 1, 60, 5, 29)
+    ids = np.random.default_rng(2).integers(0, open_pte(path).manifest.vocab_size, sum(parts))
+    with torch.no_grad():
+        expected_TV = load_model(find_checkpoint(str(checkpoint)))(input_ids=torch.from_numpy(ids)[None]).logits[0]
+    program = open_pte(path)
+    for _ in range(2):
+        program.clear_cache()
+        for start, end in itertools.pairwise(np.cumsum((0, *parts)).tolist()):
+            logits_V = program.extend(ids[start:end], start)
+            np.testing.assert_allclose(logits_V, expected_TV[end - 1], rtol=1e-4, atol=1e-4)
+    with pytest.raises(ProgramError, match="failed to run"):
+        program.extend(ids[:2], CONTEXT - 1)
 
 
 def test_answers_end_where_the_tokenizer_says(path: Path, chat: Chat, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ class TorchProgram:
         return result
 
     def clear_cache(self) -> None:
-        """Fill the cache with zeros: what is no number would spoil every sum it is in, whatever its weight."""
+        """Forget what was read: what is no number would spoil every sum it is in, whatever its weight."""
         for each in self._cache.values():
             each.zero_()
 
