@@ -52,6 +52,7 @@ PROGRAMS = {
     },
     # More than one call of `extend` reads.
     "talking": {"backend": "portable", "generate": True, "context": 160},
+    "talking-exact": {"backend": "portable", "method": "exact", "generate": True, "context": 160},
     "gathering": {"backend": "xnnpack", "method": "exact", "optimizer": "momentum", "accumulate": True},
 }
 # State behind the losses, noise in the graph, and weights in a file beside it, as on a GPU.

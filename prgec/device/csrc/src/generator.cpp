@@ -8,20 +8,26 @@
 #include "fail.h"
 #include "program.h"
 #include "sampler.h"
+#include "trainer_impl.h"
 
 namespace prge {
 
 class Generator::Impl {
  public:
-  explicit Impl(std::unique_ptr<Program> opened) : program(std::move(opened)), sampler(Sampling()) {}
+  explicit Impl(std::unique_ptr<Program> opened) : own(std::move(opened)), program(own.get()), sampler(Sampling()) {}
+  Impl(Trainer& trains, Program& its) : trainer(&trains), program(&its), sampler(Sampling()) {}
 
   const Manifest& manifest() const {
     return program->manifest();
   }
   Error check(const std::vector<uint32_t>& prompt) const;
+  Error catch_up();
   Result<const float*> read(const std::vector<uint32_t>& text);
 
-  std::unique_ptr<Program> program;
+  Trainer* trainer = nullptr; // whose program it is, unless it is an own one
+  std::unique_ptr<Program> own;
+  Program* program;
+  std::string weights; // hash of those that a trainer had when the cache was filled
   Sampler sampler;
   std::vector<uint32_t> held; // what the cache holds
 };
@@ -42,6 +48,20 @@ Error Generator::Impl::check(const std::vector<uint32_t>& prompt) const {
         Error::InvalidExternalData,
         "the text has %zu tokens, and the program's cache holds %lld. Hint: compile it with a larger --context",
         prompt.size(), static_cast<long long>(manifest().context));
+  }
+  return Error::Ok;
+}
+
+// Forgets what was read under weights that a trainer has changed since.
+Error Generator::Impl::catch_up() {
+  if (trainer == nullptr) {
+    return Error::Ok;
+  }
+  const auto now = trainer->state_sha256();
+  PRGE_TRY(now.error());
+  if (*now != weights) {
+    held.clear();
+    weights = *now;
   }
   return Error::Ok;
 }
@@ -85,6 +105,12 @@ Result<std::unique_ptr<Generator>> Generator::open(const std::string& program_pa
   return std::unique_ptr<Generator>(new Generator(std::make_unique<Impl>(std::move(*program))));
 }
 
+Result<std::unique_ptr<Generator>> Generator::of(Trainer& trainer) {
+  Program& program = *trainer.impl_->program;
+  PRGE_TRY(program.clear_cache());
+  return std::unique_ptr<Generator>(new Generator(std::make_unique<Impl>(trainer, program)));
+}
+
 uint32_t Generator::context() const {
   return static_cast<uint32_t>(impl_->manifest().context);
 }
@@ -98,7 +124,7 @@ std::optional<uint32_t> Generator::eos_id() const {
 }
 
 Error Generator::load_adapter(const std::string& path) {
-  PRGE_TRY(prge::load_adapter(path, *impl_->program));
+  PRGE_TRY(impl_->trainer ? impl_->trainer->load_adapter(path) : prge::load_adapter(path, *impl_->program));
   impl_->held.clear();
   return Error::Ok;
 }
@@ -111,6 +137,7 @@ Error Generator::sample(const Sampling& sampling) {
 
 Result<Answer> Generator::answer(const std::vector<uint32_t>& prompt, const Limits& limits, const OnToken& on_token) {
   PRGE_TRY(impl_->check(prompt));
+  PRGE_TRY(impl_->catch_up());
   Answer out;
   std::vector<uint32_t> text = prompt;
   while (out.ids.size() < limits.max_tokens) {

@@ -25,6 +25,8 @@
 
 namespace prge {
 
+class Trainer;
+
 // How tokens are drawn: with the same numbers the tokens of prgec's Python driver, draw for draw.
 struct Sampling {
   double temperature = 0; // divides the logits; 0 takes the most likely token always
@@ -66,6 +68,9 @@ class Generator {
 
   // Maps the program. One without a cache is refused.
   static Result<std::unique_ptr<Generator>> open(const std::string& program_path, const Opening& opening = {});
+  // Answers with a trainer's own program and what it has trained by then, in the middle of a run too: the weights are
+  // in memory once. The trainer outlives it and rests while it answers; a run goes on as if it had not been asked.
+  static Result<std::unique_ptr<Generator>> of(Trainer& trainer);
   ~Generator();
 
   uint32_t context() const; // tokens a prompt and its answer may have
@@ -73,7 +78,8 @@ class Generator {
   // The token that ends a text, where the program's tokenizer has one.
   std::optional<uint32_t> eos_id() const;
 
-  // Puts an adapter of this program's base model into it: milliseconds. What was read is read again.
+  // Puts an adapter of this program's base model into it: milliseconds. What was read is read again. Where a trainer
+  // has the program, as Trainer::load_adapter.
   Error load_adapter(const std::string& path);
   // Draws from here on, with the first draw of the seed; until then the most likely token is taken.
   Error sample(const Sampling& sampling);

@@ -117,6 +117,7 @@ class Trainer {
   Result<std::string> state_sha256();
 
  private:
+  friend class Generator; // which answers with the program of a trainer
   class Impl;
   explicit Trainer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
