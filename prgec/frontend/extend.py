@@ -68,6 +68,9 @@ class ExtendModel(nn.Module):
 
     def forward(self, tokens: Tensor, label_pos: Tensor, start: Tensor, *cache: Tensor) -> tuple[Tensor, ...]:
         """Return the logits f32[1, 1, V] behind tokens[label_pos], and what the cache lacks, in its order."""
+        for each in cache:
+            # Sharing a Dim is not enough: where names of sizes collide, one of many stays apart.
+            torch._check(each.shape[1] == cache[0].shape[1])
         positions = start + torch.arange(tokens.shape[1])
         new = NewKeys()
         with _attending(self.hf, _Attention(cache, start, positions)):

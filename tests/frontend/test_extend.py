@@ -9,6 +9,7 @@ from prgec.errors import CheckpointError
 from prgec.frontend.extend import export_extend
 from prgec.passes.program import GraphProgram
 from tests.architectures import ARCHITECTURES, WINDOW, architecture
+from tests.models import TinyLlama
 
 CONTEXT = 24
 # The sum is longer than every window, single tokens among them.
@@ -53,6 +54,15 @@ def test_logits_are_those_of_the_whole_text(name: str) -> None:
             logits_V = reading.read(tokens_T[start : start + length], start, room)
             start += length
             torch.testing.assert_close(logits_V, expected_TV[start - 1], rtol=1e-5, atol=2e-5)
+
+
+def test_all_layers_have_one_room() -> None:
+    """torch.export names sizes by hashes of two digits; with eight layers of this model two of them collide."""
+    model = TinyLlama(num_layers=8).build()
+    program = export_extend(model, context=CONTEXT, chunk=12, dynamic=True)
+    sizes = {str(each.meta["val"].shape[1]) for each in program.placeholders()[3:]}
+    assert len(sizes) == 1
+    assert program.to_exported() is not None
 
 
 class _Refuses(torch.nn.Module):
