@@ -57,9 +57,9 @@ def test_logits_are_those_of_the_whole_text(name: str) -> None:
 
 
 def test_all_layers_have_one_room() -> None:
-    """torch.export names sizes by hashes of two digits; with eight layers of this model two of them collide."""
+    """torch.export names sizes by hashes of two digits, and two of these collide."""
     model = TinyLlama(num_layers=8).build()
-    program = export_extend(model, context=CONTEXT, chunk=12, dynamic=True)
+    program = export_extend(model, context=CONTEXT, chunk=CONTEXT, dynamic=True)
     sizes = {str(each.meta["val"].shape[1]) for each in program.placeholders()[3:]}
     assert len(sizes) == 1
     assert program.to_exported() is not None
