@@ -40,6 +40,7 @@ class XnnpackBackend(Backend):
             "split-fused-linear",
             "slice-to-linear",
             "pow-to-mul",
+            "cast-to-dequantize",
             "lower-gelu-tanh",
             "label-gather-to-bmm",
             "transpose-to-copy",

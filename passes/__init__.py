@@ -32,6 +32,7 @@ PASSES: dict[str, str] = {
     "split-fused-linear": "prgec.passes.split_fused_linear:SplitFusedLinear",
     "slice-to-linear": "prgec.passes.slice_to_linear:SliceToLinear",
     "pow-to-mul": "prgec.passes.pow_to_mul:PowToMul",
+    "cast-to-dequantize": "prgec.passes.cast_to_dequantize:CastToDequantize",
     "lower-gelu-tanh": "prgec.passes.lower_gelu_tanh:LowerGeluTanh",
     "label-gather-to-bmm": "prgec.passes.label_gather_to_bmm:LabelGatherToBmm",
     "branch-to-bmm": "prgec.passes.branch_to_bmm:BranchToBmm",

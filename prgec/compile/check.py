@@ -70,6 +70,8 @@ def check_options(options: CompileOptions) -> None:
 def _check_context(options: CompileOptions) -> None:
     """Refuse a cache that nobody could use."""
     if not options.context:
+        if options.quantize_cache:
+            raise UsageError("--quantize-cache is for programs with a cache", hint="add --generate --context C")
         return
     if options.context < MIN_CONTEXT:
         raise UsageError(f"--context is {options.context}; expected at least {MIN_CONTEXT}")

@@ -60,7 +60,7 @@ def traced_extend(options: CompileOptions, source: Source) -> GraphProgram | Non
         return None
     assert source.model is not None
     chunk = min(EXTEND_CHUNK, options.context)
-    return export_extend(source.model, context=options.context, chunk=chunk, dynamic=True)
+    return export_extend(source.model, context=options.context, chunk=chunk, dynamic=True, bits=options.quantize_cache)
 
 
 def finish_extend(

@@ -10,7 +10,7 @@ from typing import Any
 from prgec.backends import BACKENDS, all_settings, find_backend
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
-from prgec.contract.names import GPTQ, METHODS, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
+from prgec.contract.names import CACHE_BITS, GPTQ, METHODS, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
 from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 
@@ -105,6 +105,8 @@ class CompileOptions:
     context: int = option(
         "rows", 0, "Add the method that reads on behind a cache of this many positions (with --generate).", metavar="C"
     )
+
+    quantize_cache: int = option("rows", 0, "Bits of that cache; 0 keeps f32.", choices=CACHE_BITS)
 
     targets: tuple[str, ...] = option(
         "adapter", ("all-linear",), "Layers to train: names (q_proj,v_proj), regular expressions, or all-linear."

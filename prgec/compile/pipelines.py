@@ -10,6 +10,7 @@ from prgec.contract.names import GPTQ, HOST_STATE, NEAREST, SIDE
 from prgec.errors import UsageError
 from prgec.passes import pass_table
 from prgec.passes.branch_to_bmm import BranchToBmm
+from prgec.passes.cast_to_dequantize import CastToDequantize
 from prgec.passes.decompose_noise import DecomposeNoise
 from prgec.passes.decompose_optimizer import DecomposeOptimizer
 from prgec.passes.differentiate import Differentiate
@@ -109,6 +110,7 @@ def _unused(options: CompileOptions, backend: Backend) -> set[type[Pass]]:
         FuseUpdate: has_kernels and not is_hosts,
         DecomposeNoise: not has_kernels and not is_hosts,
         DecomposeOptimizer: not has_kernels and not is_hosts,
+        CastToDequantize: bool(options.quantize_cache),
         QuantizeBase: options.quantize != "none" and options.quantize not in WEIGHT_ONLY_BITS,
         QuantizeEmbedding: bool(options.quantize_embedding),
         NarrowWeights: _dtype(options, backend) != "f32",

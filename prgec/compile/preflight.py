@@ -110,6 +110,7 @@ def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
         group_size=options.group_size,
         accumulates=options.accumulate,
         context=options.context,
+        quantize_cache=options.quantize_cache,
     )
     try:
         work.trained_blocks(shape)

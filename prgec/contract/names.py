@@ -20,6 +20,9 @@ NEXT_TOKENS_METHOD = "next_tokens"
 # Reads new tokens behind those a cache holds the keys and values of, for prompts and for single tokens alike. It takes
 # tokens, label_pos and start, and behind them the cache: keys and values of each layer.
 EXTEND_METHOD = "extend"
+# Bits of the cache, 0 for f32, and the largest code of 8.
+CACHE_BITS = (0, 8)
+CACHE_CODES = 127
 # Programs that compute their own gradients have it; others evaluate with `forward`.
 EVALUATE_METHOD = "evaluate"
 # The one method of programs that a side network learns beside.

@@ -5,6 +5,7 @@
 `tokens` stand at the positions start, start + 1, ...; the logits are those behind tokens[label_pos]. `cache` is the
 keys f32[H, n, d] of each layer, then its values, layer by layer, of the n positions that whoever calls has room for;
 those from `start` on are not seen. `new` is the same of the new tokens, f32[H, T, d], to be written behind them.
+A cache of 8 bits is two inputs each, i8[H, n, d] and the scale of every row of it, f32[H, n, 1].
 
 transformers computes everything but attention: it is given a cache that keeps nothing, and an attention of ours, which
 reads what the cache holds and the new keys side by side. So no layer waits for a write to the cache, and one delegate
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -60,11 +62,13 @@ class ExtendModel(nn.Module):
 
     Args:
         model: Causal LM whose forward returns `.logits` f32[1, T, V].
+        bits: Of the cache, or 0 for f32.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, bits: int = 0) -> None:
         super().__init__()
         self.hf = model
+        self._bits = bits
 
     def forward(self, tokens: Tensor, label_pos: Tensor, start: Tensor, *cache: Tensor) -> tuple[Tensor, ...]:
         """Return the logits f32[1, 1, V] behind tokens[label_pos], and what the cache lacks, in its order."""
@@ -73,7 +77,7 @@ class ExtendModel(nn.Module):
             torch._check(each.shape[1] == cache[0].shape[1])
         positions = start + torch.arange(tokens.shape[1])
         new = NewKeys()
-        with _attending(self.hf, _Attention(cache, start, positions)):
+        with _attending(self.hf, _Attention(_parts(cache, self._bits), start, positions)):
             logits_1TV = self.hf(
                 input_ids=tokens, position_ids=positions.unsqueeze(0), past_key_values=new, use_cache=True
             ).logits
@@ -82,18 +86,43 @@ class ExtendModel(nn.Module):
         return logits, *(each.squeeze(0) for _, pair in sorted(new.found.items()) for each in pair)
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Keys or values of one layer, as they are kept.
+
+    Attributes:
+        codes: f32 or i8[H, n, d].
+        scale: f32[H, n, 1] of codes in 8 bits.
+    """
+
+    codes: Tensor
+    scale: Tensor | None = None
+
+    def numbers(self) -> Tensor:
+        """f32[H, n, d]."""
+        if self.scale is None:
+            return self.codes
+        return self.codes.to(torch.float32) * self.scale
+
+
+def _parts(cache: Sequence[Tensor], bits: int) -> list[_Part]:
+    if not bits:
+        return [_Part(each) for each in cache]
+    return [_Part(*pair) for pair in zip(cache[::2], cache[1::2], strict=True)]
+
+
 class _Attention:
     """Attention over the cache and the new keys together.
 
     Args:
-        cache: Keys f32[H, n, d] and values of each layer, one behind the other.
+        cache: Keys and values of each layer, one behind the other; what gives f32[H, n, d] when it is asked for.
         start: i64[1], how many positions of the cache are filled.
         positions: i64[T] of the new tokens.
     """
 
-    def __init__(self, cache: Sequence[Tensor], start: Tensor, positions: Tensor) -> None:
+    def __init__(self, cache: Sequence[_Part], start: Tensor, positions: Tensor) -> None:
         self._cache = cache
-        held = torch.arange(cache[0].shape[1])
+        held = torch.arange(cache[0].codes.shape[1])
         # What the cache holds behind `start` is of another text: beyond every position, so that nobody sees it.
         self._columns = torch.cat([torch.where(held < start, held, _NEVER), positions])
         self._positions = positions
@@ -116,7 +145,8 @@ class _Attention:
             raise CheckpointError("the model makes an attention mask of its own, which a cache cannot follow")
         heads, width = key.shape[1], query.shape[-1]
         group = query.shape[1] // heads
-        k_Hnd, v_Hnd = self._cache[2 * module.layer_idx : 2 * module.layer_idx + 2]
+        # Here and not before: no two layers' numbers are there at once.
+        k_Hnd, v_Hnd = (each.numbers() for each in self._cache[2 * module.layer_idx : 2 * module.layer_idx + 2])
         q = query.reshape(heads, -1, width) * (width**-0.5 if scaling is None else scaling)
         k, v = key.reshape(heads, -1, width), value.reshape(heads, -1, value.shape[-1])
         scores = torch.cat([torch.bmm(q, k_Hnd.transpose(1, 2)), torch.bmm(q, k.transpose(1, 2))], -1)
@@ -159,7 +189,7 @@ class _RotaryTable(nn.Module):
         return tuple(table.index_select(1, position_ids[0]) for table in tables)
 
 
-def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool) -> GraphProgram:
+def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool, bits: int = 0) -> GraphProgram:
     """Export the model as it reads on behind a cache.
 
     Args:
@@ -167,6 +197,7 @@ def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool) 
         context: C, the maximum of n.
         chunk: T, the maximum where `dynamic`.
         dynamic: Whether T may vary up to `chunk`, and n up to C.
+        bits: Of the cache: 8, or 0 for f32.
 
     Returns:
         Graph with inputs tokens, label_pos, start and the cache; attributes carry the names of the model.
@@ -178,11 +209,13 @@ def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool) 
     positions, count = (traced_seq_len(context), traced_seq_len(chunk)) if dynamic else (context, chunk)
     T, n = (Dim("T", min=2, max=chunk), Dim("n", min=2, max=context)) if dynamic else (None, None)
     try:
-        cache = [torch.zeros(heads, positions, width) for heads, width in _cache_shapes(model)]
+        cache = _empty_cache(model, positions, bits)
         example = (torch.zeros(1, count, dtype=torch.int64), zero.unsqueeze(0), zero, *cache)
         shapes = {"tokens": {1: T}, "label_pos": None, "start": None, "cache": tuple({1: n} for _ in cache)}
         with torch.no_grad(), _with_rotary_tables(model, context):
-            exported = torch.export.export(ExtendModel(model).eval(), example, dynamic_shapes=shapes, strict=False)
+            exported = torch.export.export(
+                ExtendModel(model, bits).eval(), example, dynamic_shapes=shapes, strict=False
+            )
     except CheckpointError:
         raise
     except Exception as error:  # torch.export's failures have no common base class
@@ -197,6 +230,15 @@ def _cache_shapes(model: nn.Module) -> list[tuple[int, int]]:
     with torch.no_grad(), _attending(model, _look):
         model(input_ids=torch.zeros(1, 2, dtype=torch.int64), past_key_values=new, use_cache=True)
     return [(each.shape[1], each.shape[-1]) for _, pair in sorted(new.found.items()) for each in pair]
+
+
+def _empty_cache(model: nn.Module, positions: int, bits: int) -> list[Tensor]:
+    """What `extend` takes of `positions` positions."""
+    shapes = _cache_shapes(model)
+    if not bits:
+        return [torch.zeros(heads, positions, width) for heads, width in shapes]
+    pairs = [((heads, positions, width), (heads, positions, 1)) for heads, width in shapes]
+    return [each for codes, scale in pairs for each in (torch.zeros(codes, dtype=torch.int8), torch.zeros(scale))]
 
 
 def _look(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:

@@ -70,9 +70,14 @@ def memory_of(shape: ModelShape, work: Workload, *, driver: str = "cpp", packed_
         activations=round(step.arena_bytes + prefix.arena_bytes),
         tables=_tables(shape, work),
         # Of all layers, those with a window too: the cache does not turn round.
-        cache=2 * shape.layers * shape.kv_heads * shape.head_width * work.context * F32,
+        cache=2 * shape.layers * shape.kv_heads * work.context * _cache_row(shape, work),
         driver=round(own_bytes + snapshots * state),
     )
+
+
+def _cache_row(shape: ModelShape, work: Workload) -> int:
+    """Bytes of a head's key of one position: in 8 bits with a scale of its own."""
+    return shape.head_width + F32 if work.quantize_cache else shape.head_width * F32
 
 
 def site_elements(shape: ModelShape, work: Workload) -> int:

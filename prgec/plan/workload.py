@@ -34,7 +34,8 @@ class Workload:
         state: Of prge.
         group_size: Inputs that share a scale of 4-bit weights.
         accumulates: Whether a step of exact and shortcut may be several calls.
-        context: C, positions that the program keeps keys and values of; 0 where it reads no text on.
+        context: C, positions that a program is given keys and values of; 0 where it reads no text on.
+        quantize_cache: Bits of those, 0 for f32.
     """
 
     method: str = "prge"
@@ -51,6 +52,7 @@ class Workload:
     group_size: int = _GROUP
     accumulates: bool = False
     context: int = 0
+    quantize_cache: int = 0
 
     @property
     def has_gradients(self) -> bool:

@@ -49,7 +49,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     if request.param == "tiny":
         base, rate = TinyLlama(num_layers=2, seed=6).write(folder / "base"), "0.1"
     elif SMOLLM2 in os.environ:
-        base, rate = Path(os.environ[SMOLLM2]), "0.003"
+        base, rate = Path(os.environ[SMOLLM2]), "0.1"
     else:
         pytest.skip(f"{SMOLLM2} is not set")
     data = folder / "rows.jsonl"

@@ -33,6 +33,7 @@ from prgec.contract.names import (
 )
 from prgec.contract.tokenizer import Tokenizer
 from prgec.engines.prefix import PrefixRunner, keep_prefix
+from prgec.engines.torch.cache import KeyValueCache
 from prgec.engines.torch.device import find_device
 from prgec.engines.torch.noise import NoiseSource
 from prgec.errors import ProgramError
@@ -40,8 +41,6 @@ from prgec.passes.program import GraphProgram
 
 # Read on the host: they key the noise, and a copy from a GPU would wait for it.
 _HOST_INPUTS = frozenset({"seed", "step"})
-# Of an axis that varies.
-_LEAST_SIZE = 2
 
 
 class TorchProgram:
@@ -81,7 +80,7 @@ class TorchProgram:
             _share(method.module, self._state)
         if compiled:
             self._methods[FORWARD_METHOD] = torch.compile(self._methods[FORWARD_METHOD])
-        self._cache = self._empty_cache(graphs.methods.get(EXTEND_METHOD))
+        self._cache = KeyValueCache(graphs.methods.get(EXTEND_METHOD), self.manifest.context, self._device)
         engine = f"torch {self._device.type}"
         self.prefix = (
             PrefixRunner(self.compute_prefix, self.manifest, engine) if PREFIX_METHOD in self._methods else None
@@ -188,18 +187,14 @@ class TorchProgram:
         """Read tokens at the positions from `start` on: logits f32[V] behind the last one."""
         label_pos = np.array([[len(tokens_T) - 1]])
         values: dict[str, Any] = {"tokens": tokens_T[None], "label_pos": label_pos, "start": np.array([start])}
-        room = max(_LEAST_SIZE, start)
-        values |= {name: each[:, :room] for name, each in self._cache.items()}
-        logits, *new = self._call(EXTEND_METHOD, values)
-        for each, fresh in zip(self._cache.values(), new, strict=True):
-            each[:, start : start + len(tokens_T)] = fresh
+        logits, *new = self._call(EXTEND_METHOD, {**values, **self._cache.inputs(start)})
+        self._cache.write(new, start)
         result: FloatArray = logits[0, 0].cpu().numpy()
         return result
 
     def clear_cache(self) -> None:
         """Forget what was read: what is no number would spoil every sum it is in, whatever its weight."""
-        for each in self._cache.values():
-            each.zero_()
+        self._cache.clear()
 
     def keep_prefix_in(self, folder: Path) -> None:
         """Keep results of the prefix in `folder`, and compute none that is there already.
@@ -257,15 +252,6 @@ class TorchProgram:
     def state_sha256(self) -> str:
         """Return the hash of the state's names and bytes."""
         return state_sha256(self.read_state())
-
-    def _empty_cache(self, method: GraphProgram | None) -> dict[str, Tensor]:
-        """Keys and values f32[H, C, d] of each layer, where there is a method that reads on behind them."""
-        inputs = [] if method is None else [each for each in method.placeholders() if each.meta["val"].ndim == 3]
-        shapes = {str(each.target): each.meta["val"].shape for each in inputs}
-        return {
-            name: torch.zeros(heads, self.manifest.context, width, device=self._device)
-            for name, (heads, _, width) in shapes.items()
-        }
 
     def _call(self, method: str, values: Mapping[str, Any]) -> Any:
         module = self._methods[method]

@@ -3,6 +3,7 @@
 #include <executorch/extension/tensor/tensor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "fail.h"
@@ -26,9 +27,27 @@ constexpr size_t kStep = 64;
 // XNNPACK's kernels may read so many bytes behind an input (XNN_EXTRA_BYTES, or twice that).
 constexpr size_t kBehind = 256;
 
+// The largest code of 8 bits.
+constexpr float kCodes = 127;
+
 // Memory is the system's own until it is written to.
-float* reserve(size_t count) {
-  return static_cast<float*>(std::calloc(count * sizeof(float) + kBehind, 1));
+uint8_t* reserve(size_t bytes) {
+  return static_cast<uint8_t*>(std::calloc(bytes + kBehind, 1));
+}
+
+// Codes of a row, to the nearest of 255; returns their scale.
+float encode(const float* row, size_t width, int8_t* codes) {
+  float peak = 0;
+  for (size_t i = 0; i < width; ++i) {
+    peak = std::max(peak, std::fabs(row[i]));
+  }
+  const float scale = peak / kCodes;
+  for (size_t i = 0; i < width; ++i) {
+    // What is no number is none of its method's logits either, and nobody asks for the code.
+    const float code = scale > 0 && std::isfinite(row[i]) ? std::nearbyint(row[i] / scale) : 0;
+    codes[i] = static_cast<int8_t>(code);
+  }
+  return scale;
 }
 
 Error no_cache() {
@@ -42,29 +61,43 @@ Error no_cache() {
 Error KeyValueCache::open(executorch::extension::Module& module) {
   const auto meta = module.method_meta(kMethod);
   PRGE_TRY(meta.error());
-  if (meta->num_inputs() <= kNumOthers || meta->num_outputs() != meta->num_inputs() - kNumOthers + 1) {
-    return no_cache();
-  }
-  std::vector<Part> parts;
+  parts_.clear();
+  size_t num_outputs = 1; // the logits
   for (size_t index = kNumOthers; index < meta->num_inputs(); ++index) {
     const auto input = meta->input_tensor_meta(index);
     PRGE_TRY(input.error());
-    const auto sizes = input->sizes();
-    if (input->scalar_type() != ScalarType::Float || sizes.size() != 3 ||
-        (!parts.empty() && most_ != static_cast<size_t>(sizes[1]))) {
-      return no_cache();
-    }
-    most_ = static_cast<size_t>(sizes[1]);
-    Part part;
-    part.heads = static_cast<size_t>(sizes[0]);
-    part.width = static_cast<size_t>(sizes[2]);
-    part.data.reset(reserve(part.heads * most_ * part.width));
-    if (!part.data) {
-      return fail(Error::MemoryAllocationFailed, "there is no memory for a cache of %zu positions", most_);
-    }
-    parts.push_back(std::move(part));
+    PRGE_TRY(add(*input));
+    num_outputs += parts_.size() < 2 || !parts_[parts_.size() - 2].is_coded();
   }
-  parts_ = std::move(parts);
+  if (parts_.empty() || parts_.back().is_coded() || meta->num_outputs() != num_outputs) {
+    parts_.clear();
+    return no_cache();
+  }
+  return Error::Ok;
+}
+
+Error KeyValueCache::add(const executorch::runtime::TensorInfo& input) {
+  const auto sizes = input.sizes();
+  const bool is_scale = !parts_.empty() && parts_.back().is_coded();
+  const bool is_known =
+      input.scalar_type() == ScalarType::Float || (input.scalar_type() == ScalarType::Char && !is_scale);
+  if (!is_known || sizes.size() != 3 ||
+      (is_scale && (sizes[2] != 1 || parts_.back().heads != static_cast<size_t>(sizes[0]))) ||
+      (!parts_.empty() && most_ != static_cast<size_t>(sizes[1]))) {
+    parts_.clear();
+    return no_cache();
+  }
+  most_ = static_cast<size_t>(sizes[1]);
+  Part part;
+  part.heads = static_cast<size_t>(sizes[0]);
+  part.width = static_cast<size_t>(sizes[2]);
+  part.type = input.scalar_type();
+  part.data.reset(reserve(part.heads * most_ * part.row_bytes()));
+  if (!part.data) {
+    parts_.clear();
+    return fail(Error::MemoryAllocationFailed, "there is no memory for a cache of %zu positions", most_);
+  }
+  parts_.push_back(std::move(part));
   return Error::Ok;
 }
 
@@ -80,7 +113,7 @@ Result<Tensor> KeyValueCache::extend(
       from_blob(&label_pos, {1, 1}, ScalarType::Long), from_blob(&first, {1}, ScalarType::Long)};
   for (const Part& part : parts_) {
     const auto heads = static_cast<SizesType>(part.heads), width = static_cast<SizesType>(part.width);
-    inputs.push_back(from_blob(part.data.get(), {heads, static_cast<SizesType>(room_), width}, ScalarType::Float));
+    inputs.push_back(from_blob(part.data.get(), {heads, static_cast<SizesType>(room_), width}, part.type));
   }
   std::vector<EValue> values;
   values.reserve(inputs.size());
@@ -90,12 +123,15 @@ Result<Tensor> KeyValueCache::extend(
   const auto outputs = module.execute(kMethod, values);
   PRGE_TRY(outputs.error());
   make_room(start, std::max(start + count, room_));
-  for (size_t index = 0; index < parts_.size(); ++index) {
-    const Tensor& fresh = (*outputs)[index + 1].toTensor();
-    if (static_cast<size_t>(fresh.numel()) != parts_[index].heads * count * parts_[index].width) {
+  size_t index = 0;
+  for (size_t output = 1; output < outputs->size(); ++output) {
+    const Part& part = parts_[index];
+    const Tensor& fresh = (*outputs)[output].toTensor();
+    if (static_cast<size_t>(fresh.numel()) != part.heads * count * part.width) {
       return no_cache();
     }
-    write(parts_[index], fresh.const_data_ptr<float>(), count, start);
+    write(index, fresh.const_data_ptr<float>(), count, start);
+    index += part.is_coded() ? 2 : 1;
   }
   return (*outputs)[0].toTensor();
 }
@@ -108,19 +144,30 @@ void KeyValueCache::make_room(size_t filled, size_t wanted) {
   }
   for (const Part& part : parts_) {
     for (size_t head = part.heads; head-- > 0;) { // from behind: rooms only grow, until everything is forgotten
-      float* to = &part.data[head * room * part.width];
+      uint8_t* to = &part.data[part.place(room, head, 0)];
       if (filled != 0) {
-        std::memmove(to, &part.data[head * room_ * part.width], filled * part.width * sizeof(float));
+        std::memmove(to, &part.data[part.place(room_, head, 0)], filled * part.row_bytes());
       }
-      std::fill(to + filled * part.width, to + room * part.width, 0.0F);
+      std::memset(to + filled * part.row_bytes(), 0, (room - filled) * part.row_bytes());
     }
   }
   room_ = room;
 }
 
-void KeyValueCache::write(const Part& part, const float* fresh, size_t count, size_t start) {
+void KeyValueCache::write(size_t index, const float* fresh, size_t count, size_t start) {
+  const Part& part = parts_[index];
   for (size_t head = 0; head < part.heads; ++head) {
-    std::copy_n(fresh + head * count * part.width, count * part.width, &part.data[(head * room_ + start) * part.width]);
+    const float* from = fresh + head * count * part.width;
+    uint8_t* to = &part.data[part.place(room_, head, start)];
+    if (!part.is_coded()) {
+      std::memcpy(to, from, count * part.row_bytes());
+      continue;
+    }
+    const Part& scales = parts_[index + 1];
+    for (size_t t = 0; t < count; ++t) {
+      const float scale = encode(from + t * part.width, part.width, reinterpret_cast<int8_t*>(to) + t * part.width);
+      std::memcpy(&scales.data[scales.place(room_, head, start + t)], &scale, sizeof(scale));
+    }
   }
 }
 

@@ -35,14 +35,28 @@ class KeyValueCache {
   }
 
  private:
-  // The keys or values of a layer: f32[H, n, d].
+  // One input: the keys or values of a layer, f32[H, n, d] or i8[H, n, d], or the scale of every row of the latter,
+  // f32[H, n, 1], which comes behind them.
   struct Part {
     size_t heads = 0, width = 0;
-    std::unique_ptr<float[], decltype(&std::free)> data = {nullptr, &std::free};
+    executorch::aten::ScalarType type = executorch::aten::ScalarType::Float;
+    std::unique_ptr<uint8_t[], decltype(&std::free)> data = {nullptr, &std::free};
+
+    bool is_coded() const {
+      return type == executorch::aten::ScalarType::Char;
+    }
+    size_t row_bytes() const {
+      return width * (is_coded() ? 1 : sizeof(float));
+    }
+    size_t place(size_t room, size_t head, size_t position) const {
+      return (head * room + position) * row_bytes();
+    }
   };
 
+  Error add(const executorch::runtime::TensorInfo& input);
   void make_room(size_t filled, size_t wanted);
-  void write(const Part& part, const float* fresh, size_t count, size_t start);
+  // Keeps keys or values of `count` positions in the part at `index`, and in that of its scales.
+  void write(size_t index, const float* fresh, size_t count, size_t start);
 
   std::vector<Part> parts_; // by layer, keys first
   size_t most_ = 0; // C
