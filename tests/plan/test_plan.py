@@ -42,6 +42,9 @@ def test_the_cache_is_counted() -> None:
     cache = 8 * 22 * 4 * 64 * 1000
     without, with_cache = (memory_of(SHAPE, replace(_STEP, context=context)) for context in (0, 1000))
     assert (without.cache, with_cache.total - without.total) == (0, cache)
+    coded = memory_of(SHAPE, replace(_STEP, context=1000, quantize_cache=8))
+    # A head's row of 64 numbers of 4 bytes, or of one each and a scale.
+    assert coded.cache * 256 == with_cache.cache * 68
     plan = _plan(context=1000)
     assert {row.memory.cache for row in plan.rows} == {0, cache}
     assert plan.choice.commands[0].endswith(" --generate --context 1000 -o model.pte")
