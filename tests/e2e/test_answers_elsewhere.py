@@ -87,7 +87,10 @@ def _said(program: Any, prompt: Sequence[int]) -> list[int]:
 def _transformers(folder: Path, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     options = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "eos_token_id": None}
-    return [model.generate(torch.tensor([ids]), **options)[0, len(ids) :].tolist() for ids in prompts]
+    texts = [torch.tensor([ids]) for ids in prompts]
+    # Without a mask it leaves out of a prompt what ends a chat's messages: that token pads, too.
+    whole = [model.generate(text, attention_mask=torch.ones_like(text), **options) for text in texts]
+    return [ids[0, text.shape[1] :].tolist() for ids, text in zip(whole, texts, strict=True)]
 
 
 def _llama_cpp(path: Path, lora: Path | None, prompts: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -122,18 +122,30 @@ Result<Tensor> KeyValueCache::extend(
   }
   const auto outputs = module.execute(kMethod, values);
   PRGE_TRY(outputs.error());
+  PRGE_TRY(keep(*outputs, count, start));
+  return (*outputs)[0].toTensor();
+}
+
+// Takes the keys and values of `count` new tokens from what the method returned.
+Error KeyValueCache::keep(const std::vector<EValue>& outputs, size_t count, size_t start) {
+  const bool are_floats = std::all_of(outputs.begin(), outputs.end(), [](const EValue& each) {
+    return each.isTensor() && each.toTensor().scalar_type() == ScalarType::Float;
+  });
+  if (!are_floats) {
+    return no_cache();
+  }
   make_room(start, std::max(start + count, room_));
   size_t index = 0;
-  for (size_t output = 1; output < outputs->size(); ++output) {
+  for (size_t output = 1; output < outputs.size(); ++output) {
     const Part& part = parts_[index];
-    const Tensor& fresh = (*outputs)[output].toTensor();
+    const Tensor& fresh = outputs[output].toTensor();
     if (static_cast<size_t>(fresh.numel()) != part.heads * count * part.width) {
       return no_cache();
     }
     write(index, fresh.const_data_ptr<float>(), count, start);
     index += part.is_coded() ? 2 : 1;
   }
-  return (*outputs)[0].toTensor();
+  return Error::Ok;
 }
 
 // Gives every head room for `wanted` positions or some more, and keeps the first `filled`.
@@ -142,6 +154,7 @@ void KeyValueCache::make_room(size_t filled, size_t wanted) {
   if (room == room_) {
     return;
   }
+  filled = std::min(filled, room_);
   for (const Part& part : parts_) {
     for (size_t head = part.heads; head-- > 0;) { // from behind: rooms only grow, until everything is forgotten
       uint8_t* to = &part.data[part.place(room, head, 0)];

@@ -54,6 +54,7 @@ class KeyValueCache {
   };
 
   Error add(const executorch::runtime::TensorInfo& input);
+  Error keep(const std::vector<executorch::runtime::EValue>& outputs, size_t count, size_t start);
   void make_room(size_t filled, size_t wanted);
   // Keeps keys or values of `count` positions in the part at `index`, and in that of its scales.
   void write(size_t index, const float* fresh, size_t count, size_t start);
