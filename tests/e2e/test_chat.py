@@ -130,7 +130,9 @@ def _token_by_token(program: Any, ids: list[int]) -> NDArray[np.float32]:
     return np.stack([program.extend(np.array([token]), place) for place, token in enumerate(ids)])
 
 
-@pytest.mark.parametrize("backend", ["portable", "torch", pytest.param("xnnpack", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["torch", *(pytest.param(each, marks=pytest.mark.slow) for each in ("portable", "xnnpack"))]
+)
 def test_a_cache_of_8_bits(backend: str, shared: Shared, checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = {"method": "prge", "q": 1, "layers": ("last:1",), "quantize_cache": 8}
     options = chat_options(checkpoint, backend=backend.replace("torch", "portable"), **small)
