@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,17 @@ def chat_options(checkpoint: Path, **changes: Any) -> CompileOptions:
     return CompileOptions(**{**given, **changes})
 
 
-def greedy(program: Any, ids: list[int], count: int) -> list[int]:
+def greedy(program: Any, ids: Sequence[int], count: int) -> list[int]:
     answer = Answer(Reader(program), ids, Sampler(Sampling()), lambda ids: "", ends=(), max_tokens=count)
     assert list(answer) == []
     return answer.ids
 
 
-def transformers_greedy(name: str, ids: list[int], count: int) -> list[int]:
-    model: Any = architecture(name).build()
-    whole = model.generate(
-        torch.tensor([ids]), max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None
-    )
+def transformers_greedy(model: Any, ids: Sequence[int], count: int) -> list[int]:
+    text = torch.tensor([ids])
+    lengths = {"max_new_tokens": count, "min_new_tokens": count}
+    # Without a mask it leaves out of a prompt what ends a chat's messages: that token pads, too.
+    whole = model.generate(text, attention_mask=torch.ones_like(text), **lengths, do_sample=False, eos_token_id=None)
     return [int(token) for token in whole[0, len(ids) :]]
 
 

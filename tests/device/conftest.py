@@ -66,16 +66,28 @@ QUICK = ("portable", "dual", "device", "prefix", "exact", "host", "host-exact")
 def build_driver(folder: Path, preset: str, *flags: str) -> Path:
     """Emit and build; return the path of prge_train."""
     emit_driver(folder)
-    scripts = sysconfig.get_path("scripts")
-    environment = {**os.environ, "PATH": os.pathsep.join((scripts, os.environ["PATH"]))}
-    cmake = shutil.which("cmake", path=environment["PATH"])
-    assert cmake is not None
-    generator = ["-G", "Ninja"] if shutil.which("ninja", path=environment["PATH"]) else []
-    for command in ([cmake, "--preset", preset, *generator, *flags], [cmake, "--build", "--preset", preset]):
-        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stdout + result.stderr
-        assert "warning:" not in result.stdout + result.stderr
+    for arguments in (["--preset", preset, *generator(), *flags], ["--build", "--preset", preset]):
+        assert "warning:" not in run_cmake(*arguments, folder=folder)
     return folder / "build" / preset / "prge_train"
+
+
+def generator() -> list[str]:
+    """Flags for ninja, where there is one."""
+    return ["-G", "Ninja"] if shutil.which("ninja", path=_tools()) else []
+
+
+def run_cmake(*arguments: object, folder: Path | None = None) -> str:
+    """Run cmake in a folder, the environment's own before the system's; return what it says."""
+    cmake = shutil.which("cmake", path=_tools())
+    assert cmake is not None
+    command, environment = [cmake, *map(str, arguments)], {**os.environ, "PATH": _tools()}
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+def _tools() -> str:
+    return os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
 
 
 def write_rows(path: Path, program: Path, *, examples: int, candidates: int, seed: int) -> Path:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from prgec.device.emit import emit_driver
-from tests.device.conftest import write_rows
+from tests.device.conftest import generator, run_cmake, write_rows
 
 APPLICATION = Path(__file__).parent / "application"
 PROMPT = "5 3 9 12 7\n"
@@ -24,11 +22,9 @@ pytestmark = pytest.mark.slow
 def train_and_talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("application")
     emit_driver(folder / "driver")
-    environment = {**os.environ, "PATH": os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))}
-    configure = ["cmake", "-S", APPLICATION, "-B", folder / "build", f"-DPRGE_EMITTED={folder / 'driver'}"]
-    for command in ([*configure, "-DCMAKE_BUILD_TYPE=Release"], ["cmake", "--build", folder / "build", "-j2"]):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    flags = (f"-DPRGE_EMITTED={folder / 'driver'}", "-DCMAKE_BUILD_TYPE=Release", *generator())
+    run_cmake("-S", APPLICATION, "-B", folder / "build", *flags)
+    run_cmake("--build", folder / "build")
     return folder / "build" / "train_and_talk"
 
 

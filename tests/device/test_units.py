@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sysconfig
 from pathlib import Path
 
 import pytest
+
+from tests.device.conftest import generator, run_cmake
 
 UNITS = Path(__file__).parent / "units"
 NAMES = sorted(path.stem.removeprefix("test_") for path in UNITS.glob("test_*.cpp"))
@@ -17,11 +17,8 @@ NAMES = sorted(path.stem.removeprefix("test_") for path in UNITS.glob("test_*.cp
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = tmp_path_factory.mktemp("units")
-    environment = {**os.environ, "PATH": os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))}
-    flags = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug"]
-    for command in (["cmake", "-S", str(UNITS), "-B", str(build), *flags], ["cmake", "--build", str(build)]):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    run_cmake("-S", UNITS, "-B", build, *generator(), "-DCMAKE_BUILD_TYPE=Debug")
+    run_cmake("--build", build)
     return build
 
 

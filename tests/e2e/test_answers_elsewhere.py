@@ -20,10 +20,9 @@ from transformers import AutoModelForCausalLM
 from prgec.cli.main import main
 from prgec.engines.executorch.open import open_pte
 from prgec.formats.adapter import load_adapter
-from prgec.training.reader import Answer, Reader
-from prgec.training.sampling import Sampler, Sampling
 from tests.gguf_model import write_gguf_llama
 from tests.models import TinyLlama
+from tests.talking import greedy, transformers_greedy
 
 pytestmark = pytest.mark.slow
 
@@ -61,9 +60,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     assert _main("run", program, "--data", data, "--steps", 12, "--lr", rate, "--out", out) == 0
     loaded = open_pte(program)
     prompts = [_prompt(loaded, text) for text in QUESTIONS]
-    untrained = [_said(loaded, prompt) for prompt in prompts]
+    untrained = [greedy(loaded, prompt, NEW) for prompt in prompts]
     load_adapter(out / "adapter.safetensors", loaded)
-    trained = [_said(loaded, prompt) for prompt in prompts]
+    trained = [greedy(loaded, prompt, NEW) for prompt in prompts]
     assert trained != untrained, "the adapter matters"
     return Run(base, out, prompts, untrained, trained)
 
@@ -78,19 +77,9 @@ def _prompt(program: Any, text: str) -> list[int]:
     return program.tokenizer.encode_chat_prompt([{"role": "user", "content": text}])[: CONTEXT - NEW]
 
 
-def _said(program: Any, prompt: Sequence[int]) -> list[int]:
-    answer = Answer(Reader(program), prompt, Sampler(Sampling()), lambda ids: "", ends=(), max_tokens=NEW)
-    assert list(answer) == []
-    return answer.ids
-
-
 def _transformers(folder: Path, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    options = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "eos_token_id": None}
-    texts = [torch.tensor([ids]) for ids in prompts]
-    # Without a mask it leaves out of a prompt what ends a chat's messages: that token pads, too.
-    whole = [model.generate(text, attention_mask=torch.ones_like(text), **options) for text in texts]
-    return [ids[0, text.shape[1] :].tolist() for ids, text in zip(whole, texts, strict=True)]
+    return [transformers_greedy(model, ids, NEW) for ids in prompts]
 
 
 def _llama_cpp(path: Path, lora: Path | None, prompts: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -197,12 +197,8 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        reading, tokens = self._load_extend(), np.ascontiguousarray(tokens_T, dtype=np.int64)
-        try:
-            logits = reading.extend(tokens, start)
-        except RuntimeError as error:
-            raise ProgramError(f"the program failed to run: {error}", where=self.path) from error
-        result: FloatArray = logits[0, 0]
+        tokens = np.ascontiguousarray(tokens_T, dtype=np.int64)
+        result: FloatArray = self._execute(self._load_extend().extend, tokens, start)[0, 0]
         return result
 
     def clear_cache(self) -> None:
@@ -283,8 +279,8 @@ class Program:
         except RuntimeError as error:
             raise ProgramError(f"the program has no state named {name}", where=self.path, hint=NOT_OURS) from error
 
-    def _execute(self, method: Any, inputs: Sequence[Any]) -> Any:
+    def _execute(self, call: Any, *arguments: Any) -> Any:
         try:
-            return method(inputs)
+            return call(*arguments)
         except RuntimeError as error:
             raise ProgramError(f"the program failed to run: {error}", where=self.path) from error

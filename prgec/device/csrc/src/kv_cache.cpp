@@ -19,7 +19,6 @@ using executorch::extension::from_blob;
 using executorch::extension::TensorPtr;
 using executorch::runtime::EValue;
 
-constexpr char kMethod[] = "extend";
 // Tokens, which of them to give the logits behind, and the position of the first.
 constexpr size_t kNumOthers = 3;
 // Room is made for so many positions at once: a delegate plans anew for every size it has not seen last.

@@ -17,6 +17,8 @@ namespace prge {
 // Letters: H heads of a layer, n positions there is room for, C the most of them, d width of a head.
 class KeyValueCache {
  public:
+  static constexpr char kMethod[] = "extend";
+
   bool is_open() const {
     return !parts_.empty();
   }

@@ -4,19 +4,13 @@
 
 namespace prge {
 
-namespace {
-
-constexpr char kMethod[] = "extend";
-
-} // namespace
-
 Error Program::load_extend() {
   if (manifest_.context == 0) {
     return fail(
         Error::InvalidProgram,
         "the program has no cache to read on with (%s). Hint: compile it with --generate --context C", path_.c_str());
   }
-  PRGE_TRY(load_method(kMethod));
+  PRGE_TRY(load_method(KeyValueCache::kMethod));
   packed_.seal();
   return cache_.open(*methods_);
 }
@@ -31,7 +25,8 @@ Result<const float*> Program::extend(const uint32_t* ids, size_t count, size_t s
         : fail(Error::InvalidProgram, "the program failed to run (%s): %s", path_.c_str(), to_string(logits.error()));
   }
   if (logits->scalar_type() != executorch::aten::ScalarType::Float || logits->numel() != manifest_.vocab_size) {
-    return fail(Error::InvalidProgram, "method %s does not follow the contract (%s)", kMethod, path_.c_str());
+    return fail(
+        Error::InvalidProgram, "method %s does not follow the contract (%s)", KeyValueCache::kMethod, path_.c_str());
   }
   return logits->const_data_ptr<float>();
 }

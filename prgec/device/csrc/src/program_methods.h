@@ -19,8 +19,8 @@ class Program::Methods : public executorch::extension::Module {
       : Module(path, std::move(data), LoadMode::Mmap, nullptr, nullptr, nullptr, /*share_memory_arenas=*/true) {}
 
   // Of a method that is loaded.
-  Result<executorch::aten::Tensor> attribute(const std::string& name, const char* method = "forward") {
-    return methods_.at(method).method->get_attribute(name);
+  Result<executorch::aten::Tensor> attribute(const std::string& name) {
+    return methods_.at("forward").method->get_attribute(name);
   }
 };
 

@@ -8,7 +8,7 @@
 //   if (answer.ok() && answer->end == prge::End::Full) ...     // said so far: answer->ids
 //
 // Texts are token ids: tokenizers are the application's. A prompt is the whole text so far. What of it was read before,
-// from its first token on, is still in the program's cache and is not read again, so that a conversation costs what is
+// from its first token on, is still in the cache and is not read again, so that a conversation costs what is
 // new in it.
 //
 // A Generator is not thread-safe; different ones are independent. Nothing throws.
