@@ -17,9 +17,12 @@ from torch.export import ExportedProgram
 class DecomposedProgram(ExportedProgram):
     """A functional graph, traced again only where a table decomposes one of its ops."""
 
+    # Ops that a table has and a trace leaves all the same: it writes `sym_size.int` itself wherever a size varies.
+    left: frozenset[Any] = frozenset()
+
     def run_decompositions(self, decomp_table: Any = None, *more: Any, **named: Any) -> ExportedProgram:
         """Return this program where the table has none of its ops; an empty table asks for a functional graph alone."""
-        if decomp_table is not None and not any(node.target in decomp_table for node in self.graph.nodes):
+        if decomp_table is not None and not (_targets(self) - self.left) & decomp_table.keys():
             return self
         decomposed: ExportedProgram = super().run_decompositions(decomp_table, *more, **named)
         return decomposed
@@ -34,7 +37,7 @@ def decompose(program: ExportedProgram, kept: Collection[OpOverload] = ()) -> De
     """
     table = {op: how for op, how in _default_decomposition_table().items() if op not in kept}
     done = program.run_decompositions(table)
-    return DecomposedProgram(
+    decomposed = DecomposedProgram(
         root=done.graph_module,
         graph=done.graph,
         graph_signature=done.graph_signature,
@@ -45,3 +48,9 @@ def decompose(program: ExportedProgram, kept: Collection[OpOverload] = ()) -> De
         constants=done.constants,
         verifiers=done.verifiers,
     )
+    decomposed.left = _targets(decomposed) & table.keys()
+    return decomposed
+
+
+def _targets(program: ExportedProgram) -> frozenset[Any]:
+    return frozenset(node.target for node in program.graph.nodes if node.op == "call_function")
