@@ -18,6 +18,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from prgec.backends.base import Backend
 from prgec.backends.decomposed import decompose
 from prgec.backends.delegation import DelegationReport, report
+from prgec.backends.needed_passes import only_needed_passes
 from prgec.contract.names import (
     EMIT_METHOD,
     EVALUATE_METHOD,
@@ -81,7 +82,7 @@ def lower(backend: Backend, programs: Mapping[str, ExportedProgram]) -> Lowered:
     Raises:
         BackendError: If ExecuTorch or the delegate refuses the graph.
     """
-    with backend.lowering():
+    with backend.lowering(), only_needed_passes():
         prepared = dict(backend.prepare(programs))
         heavy = [name for name in PARTITIONED if name in prepared]
         partitioners = {name: list(backend.partitioners()) for name in heavy}

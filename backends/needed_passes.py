@@ -1,0 +1,100 @@
+"""ExecuTorch's passes on the way to its edge dialect, less those that would change nothing.
+
+Each of them rewrites ops one by one and traces the whole graph again for it, seven traces a method: a third of the time
+of lowering a Llama. Asking a pass about every op of the graph without tracing it costs next to nothing, and in a graph
+of ours most have nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from executorch.exir.pass_base import ExportPass, NodeMetadata, ProxyValue
+from executorch.exir.passes.normalize_transpose_pass import NormalizeTransposePass
+from executorch.exir.passes.remove_mixed_type_operators import RemoveMixedTypeOperators
+from executorch.exir.passes.replace_broken_ops_with_function_ops_pass import ReplaceBrokenOpsWithFunctionalOpsPass
+from executorch.exir.passes.scalar_to_tensor_pass import ScalarToTensorPass
+from executorch.exir.passes.sym_to_tensor_pass import SymToTensorPass
+from executorch.exir.program import _program
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.fx.passes.infra.pass_base import PassResult
+from torch.utils._pytree import tree_leaves
+
+# What these do, they do to one op at a time, in `call_operator`.
+_OP_BY_OP = (
+    NormalizeTransposePass,
+    ReplaceBrokenOpsWithFunctionalOpsPass,
+    ScalarToTensorPass,
+    SymToTensorPass,
+    RemoveMixedTypeOperators,
+)
+
+
+@contextmanager
+def only_needed_passes() -> Iterator[None]:
+    """Within it, ExecuTorch's conversion to the edge dialect leaves out the passes that a graph does not need."""
+    whole = _program._get_aten_to_edge_passes
+
+    def needed(config: Any) -> tuple[list[Any], list[Any]]:
+        before, after = whole(config)
+        return [_if_needed(each) for each in before], after
+
+    # The list is made in a function of ExecuTorch's own; nothing of its interface reaches it.
+    _program._get_aten_to_edge_passes = needed
+    try:
+        yield
+    finally:
+        _program._get_aten_to_edge_passes = whole
+
+
+def changes(export_pass: ExportPass, graph_module: GraphModule) -> bool:
+    """Whether a pass that rewrites ops one by one would rewrite one of this graph's."""
+    asked = type("Asked", (type(export_pass), _Asked), {})()
+    return any(asked.would_change(node) for node in graph_module.graph.nodes if node.op == "call_function")
+
+
+def _if_needed(each: Any) -> Callable[[GraphModule], PassResult | None]:
+    # Passes in ExecuTorch's lists are wrapped in functions that say nothing of the pass.
+    export_pass = getattr(each, "__wrapped__", each)
+    if type(export_pass) not in _OP_BY_OP:
+        return each  # type: ignore[no-any-return]
+
+    def run(graph_module: GraphModule) -> PassResult | None:
+        if not changes(export_pass, graph_module):
+            return PassResult(graph_module, False)
+        result: PassResult | None = each(graph_module)
+        return result
+
+    return run
+
+
+class _Asked(ExportPass):  # type: ignore[misc]  # executorch ships no types for it
+    """Stands where a pass has `ExportPass` above it, and remembers what would have been traced."""
+
+    def call_operator(self, op: Any, args: Any, kwargs: Any, meta: NodeMetadata) -> ProxyValue:
+        self._would_trace.append((op, args, kwargs))
+        return self._result
+
+    def would_change(self, node: Node) -> bool:
+        # Arithmetic on sizes and higher-order ops go other ways through a pass.
+        if not isinstance(node.target, OpOverload):
+            return False
+        self._would_trace: list[tuple[Any, Any, Any]] = []
+        self._result = ProxyValue(node.meta.get("val"), node)
+        args, kwargs = _values(node.args), _values(node.kwargs)
+        self.call_operator(node.target, args, kwargs, NodeMetadata(node.meta))
+        return len(self._would_trace) != 1 or not _same(self._would_trace[0], (node.target, args, kwargs))
+
+
+def _values(arguments: Any) -> Any:
+    return map_arg(arguments, lambda node: ProxyValue(node.meta.get("val"), node))
+
+
+def _same(one: Any, other: Any) -> bool:
+    # Passes make lists of tuples, and the other way round, where they leave what is in them alone.
+    leaves, other_leaves = tree_leaves(one), tree_leaves(other)
+    return len(leaves) == len(other_leaves) and all(a is b for a, b in zip(leaves, other_leaves, strict=True))
