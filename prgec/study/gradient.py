@@ -1,10 +1,10 @@
-"""Programs that compute their own gradients as they ship: the compiled graphs and the trainer, run by PyTorch."""
+"""Programs that compute their own gradients as they ship: the compiled graphs and the trainer."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from prgec.study.prge import shared_program
+from prgec.study.programs import prepare_program, shared_program
 from prgec.training.gradient_trainer import GradientTrainer
 
 # A backward pass computes two products for each one of the forward pass. The shortcut, which walks back through one
@@ -19,12 +19,22 @@ class Gradient(GradientTrainer):
         model: Checkpoint folder, alias or hub id.
         seed: Seed of the run; nothing but the order of examples is random here.
         method: `exact` or `shortcut`.
-        options: Fields of `CompileOptions`.
+        options: `engine`, and fields of `CompileOptions`.
     """
 
     def __init__(self, model: str, *, seed: int, method: str = "exact", **options: Any) -> None:
         del seed
-        self.program = shared_program(model, {"method": method, "batch_size": 16, **options})
+        self.program = shared_program(model, _complete(method, options))
         self.program.write_optimizer({name: 0.0 * array for name, array in self.program.read_optimizer().items()})
         super().__init__(self.program)
         self.rows_per_step = _FORWARDS_PER_STEP * self.program.manifest.num_rows
+
+    @staticmethod
+    def prepare(model: str, *, seed: int, method: str = "exact", **options: Any) -> None:
+        """Make what runs of these arguments share."""
+        del seed
+        prepare_program(model, _complete(method, options))
+
+
+def _complete(method: str, options: dict[str, Any]) -> dict[str, Any]:
+    return {"method": method, "batch_size": 16, **options}

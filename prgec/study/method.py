@@ -47,20 +47,33 @@ def build_method(model: str, options: Options, seed: int, where: Path) -> Method
     Raises:
         UsageError: If there is no such kind, or it does not take an option.
     """
-    values = {name: value for name, value in options.items() if name not in ("kind", "lr", "schedule")}
-    kind = options.get("kind", COMPILED)
-    if kind not in KINDS:
-        raise UsageError(f"unknown kind {kind!r}", where=where, hint=f"known: {', '.join(KINDS)}")
-    module, name = KINDS[kind].split(":")
-    make: Any = getattr(importlib.import_module(module), name)
-    try:
-        method: Method = make(model, seed=seed, **values)
-    except TypeError as error:
-        raise UsageError(f"kind {kind} cannot be made of {dict(options)}: {error}", where=where) from error
+    method: Method = _call(_class(options, where), model, options, seed, where)
     return method
 
 
 def prepare(model: str, options: Options, where: Path) -> None:
-    """Make what runs of equal options share, so that processes forked later find it: the export of a compiled graph."""
-    if options.get("kind", COMPILED) in (COMPILED, "gradient"):
-        build_method(model, options, 0, where)
+    """Make what runs of equal options share, so that processes forked later find it: the export of a compiled graph.
+
+    Raises:
+        UsageError: If there is no such kind, or it does not take an option.
+    """
+    kind = _class(options, where)
+    if hasattr(kind, "prepare"):
+        _call(kind.prepare, model, options, 0, where)
+
+
+def _class(options: Options, where: Path) -> Any:
+    kind = options.get("kind", COMPILED)
+    if kind not in KINDS:
+        raise UsageError(f"unknown kind {kind!r}", where=where, hint=f"known: {', '.join(KINDS)}")
+    module, name = KINDS[kind].split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _call(what: Any, model: str, options: Options, seed: int, where: Path) -> Any:
+    values = {name: value for name, value in options.items() if name not in ("kind", "lr", "schedule")}
+    try:
+        return what(model, seed=seed, **values)
+    except TypeError as error:
+        kind = options.get("kind", COMPILED)
+        raise UsageError(f"kind {kind} cannot be made of {dict(options)}: {error}", where=where) from error

@@ -1,0 +1,135 @@
+"""Compiled graphs that runs of a study share: run by PyTorch, or compiled to a file and run as they ship.
+
+Exporting takes longer than training a small model, so runs of equal options share what it made. PyTorch keeps it in the
+process that starts the runs; files lie in a folder of that process and are made in a process of their own, whose memory
+is none of the run's.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import multiprocessing
+import tempfile
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from prgec.compile.options import CompileOptions
+from prgec.engines.executorch.program import Program
+from prgec.engines.torch.program import TorchProgram
+from prgec.errors import BackendError, PrgecError, UsageError
+
+TORCH = "torch"
+EXECUTORCH = "executorch"
+# Without legality passes that exist for delegates alone: they cost time in PyTorch.
+_BACKENDS = {TORCH: "portable", EXECUTORCH: "xnnpack"}
+
+_Options: TypeAlias = tuple[tuple[str, Any], ...]
+
+
+def shared_program(model: str, options: Mapping[str, Any]) -> TorchProgram | Program:
+    """Return the program of a compilation with its state at zero; equal options share it, one run at a time.
+
+    Args:
+        model: Checkpoint folder, alias or hub id.
+        options: `engine`, torch unless it is said, and fields of `CompileOptions`; targets, layers and data may be
+            texts with commas.
+
+    Raises:
+        UsageError: If there is no such engine.
+    """
+    engine, chosen = _chosen(model, options)
+    program = _graph(chosen) if engine == TORCH else _open(_file(chosen))
+    program.write_state({name: 0.0 * array for name, array in program.read_state().items()})
+    return program
+
+
+def prepare_program(model: str, options: Mapping[str, Any]) -> None:
+    """Make what `shared_program` returns of the same arguments, so that processes forked later find it made.
+
+    Raises:
+        UsageError: If there is no such engine.
+    """
+    engine, chosen = _chosen(model, options)
+    if engine == TORCH:
+        _graph(chosen)
+    else:
+        # Not opened: XNNPACK's threads would not survive the fork.
+        _file(chosen)
+
+
+def _chosen(model: str, options: Mapping[str, Any]) -> tuple[str, _Options]:
+    engine = str(options.get("engine", TORCH))
+    if engine not in _BACKENDS:
+        raise UsageError(f"unknown engine {engine!r}", hint=f"known: {', '.join(_BACKENDS)}")
+    chosen = {"backend": _BACKENDS[engine], "seq_len": 64, **options, "model": model}
+    chosen.pop("engine", None)
+    for name, kind in {"targets": str, "layers": str, "data": Path}.items():
+        if isinstance(chosen.get(name), str):
+            chosen[name] = tuple(map(kind, chosen[name].split(",")))
+    if "lora_a" in chosen:
+        chosen["lora_a"] = Path(chosen["lora_a"])
+    return engine, tuple(sorted(chosen.items()))
+
+
+@functools.lru_cache(maxsize=4)
+def _graph(options: _Options) -> TorchProgram:
+    return TorchProgram.build(CompileOptions(**dict(options), output=Path("unused.pte")))
+
+
+def _file(options: _Options) -> Path:
+    path = Path(_folder().name) / f"{hashlib.sha256(repr(options).encode()).hexdigest()[:16]}.pte"
+    if not path.exists():
+        _compile_apart(CompileOptions(**dict(options), output=path))
+    return path
+
+
+@functools.lru_cache(maxsize=1)
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """The folder of compiled programs: it ends with the process that asked first, and not with forks of it."""
+    return tempfile.TemporaryDirectory(prefix="prgec-study-")
+
+
+def _open(path: Path) -> Program:
+    import torch
+    from executorch.extension.pybindings import _C as bindings
+
+    from prgec.engines.executorch.open import open_pte
+
+    # A study says how many threads PyTorch has; the delegate gets as many.
+    bindings._unsafe_reset_threadpool(torch.get_num_threads())
+    return open_pte(path)
+
+
+def _compile_apart(options: CompileOptions) -> None:
+    """Compile in a process of its own, not a fork: a run may have threads already."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_compile, args=(options, sender))
+    child.start()
+    sender.close()
+    error: PrgecError | None = None
+    try:
+        error = receiver.recv()
+    except EOFError:
+        error = BackendError(f"the process that compiles {options.model} ended with code {child.exitcode}")
+    except BaseException:
+        child.terminate()
+        raise
+    finally:
+        child.join()
+    if error is not None:
+        raise error
+
+
+def _compile(options: CompileOptions, sender: Connection) -> None:
+    from prgec.compile.compiler import compile_model
+
+    try:
+        compile_model(options)
+    except PrgecError as error:
+        sender.send(error)
+    else:
+        sender.send(None)

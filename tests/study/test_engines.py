@@ -1,0 +1,40 @@
+"""A run of a study by the compiled file ends where the same run ends by PyTorch, in less memory of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prgec.errors import CheckpointError, UsageError
+from prgec.study.alone import train_alone
+from prgec.study.method import prepare
+from prgec.study.spec import Run, read_study
+
+EXACT = {"kind": "gradient", "method": "exact", "batch_size": 2, "num_labels": 2, "seq_len": 16, "lr": 0.01}
+PRGE = {"kind": "prge", "q": 2, "batch_size": 2, "num_labels": 2, "seq_len": 16, "lr": 0.01}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [EXACT, PRGE], ids=["exact", "prge"])
+def test_the_file_says_what_pytorch_says(path: Path, options: dict[str, Any]) -> None:
+    study = read_study(path)
+    by_torch, by_file = (
+        train_alone(Run("each", study.tasks[0], {**options, **more}, 1), study)
+        for more in ({}, {"engine": "executorch"})
+    )
+    assert by_file.steps == by_torch.steps > 1
+    assert [each.loss for each in by_file.curve] == pytest.approx([each.loss for each in by_torch.curve], rel=1e-4)
+    assert by_file.curve[0].loss != pytest.approx(by_file.curve[-1].loss, rel=1e-3), "it learns something"
+    assert by_file.test_loss == pytest.approx(by_torch.test_loss, rel=1e-4)
+
+
+def test_a_compilation_that_fails_is_told(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError):
+        prepare(str(tmp_path / "nothing"), {**EXACT, "engine": "executorch"}, path)
+
+
+def test_an_engine_that_there_is_not(path: Path) -> None:
+    with pytest.raises(UsageError, match="^unknown engine 'abacus'. Hint: known: torch, executorch$"):
+        prepare("model", {**EXACT, "engine": "abacus"}, path)
