@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +81,35 @@ class Growth:
         now = process_memory()
         files = max(0, now.file_bytes - self._start.file_bytes)
         self.bytes = max(self.bytes, now.peak_rss_bytes - self._start.rss_bytes - files)
+
+
+class SampledGrowth(Growth):
+    """The same of a process that maps files far larger than what it computes with: anonymous memory, looked at often.
+
+    The kernel's mark is of resident memory. Where pages of files come and go, as while weights are packed into a file,
+    those of its moment are unknown afterwards.
+    """
+
+    _SECONDS = 0.02
+
+    def go_on(self) -> None:
+        """Count from here."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="prgec-memory", daemon=True)
+        self._thread.start()
+
+    def pause(self) -> None:
+        """Take what was counted since `go_on`; what follows does not count."""
+        self._stop.set()
+        self._thread.join()
+        self._look()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        self.bytes = max(self.bytes, process_memory().anon_bytes - self._start.anon_bytes)
 
 
 def _sizes(path: Path) -> dict[str, int]:

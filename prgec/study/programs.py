@@ -20,6 +20,7 @@ from prgec.compile.options import CompileOptions
 from prgec.engines.executorch.program import Program
 from prgec.engines.torch.program import TorchProgram
 from prgec.errors import BackendError, PrgecError, UsageError
+from prgec.machine.native_log import captured_stderr
 
 TORCH = "torch"
 EXECUTORCH = "executorch"
@@ -99,7 +100,8 @@ def _open(path: Path) -> Program:
     from prgec.engines.executorch.open import open_pte
 
     # A study says how many threads PyTorch has; the delegate gets as many.
-    bindings._unsafe_reset_threadpool(torch.get_num_threads())
+    with captured_stderr():
+        bindings._unsafe_reset_threadpool(torch.get_num_threads())
     return open_pte(path)
 
 

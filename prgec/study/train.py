@@ -10,8 +10,9 @@ from prgec.data.dataset import load_dataset
 from prgec.data.encode import Row, encode_items
 from prgec.data.eval_set import EvalSet, encode_row_set
 from prgec.errors import DataError, NumericsError
-from prgec.machine.memory import Growth
+from prgec.machine.memory import Growth, SampledGrowth
 from prgec.study.method import Method, build_method
+from prgec.study.programs import EXECUTORCH
 from prgec.study.results import Point, Result
 from prgec.study.spec import Run, Study, StudyTask
 from prgec.training.evaluate import Evaluation, evaluate
@@ -79,6 +80,7 @@ class _Course:
 
     def __init__(self, method: Method, data: _Data, run: Run, study: Study) -> None:
         self.method, self.data = method, data
+        self.method_maps_files = run.options.get("engine") == EXECUTORCH
         schedule = str(run.options.get("schedule", DEFAULT_SCHEDULE))
         num_steps = max(1, study.budget.forward_rows // method.rows_per_step)
         rates = Rates(num_steps, float(run.options["lr"]), schedule)
@@ -96,7 +98,7 @@ class _Course:
             NumericsError: If training diverges; the curve then ends with what was reached.
         """
         self._note()
-        growth = Growth()
+        growth = SampledGrowth() if self.method_maps_files else Growth()
         for is_due in self._timed_steps() if self.budget.seconds else self._counted_steps():
             if is_due:
                 growth.pause()

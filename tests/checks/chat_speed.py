@@ -51,20 +51,23 @@ class Way:
         return statistics.median(each[name] for each in self.found)
 
 
-def ways_of(program: Path, checkpoint: Path, work: Path, options: argparse.Namespace) -> list[Way]:
+def ways_of(programs: Sequence[Path], checkpoint: Path, work: Path, options: argparse.Namespace) -> list[Way]:
     """What is compared of one model."""
-    manifest, _ = read_constants(program)
     last = options.prompt + options.tokens
-    if last > manifest.context:
-        raise SystemExit(f"{program} has a cache of {manifest.context} positions; --prompt and --tokens need {last}")
+    manifests = [read_constants(program)[0] for program in programs]
+    for program, manifest in zip(programs, manifests, strict=True):
+        if last > manifest.context:
+            raise SystemExit(f"{program} holds {manifest.context} positions; --prompt and --tokens need {last}")
 
     def job(way: str, path: Path) -> Job:
-        return Job(
-            way, str(path), options.threads, manifest.vocab_size, options.prompt, options.tokens, options.repeats
-        )
+        vocab_size = manifests[0].vocab_size
+        return Job(way, str(path), options.threads, vocab_size, options.prompt, options.tokens, options.repeats)
 
-    ours = f"{manifest.quantize}, C = {manifest.context}"
-    ways = [Way(job("prgec", program), ours), Way(job("transformers", checkpoint), "f32")]
+    ours = [f"{each.quantize}, C = {each.context}" for each in manifests]
+    if len(programs) > 1:
+        ours = [f"{text}, {program.name}" for text, program in zip(ours, programs, strict=True)]
+    ways = [Way(job("prgec", program), text) for program, text in zip(programs, ours, strict=True)]
+    ways.append(Way(job("transformers", checkpoint), "f32"))
     return ways + [Way(job("llama.cpp", path), kind) for kind, path in _gguf_files(checkpoint, work)]
 
 
@@ -152,7 +155,12 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="chat_speed.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--of", nargs=3, action="append", required=True, metavar=("NAME", "PROGRAM", "CHECKPOINT"), help="repeat it"
+        "--of",
+        nargs=3,
+        action="append",
+        required=True,
+        metavar=("NAME", "PROGRAM[,PROGRAM]", "CHECKPOINT"),
+        help="programs of a checkpoint; repeat it",
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of every way [all cores]")
     parser.add_argument("--prompt", type=int, default=128, help="tokens to read [128]")
@@ -162,9 +170,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the page to this file")
     options = parser.parse_args()
     tables = {}
-    for name, program, checkpoint in options.of:
+    for name, programs, checkpoint in options.of:
         with tempfile.TemporaryDirectory() as work:
-            ways = ways_of(Path(program), Path(checkpoint), Path(work), options)
+            ways = ways_of([Path(each) for each in programs.split(",")], Path(checkpoint), Path(work), options)
             for _ in range(options.rounds):
                 for way in ways:
                     run(way)

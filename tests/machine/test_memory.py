@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 from pathlib import Path
 
-from prgec.machine.memory import Growth, process_memory, resident_memory_bytes
+from prgec.machine.memory import Growth, SampledGrowth, process_memory, resident_memory_bytes
 
 MB = 2**20
 
@@ -41,6 +42,23 @@ def test_growth_leaves_out_pauses_and_files(tmp_path: Path) -> None:
     growth.go_on()
     growth.pause()
     assert growth.bytes < 30 * MB
+
+
+def test_pages_of_files_that_came_and_went_are_no_growth(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"w" * 100 * MB)
+    growths = []
+    for make in (Growth, SampledGrowth):
+        growth = make()
+        with (tmp_path / "file").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            assert sum(mapped[place] for place in range(0, len(mapped), 4096))
+            held = b"x" * 50 * MB
+            time.sleep(0.2)
+            del held
+        growth.pause()
+        growths.append(growth.bytes)
+    by_mark, sampled = growths
+    assert by_mark > 140 * MB, "the kernel's mark has them in it"
+    assert 45 * MB < sampled < 80 * MB
 
 
 def test_weights_that_are_written_to_are_no_growth(tmp_path: Path) -> None:

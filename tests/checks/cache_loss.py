@@ -1,0 +1,57 @@
+"""What the answers of a data file cost where programs read them token by token: `python tools/cache_loss.py --help`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prgec.contract.names import EXTEND_CHUNK
+from prgec.data.dataset import load_dataset
+from prgec.data.encode import Row, encode_items
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
+from prgec.formats.adapter import load_adapter
+
+
+def losses(program: Program, rows: list[Row]) -> NDArray[np.float64]:
+    """Loss of each label token behind what the cache holds of the tokens before it, f64[labels of all rows]."""
+    found = []
+    for row in rows:
+        targets = dict(zip(row.label_pos, row.targets, strict=True))
+        first = row.label_pos[0]
+        parts = [row.tokens[at : min(at + EXTEND_CHUNK, first)] for at in range(0, first, EXTEND_CHUNK)]
+        start = 0
+        for part in [*parts, *((token,) for token in row.tokens[first : row.label_pos[-1] + 1])]:
+            logits_V = program.extend(np.array(part, dtype=np.int64), start).astype(np.float64).ravel()
+            start += len(part)
+            if start - 1 in targets:
+                most = logits_V.max()
+                found.append(most + np.log(np.exp(logits_V - most).sum()) - logits_V[targets[start - 1]])
+    return np.array(found)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="cache_loss.py", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("programs", nargs="+", type=Path, help="of one model; the others part from the first")
+    parser.add_argument("--data", type=Path, required=True, help="file with answers")
+    parser.add_argument("--adapter", type=Path, help="adapter that all of them get")
+    options = parser.parse_args()
+    print("| program | tokens | mean loss | mean difference of a token | largest |\n|---|---:|---:|---:|---:|")
+    first = None
+    for path in options.programs:
+        program = open_pte(path)
+        if options.adapter is not None:
+            load_adapter(options.adapter, program)
+        rows = encode_items(load_dataset(options.data).examples, program.tokenizer, program.manifest)
+        found = losses(program, rows)
+        first = found if first is None else first
+        parts = np.abs(found - first)
+        print(f"| {path.name} | {len(found)} | {found.mean():.4f} | {parts.mean():.4f} | {parts.max():.4f} |")
+
+
+if __name__ == "__main__":
+    main()
