@@ -127,6 +127,10 @@ def _compile_apart(options: CompileOptions) -> None:
 
 
 def _compile(options: CompileOptions, sender: Connection) -> None:
+    from prgec.machine.quiet import quiet_libraries
+
+    # Before any of them is imported.
+    quiet_libraries()
     from prgec.compile.compiler import compile_model
 
     try:
