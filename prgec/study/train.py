@@ -12,9 +12,8 @@ from prgec.data.eval_set import EvalSet, encode_row_set
 from prgec.errors import DataError, NumericsError
 from prgec.machine.memory import Growth, SampledGrowth
 from prgec.study.method import Method, build_method
-from prgec.study.programs import EXECUTORCH
 from prgec.study.results import Point, Result
-from prgec.study.spec import Run, Study, StudyTask
+from prgec.study.spec import EXECUTORCH, Run, Study, StudyTask
 from prgec.training.evaluate import Evaluation, evaluate
 from prgec.training.loop import TrainingLoop
 from prgec.training.schedules import DEFAULT_SCHEDULE, Rates, find_schedule
