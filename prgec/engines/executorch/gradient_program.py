@@ -54,11 +54,19 @@ class GradientProgram(Program):
         Raises:
             ProgramError: If the runtime reports a failure.
         """
+        self._make_room(tokens_BT)
         inputs = [*int_arrays(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
         inputs += int_arrays(np.array(call)) if self.manifest.accumulates else []
         inputs += self._hidden(tokens_BT, label_pos_BK)
         loss_B, factors = self._execute(self._load_forward(), inputs)
         return loss_B, factors
+
+    def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
+        state, optimizer = self.read_state(), self.read_optimizer()
+        self.train(tokens_NT, label_pos_NK, targets_NK, 0.0)
+        # A step of nothing still counts as a step.
+        self.write_state(state)
+        self.write_optimizer(optimizer)
 
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row under the present state: f32[B]; rows are B different texts.

@@ -65,6 +65,7 @@ class HostGradientProgram(GradientProgram):
         Raises:
             ProgramError: If the runtime reports a failure, or the program does not return one gradient a site.
         """
+        self._make_room(tokens_BT)
         inputs = [*self._with_state(tokens_BT, label_pos_BK, targets_BK), *self._hidden(tokens_BT, label_pos_BK)]
         loss_B, *gradients = self._execute(self._load_forward(), inputs)
         if [each.shape for each in gradients] != [tuple(each.shape) for each in self._state.values()]:
@@ -75,6 +76,9 @@ class HostGradientProgram(GradientProgram):
         m = self.manifest
         running = self._kept[OPTIMIZER_STATE]
         return loss_B, take_step(running, self._sites(), means[1:], means[0], lr, m.optimizer, m.update)
+
+    def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
+        self._execute(self._load_forward(), self._with_state(tokens_NT, label_pos_NK, targets_NK))
 
     def _gathered(self, values: Sequence[FloatArray], call: Call) -> Sequence[FloatArray]:
         """Add what a call measured to what its step gathered; in the last one, return the means."""

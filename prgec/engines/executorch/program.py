@@ -22,6 +22,7 @@ from prgec.contract.names import (
     FORWARD_INPUTS,
     FORWARD_METHOD,
     HIDDEN_INPUT,
+    IGNORE_TARGET,
     NEXT_TOKENS_METHOD,
     PREFIX_INPUTS,
     PREFIX_METHOD,
@@ -57,6 +58,7 @@ class Program:
         self._read_a = functools.cache(read_a)
         self.manifest = manifest
         self.tokenizer = tokenizer
+        self._has_room = False
         self._bind_state(load_method)
         # Loading packs weights into memory, for nothing where every result is kept already.
         self._load_prefix = functools.cache(lambda: load_method(PREFIX_METHOD, PREFIX_INPUTS))
@@ -110,6 +112,8 @@ class Program:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
+        if eps:
+            self._make_room(tokens_NT)
         inputs = [*int_arrays(tokens_NT, label_pos_NK, targets_NK), *self._of_step(g_q, lr, eps, seed, step)]
         inputs += self._hidden(tokens_NT, label_pos_NK)
         loss_N, *others = self._execute(self._forward, inputs)
@@ -127,6 +131,25 @@ class Program:
 
     def _keep(self, outputs: Sequence[Any]) -> None:
         """Take what `forward` returns behind the losses: nothing, where the state is in buffers."""
+
+    def _make_room(self, tokens_NT: IntArray) -> None:
+        """Run the longest call there is once, before the first step, so that it finds its memory empty.
+
+        Rows get longer from one step to another, and XNNPACK takes the memory of the longer call before it gives that
+        of the shorter one back (`initialize_workspace_values` in its runtime.c): twice as much at that moment.
+        """
+        if self._has_room:
+            return
+        self._has_room = True
+        m = self.manifest
+        # Only there does memory grow with T; and where blocks are a method of their own, its results are kept by text.
+        if m.backend == "xnnpack" and tokens_NT.shape[1] < m.seq_len and not self._hidden_input:
+            tokens = np.full((m.num_rows, m.seq_len), m.pad_token_id, dtype=np.int64)
+            labels = np.zeros((m.num_rows, m.num_labels), dtype=np.int64)
+            self._run_longest(tokens, labels, np.full_like(labels, IGNORE_TARGET))
+
+    def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
+        self.evaluate(tokens_NT, label_pos_NK, targets_NK)
 
     def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
         """Perform only the update that `forward` of `step` performs on entry.

@@ -145,6 +145,8 @@ class Program {
   Error keep_state(const std::vector<executorch::runtime::EValue>& outputs);
   Result<std::vector<executorch::runtime::EValue>> execute(const char* method, const Inputs& inputs);
   Error run_prefix();
+  Error make_room();
+  Error run_longest();
   Error load_extend();
 
   // program_host.cpp: of a program whose state is kept here.
@@ -163,6 +165,7 @@ class Program {
   std::unique_ptr<Methods> methods_;
   std::vector<StateTensor> sites_, optimizer_;
   bool can_evaluate_ = false;
+  bool has_room_ = false; // for rows of any length
   KeyValueCache cache_; // open once `extend` is loaded
   // The memory of a state that is not in buffers of the program: what forward returned, or what is kept here.
   State held_;

@@ -1,0 +1,55 @@
+"""The longest call that runs once before the first step leaves nothing behind but its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prgec.contract.engine import Call
+from prgec.engines.executorch.open import open_pte
+from prgec.engines.executorch.program import Program
+
+LENGTHS = (5, 9, 7, 12)
+
+
+def _take_steps(program: Program) -> list[bytes]:
+    """Losses, state and optimiser of some steps on rows of many lengths, to the bit."""
+    m, random, found = program.manifest, np.random.default_rng(0), []
+    for step, length in enumerate(LENGTHS):
+        tokens = random.integers(3, m.vocab_size, (m.num_rows, length))
+        label_pos = np.full((m.num_rows, m.num_labels), length - 2)
+        targets = np.full_like(label_pos, 7)
+        if m.has_gradients:
+            for call in (Call(0, is_last=False), Call(1, is_last=True)) if m.accumulates else (Call(0, is_last=True),):
+                losses, _ = program.train(tokens, label_pos, targets, 1e-2, call)
+        else:
+            g_q = np.full(m.q, 0.1, dtype=np.float32)
+            losses = program.forward(tokens, label_pos, targets, g_q, 1e-2, 1e-2, 3, step + 1)
+        found.append(losses.tobytes())
+    arrays = [*program.read_state().values(), *program.read_optimizer().values()]
+    return found + [each.tobytes() for each in arrays]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shared", "shortcut", "gathering"])
+def test_it_changes_no_bit(name: str, program: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+    for kind in Program.__subclasses__() + [Program]:
+        if "_run_longest" in vars(kind):
+            monkeypatch.setattr(kind, "_run_longest", _noting(vars(kind)["_run_longest"], lengths))
+    with_room, without = open_pte(program(name)), open_pte(program(name))
+    without._has_room = True
+    assert _take_steps(with_room) == _take_steps(without)
+    assert lengths == [with_room.manifest.seq_len] and lengths[0] > max(LENGTHS)
+
+
+def _noting(run_longest: Callable[..., None], lengths: list[int]) -> Callable[..., None]:
+    def run(program: Program, tokens_NT: Any, *more: Any) -> None:
+        lengths.append(tokens_NT.shape[1])
+        run_longest(program, tokens_NT, *more)
+
+    return run
