@@ -25,7 +25,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from torch.utils._pytree import tree_leaves
 
 # What these do, they do to one op at a time, in `call_operator`.
-_OP_BY_OP = (
+OP_BY_OP = (
     NormalizeTransposePass,
     ReplaceBrokenOpsWithFunctionalOpsPass,
     ScalarToTensorPass,
@@ -60,7 +60,7 @@ def changes(export_pass: ExportPass, graph_module: GraphModule) -> bool:
 def _if_needed(each: Any) -> Callable[[GraphModule], PassResult | None]:
     # Passes in ExecuTorch's lists are wrapped in functions that say nothing of the pass.
     export_pass = getattr(each, "__wrapped__", each)
-    if type(export_pass) not in _OP_BY_OP:
+    if type(export_pass) not in OP_BY_OP:
         return each  # type: ignore[no-any-return]
 
     def run(graph_module: GraphModule) -> PassResult | None:

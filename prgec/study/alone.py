@@ -6,14 +6,12 @@ The process is forked, so that libraries are imported once and runs of equal opt
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import TypeAlias
 
 import torch
 
-from prgec.errors import BackendError, PrgecError
+from prgec.study.child import call_apart
 from prgec.study.method import prepare
 from prgec.study.results import Result
 from prgec.study.spec import Run, Study
@@ -34,43 +32,13 @@ def train_alone(run: Run, study: Study) -> Result:
     torch.set_num_threads(1)
     try:
         prepare(study.model, run.options, study.path)
-        return _in_child(run, study, threads)
+        what = f"{run.method} on {run.task.name}, seed {run.seed},"
+        result: Result = call_apart(multiprocessing.get_context("fork"), what, _train, run, study, threads)
+        return result
     finally:
         torch.set_num_threads(threads)
 
 
-def _in_child(run: Run, study: Study, threads: int) -> Result:
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(run, study, threads, sender), daemon=True)
-    child.start()
-    sender.close()
-    answer: Result | PrgecError | None = None
-    try:
-        answer = receiver.recv()
-    except EOFError:
-        pass
-    except BaseException:
-        child.terminate()
-        raise
-    finally:
-        child.join()
-    if isinstance(answer, PrgecError):
-        raise answer
-    if answer is None:
-        raise BackendError(
-            f"the process of {run.method} on {run.task.name}, seed {run.seed}, ended with code {child.exitcode}",
-            hint="was there enough memory?" if child.exitcode == -signal.SIGKILL else None,
-        )
-    return answer
-
-
-def _child(run: Run, study: Study, threads: int, sender: Connection) -> None:
-    # Ctrl-C is for the study, which stops after this run, or ends it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _train(run: Run, study: Study, threads: int) -> Result:
     torch.set_num_threads(threads)
-    try:
-        sender.send(train(run, study))
-    except PrgecError as error:
-        sender.send(error)
+    return train(run, study)

@@ -12,15 +12,15 @@ import hashlib
 import multiprocessing
 import tempfile
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from prgec.compile.options import CompileOptions
 from prgec.engines.executorch.program import Program
 from prgec.engines.torch.program import TorchProgram
-from prgec.errors import BackendError, PrgecError, UsageError
+from prgec.errors import UsageError
 from prgec.machine.native_log import captured_stderr
+from prgec.study.child import call_apart
 from prgec.study.spec import EXECUTORCH, TORCH
 
 # Without legality passes that exist for delegates alone: they cost time in PyTorch.
@@ -82,7 +82,9 @@ def _graph(options: _Options) -> TorchProgram:
 def _file(options: _Options) -> Path:
     path = Path(_folder().name) / f"{hashlib.sha256(repr(options).encode()).hexdigest()[:16]}.pte"
     if not path.exists():
-        _compile_apart(CompileOptions(**dict(options), output=path))
+        chosen = CompileOptions(**dict(options), output=path)
+        # Not a fork: a run may have threads already.
+        call_apart(multiprocessing.get_context("spawn"), f"compiling {chosen.model}", _compile, chosen)
     return path
 
 
@@ -104,37 +106,11 @@ def _open(path: Path) -> Program:
     return open_pte(path)
 
 
-def _compile_apart(options: CompileOptions) -> None:
-    """Compile in a process of its own, not a fork: a run may have threads already."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_compile, args=(options, sender))
-    child.start()
-    sender.close()
-    error: PrgecError | None = None
-    try:
-        error = receiver.recv()
-    except EOFError:
-        error = BackendError(f"the process that compiles {options.model} ended with code {child.exitcode}")
-    except BaseException:
-        child.terminate()
-        raise
-    finally:
-        child.join()
-    if error is not None:
-        raise error
-
-
-def _compile(options: CompileOptions, sender: Connection) -> None:
+def _compile(options: CompileOptions) -> None:
     from prgec.machine.quiet import quiet_libraries
 
-    # Before any of them is imported.
+    # Before what compiles is imported.
     quiet_libraries()
     from prgec.compile.compiler import compile_model
 
-    try:
-        compile_model(options)
-    except PrgecError as error:
-        sender.send(error)
-    else:
-        sender.send(None)
+    compile_model(options)

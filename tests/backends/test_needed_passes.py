@@ -6,24 +6,11 @@ import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.pass_base import ExportPass
-from executorch.exir.passes.normalize_transpose_pass import NormalizeTransposePass
-from executorch.exir.passes.remove_mixed_type_operators import RemoveMixedTypeOperators
-from executorch.exir.passes.replace_broken_ops_with_function_ops_pass import ReplaceBrokenOpsWithFunctionalOpsPass
-from executorch.exir.passes.scalar_to_tensor_pass import ScalarToTensorPass
-from executorch.exir.passes.sym_to_tensor_pass import SymToTensorPass
 from torch.export import Dim, export
 from torch.fx import GraphModule
 
 from prgec.backends.decomposed import decompose
-from prgec.backends.needed_passes import changes, only_needed_passes
-
-PASSES = (
-    NormalizeTransposePass,
-    ReplaceBrokenOpsWithFunctionalOpsPass,
-    ScalarToTensorPass,
-    SymToTensorPass,
-    RemoveMixedTypeOperators,
-)
+from prgec.backends.needed_passes import OP_BY_OP, changes, only_needed_passes
 
 
 class _Clean(torch.nn.Module):
@@ -67,7 +54,7 @@ def _written(graph: GraphModule) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("module", [_Clean, _Transposed, _Scaled, _Counted, _Mixed])
 def test_a_pass_is_left_out_where_it_changes_nothing(module: type[torch.nn.Module]) -> None:
     graph, changing = _graph(module()), set()
-    for each in PASSES:
+    for each in OP_BY_OP:
         export_pass: ExportPass = each()
         needed, before = changes(export_pass, graph), _written(graph)
         # Each is for what those before it have left.

@@ -8,28 +8,27 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from prgec.contract.names import EXTEND_CHUNK
 from prgec.data.dataset import load_dataset
 from prgec.data.encode import Row, encode_items
 from prgec.engines.executorch.open import open_pte
 from prgec.engines.executorch.program import Program
 from prgec.formats.adapter import load_adapter
+from prgec.training.reader import Reader
 
 
 def losses(program: Program, rows: list[Row]) -> NDArray[np.float64]:
     """Loss of each label token behind what the cache holds of the tokens before it, f64[labels of all rows]."""
-    found = []
+    reader, found = Reader(program), []
     for row in rows:
         targets = dict(zip(row.label_pos, row.targets, strict=True))
         first = row.label_pos[0]
-        parts = [row.tokens[at : min(at + EXTEND_CHUNK, first)] for at in range(0, first, EXTEND_CHUNK)]
-        start = 0
-        for part in [*parts, *((token,) for token in row.tokens[first : row.label_pos[-1] + 1])]:
-            logits_V = program.extend(np.array(part, dtype=np.int64), start).astype(np.float64).ravel()
-            start += len(part)
-            if start - 1 in targets:
+        reader.forget()
+        reader.read(row.tokens[:first])
+        for place in range(first, row.label_pos[-1] + 1):
+            logits_V = reader.read(row.tokens[: place + 1]).astype(np.float64).ravel()
+            if place in targets:
                 most = logits_V.max()
-                found.append(most + np.log(np.exp(logits_V - most).sum()) - logits_V[targets[start - 1]])
+                found.append(most + np.log(np.exp(logits_V - most).sum()) - logits_V[targets[place]])
     return np.array(found)
 
 

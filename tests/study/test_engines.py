@@ -1,4 +1,4 @@
-"""A run of a study by the compiled file ends where the same run ends by PyTorch, in less memory of its own."""
+"""A run of a study by the compiled file ends where the same run ends by PyTorch."""
 
 from __future__ import annotations
 

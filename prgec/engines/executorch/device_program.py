@@ -10,8 +10,9 @@ import numpy as np
 
 from prgec.contract.arrays import FloatArray, State
 from prgec.contract.manifest import Manifest
-from prgec.contract.names import FORWARD_INPUTS, FORWARD_METHOD, IGNORE_TARGET
+from prgec.contract.names import FORWARD_INPUTS, FORWARD_METHOD
 from prgec.engines.executorch.program import LoadMethod, Program
+from prgec.engines.executorch.room import rows_of_nothing
 from prgec.errors import ProgramError
 
 
@@ -34,10 +35,7 @@ class DeviceProgram(Program):
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        m = self.manifest
-        tokens_NT = np.zeros((m.num_rows, m.seq_len), dtype=np.int64)
-        label_pos_NK = np.zeros((m.num_rows, m.num_labels), dtype=np.int64)
-        self.forward(tokens_NT, label_pos_NK, np.full_like(label_pos_NK, IGNORE_TARGET), g_q, lr, 0.0, seed, step)
+        self.forward(*rows_of_nothing(self.manifest), g_q, lr, 0.0, seed, step)
 
     def read_state(self) -> State:
         """Return copies of the masters behind the last call, in site order; zeros before the first."""

@@ -54,7 +54,7 @@ class GradientProgram(Program):
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        self._make_room(tokens_BT)
+        self._make_room(tokens_BT.shape[1])
         inputs = [*int_arrays(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
         inputs += int_arrays(np.array(call)) if self.manifest.accumulates else []
         inputs += self._hidden(tokens_BT, label_pos_BK)

@@ -65,7 +65,7 @@ class HostGradientProgram(GradientProgram):
         Raises:
             ProgramError: If the runtime reports a failure, or the program does not return one gradient a site.
         """
-        self._make_room(tokens_BT)
+        self._make_room(tokens_BT.shape[1])
         inputs = [*self._with_state(tokens_BT, label_pos_BK, targets_BK), *self._hidden(tokens_BT, label_pos_BK)]
         loss_B, *gradients = self._execute(self._load_forward(), inputs)
         if [each.shape for each in gradients] != [tuple(each.shape) for each in self._state.values()]:

@@ -22,13 +22,13 @@ from prgec.contract.names import (
     FORWARD_INPUTS,
     FORWARD_METHOD,
     HIDDEN_INPUT,
-    IGNORE_TARGET,
     NEXT_TOKENS_METHOD,
     PREFIX_INPUTS,
     PREFIX_METHOD,
     TARGETS_INPUT,
 )
 from prgec.contract.tokenizer import Tokenizer
+from prgec.engines.executorch.room import needs_room, rows_of_nothing
 from prgec.engines.executorch.runtime import NOT_OURS, float_array, int_arrays, keys, scalars
 from prgec.engines.prefix import PrefixRunner, keep_prefix
 from prgec.errors import InternalError, ProgramError
@@ -113,7 +113,7 @@ class Program:
             ProgramError: If the runtime reports a failure.
         """
         if eps:
-            self._make_room(tokens_NT)
+            self._make_room(tokens_NT.shape[1])
         inputs = [*int_arrays(tokens_NT, label_pos_NK, targets_NK), *self._of_step(g_q, lr, eps, seed, step)]
         inputs += self._hidden(tokens_NT, label_pos_NK)
         loss_N, *others = self._execute(self._forward, inputs)
@@ -132,21 +132,11 @@ class Program:
     def _keep(self, outputs: Sequence[Any]) -> None:
         """Take what `forward` returns behind the losses: nothing, where the state is in buffers."""
 
-    def _make_room(self, tokens_NT: IntArray) -> None:
-        """Run the longest call there is once, before the first step, so that it finds its memory empty.
-
-        Rows get longer from one step to another, and XNNPACK takes the memory of the longer call before it gives that
-        of the shorter one back (`initialize_workspace_values` in its runtime.c): twice as much at that moment.
-        """
-        if self._has_room:
-            return
-        self._has_room = True
-        m = self.manifest
-        # Only there does memory grow with T; and where blocks are a method of their own, its results are kept by text.
-        if m.backend == "xnnpack" and tokens_NT.shape[1] < m.seq_len and not self._hidden_input:
-            tokens = np.full((m.num_rows, m.seq_len), m.pad_token_id, dtype=np.int64)
-            labels = np.zeros((m.num_rows, m.num_labels), dtype=np.int64)
-            self._run_longest(tokens, labels, np.full_like(labels, IGNORE_TARGET))
+    def _make_room(self, num_tokens: int) -> None:
+        """Run the longest call there is once, before the first step (`room.py` says why)."""
+        had_room, self._has_room = self._has_room, True
+        if not had_room and needs_room(self.manifest, num_tokens):
+            self._run_longest(*rows_of_nothing(self.manifest))
 
     def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
         self.evaluate(tokens_NT, label_pos_NK, targets_NK)

@@ -97,11 +97,10 @@ Result<Program::Inputs> Program::with_rows(const Inputs& others) {
 Error Program::make_room() {
   const Manifest& m = manifest_;
   // Only there does memory grow with T; where blocks are a method of their own, the Python driver keeps its results.
-  if (has_room_ || m.backend != "xnnpack" || m.prefix == Prefix::Method || num_tokens_ == m.seq_len) {
-    has_room_ = true;
+  const bool had_room = std::exchange(has_room_, true);
+  if (had_room || m.backend != "xnnpack" || m.prefix == Prefix::Method || num_tokens_ == m.seq_len) {
     return Error::Ok;
   }
-  has_room_ = true;
   const auto rows = std::tuple(num_tokens_, tokens_, label_pos_, targets_);
   fill({});
   num_tokens_ = static_cast<int32_t>(m.seq_len);

@@ -1,0 +1,58 @@
+"""One call in a process of its own, and its answer."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, SpawnContext
+from typing import Any
+
+from prgec.errors import BackendError, PrgecError
+
+
+def call_apart(context: ForkContext | SpawnContext, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what `call` returns in a process of its own.
+
+    Args:
+        context: How the process begins: with what this one holds, or anew.
+        what: What it does, for messages.
+        call: A function of a module, where the process begins anew.
+        arguments: Of `call`.
+
+    Raises:
+        PrgecError: What the call raised.
+        BackendError: If its process died.
+    """
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(sender, call, arguments), daemon=True)
+    child.start()
+    sender.close()
+    answers: list[Any] = []
+    try:
+        answers.append(receiver.recv())
+    except EOFError:
+        pass
+    except BaseException:
+        child.terminate()
+        raise
+    finally:
+        child.join()
+    if not answers:
+        raise BackendError(
+            f"the process of {what} ended with code {child.exitcode}",
+            hint="was there enough memory?" if child.exitcode == -signal.SIGKILL else None,
+        )
+    if isinstance(answers[0], PrgecError):
+        raise answers[0]
+    return answers[0]
+
+
+def _answer(sender: Connection, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    # Ctrl-C is for the study, which stops after this run, or ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        sender.send(call(*arguments))
+    except PrgecError as error:
+        sender.send(error)
