@@ -10,8 +10,8 @@ After:
 
 Requires: select-label-tokens. Ensures: nothing.
 Numerics: EXACT for finite activations (one product with 1 and zeros).
-Why: no delegate gathers rows; this way the final norm and the LM head stay in the delegate of the layers. The
-one-hot rows are made at the entry, outside.
+Why: most delegates gather no rows, and the HTP gathers wrong ones from large activations (docs/qnn.md); this way the
+final norm and the LM head stay in the delegate of the layers. The one-hot rows are made at the entry.
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 # The reported training loss is a mean over this many last steps: one step's loss is mostly noise.
 LOSS_WINDOW = 50
+# Said of the first step alone: a program or an eps that does not perturb shows there.
+_FLAT = "both signs of every query have the same loss, so nothing is learnt: is --eps too small?"
 
 
 def run(
@@ -150,6 +152,8 @@ class _Session:
         for result in self.loop:
             self.losses.append(result.loss)
             log.step(result)
+            if result.step == 1 and result.is_flat:
+                logger.warning("%s", _FLAT)
             self.listener.on_step(result)
             self.divergence.hear(result.loss)
             if self.should_stop() or not self._between_steps(log):

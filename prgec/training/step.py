@@ -30,6 +30,11 @@ class StepResult:
     loss: float
     lr: float
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether it compared losses, and found none that differ: there is nothing to learn from."""
+        return False
+
     def metrics(self) -> dict[str, Any]:
         """Return the fields of its line of metrics; a kind of step adds its own."""
         # JSON has no numbers that are not finite.

@@ -36,6 +36,11 @@ class EstimatedStep(StepResult):
     eps: float
     limited: str | None = None
 
+    @property
+    def is_flat(self) -> bool:
+        """Whether both signs of every query have the same loss."""
+        return bool((self.losses[:, 0] == self.losses[:, 1]).all())
+
     def metrics(self) -> dict[str, Any]:
         """Return the fields of its line of metrics."""
         limited = {"limited": self.limited} if self.limited else {}

@@ -128,6 +128,17 @@ def test_two_runs_in_one_folder(make: Callable[..., Drivers], tmp_path: Path) ->
         assert "another run is writing to this folder" in drivers.cpp(resume=True).stderr
 
 
+@pytest.mark.parametrize(("eps", "warns"), [(1e-30, True), (1e-2, False)])
+def test_both_say_when_perturbations_change_no_loss(
+    make: Callable[..., Drivers], eps: float, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = "both signs of every query have the same loss, so nothing is learnt: is --eps too small?"
+    drivers = make(eps=eps, steps=2)
+    drivers.python(out=tmp_path / "python")
+    assert (line in caplog.text) == warns
+    assert (f"warning: {line}\n" in drivers.cpp().stderr) == warns
+
+
 class _Killed(BaseException):
     pass
 

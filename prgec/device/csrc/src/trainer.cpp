@@ -75,6 +75,17 @@ Result<std::unique_ptr<Trainer>> Trainer::open(const std::string& program_path, 
   return std::unique_ptr<Trainer>(new Trainer(std::make_unique<Impl>(std::move(*program), settings, *choices)));
 }
 
+// A program or an eps that does not perturb shows in the first step.
+void Trainer::Impl::warn_of_flatness() const {
+  bool is_flat = record.step == 1 && !manifest.has_gradients;
+  for (size_t pair = 0; pair < record.losses.size(); pair += 2) {
+    is_flat = is_flat && record.losses[pair] == record.losses[pair + 1];
+  }
+  if (is_flat) {
+    warn("both signs of every query have the same loss, so nothing is learnt: is --eps too small?");
+  }
+}
+
 const Shape& Trainer::shape() const {
   return impl_->shape;
 }
@@ -103,6 +114,7 @@ Result<StepResult> Trainer::step(const std::vector<Row>& batch) {
   }
   t.steps_done = record.step;
   t.method->accept(record);
+  t.warn_of_flatness();
   const StepResult result = {record.step, ordered_mean(record.losses.data(), record.losses.size()), record.lr};
   t.divergence.hear(result.loss);
   PRGE_TRY(t.divergence.check());

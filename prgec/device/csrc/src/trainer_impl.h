@@ -44,6 +44,7 @@ class Trainer::Impl {
   void start_over();
   // Gives the program these rows, over and over.
   void fill(const Row* distinct, size_t count);
+  void warn_of_flatness() const;
 
   // evaluation.cpp
   Error score(const Rows& data, std::vector<double>& losses);
