@@ -17,7 +17,7 @@ from prgec.errors import UsageError
 from prgec.machine.files import write_atomic
 from prgec.study.presets import STUDY_PRESETS, study_of, table_of
 from prgec.study.results import Result
-from prgec.study.spec import Study, read_study
+from prgec.study.spec import EXECUTORCH, Run, Study, read_study
 
 FILE = click.Path(path_type=Path)
 REPORT_NAME, CURVES_NAME = "report.md", "curves.png"
@@ -129,10 +129,18 @@ def _run(
     if place is None:
         from prgec.study.runner import run_study
 
-        return run_study(spec, folder, only=only, report=_tell, should_stop=should_stop)
+        return run_study(spec, folder, only=only, begin=_begin, report=_tell, should_stop=should_stop)
     from prgec.study.on_ray import run_study_on_ray
 
     return run_study_on_ray(spec, folder, place, only=only, report=_tell, should_stop=should_stop)
+
+
+def _begin(number: int, total: int, run: Run) -> None:
+    console = stderr_console()
+    what = "compiles and trains" if run.options.get("engine") == EXECUTORCH else "trains"
+    # On a terminal the line of the result takes its place.
+    end = "\r" if console.is_terminal else "\n"
+    console.print(f"{number}/{total} {run.task.name} {run.method} seed {run.seed} {what}", end=end, soft_wrap=True)
 
 
 def _tell(done: int, total: int, result: Result) -> None:

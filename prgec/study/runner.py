@@ -12,6 +12,7 @@ from prgec.study.spec import Options, Run, Study, StudyMethod, StudyTask
 
 RESULTS_NAME = "results.jsonl"
 Report = Callable[[int, int, Result], None]
+Begin = Callable[[int, int, Run], None]
 
 
 def run_study(
@@ -19,6 +20,7 @@ def run_study(
     folder: Path,
     *,
     only: Sequence[str] = (),
+    begin: Begin = lambda number, total, run: None,
     report: Report = lambda done, total, result: None,
     should_stop: Callable[[], bool] = lambda: False,
     train: Train = train_alone,
@@ -29,6 +31,7 @@ def run_study(
         study: What to do.
         folder: Holds `results.jsonl`; runs found there are not done again.
         only: Methods to run; all where empty.
+        begin: Called before each run that has no result yet with (its number, all runs, the run).
         report: Called after each run with (runs done, all runs, the run).
         should_stop: Asked between runs; True ends the study early.
         train: Does one run; by default in a process of its own.
@@ -50,6 +53,7 @@ def run_study(
             break
         key = run.key(study)
         if key not in results:
+            begin(done + 1, total, run)
             results[key] = train(run, study)
             append_result(path, results[key])
         done += 1

@@ -266,9 +266,11 @@ def test_tables(path: Path) -> None:
 @pytest.mark.slow
 def test_command(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """End to end: two kinds of method learn, and a second call finds everything done."""
-    for _ in range(2):
+    for begun in (8, 0):
         assert main(["study", str(path), "--out", str(tmp_path / "out"), "--json"]) == 0
-        document = json.loads(capsys.readouterr().out)
+        said = capsys.readouterr()
+        document = json.loads(said.out)
+        assert sum(line.endswith(" trains") for line in said.err.splitlines()) == begun
     assert len(document["results"]) == 6
     lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
     assert len(lines) == 8
