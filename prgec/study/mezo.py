@@ -32,6 +32,7 @@ class Mezo(Baseline):
         eps: Perturbation scale.
         q: Queries a step.
         batch_size: Examples a step.
+        seq_len: T, the largest number of tokens of a row.
         rank: Rank of low-rank spaces.
         alpha: Their scale.
         vera_rank: Rank of VeRA.
@@ -46,12 +47,13 @@ class Mezo(Baseline):
         eps: float = 1e-3,
         q: int = 1,
         batch_size: int = 16,
+        seq_len: int = 64,
         rank: int = 16,
         alpha: float = 32.0,
         vera_rank: int = 256,
     ) -> None:
         settings = Settings(rank, alpha, vera_rank)
-        program = EagerProgram(model, space=space, seed=seed, batch_size=batch_size, settings=settings)
+        program = EagerProgram(model, space=space, seed=seed, batch_size=batch_size, seq_len=seq_len, settings=settings)
         super().__init__(program, 2 * q * batch_size)
         self._eps, self._q = eps, q
         self._next_seed = seed * _STRIDE

@@ -35,14 +35,15 @@ class AssistedModel(EagerProgram):
         model: Checkpoint folder, alias or hub id.
         seed: Seed of the network.
         batch_size: B.
+        seq_len: T, the largest number of tokens of a row.
         rank: r of the network.
 
     Raises:
         UsageError: If the model has no list of blocks.
     """
 
-    def __init__(self, model: str, *, seed: int, batch_size: int, rank: int) -> None:
-        super().__init__(model, space="frozen", seed=seed, batch_size=batch_size)
+    def __init__(self, model: str, *, seed: int, batch_size: int, seq_len: int, rank: int) -> None:
+        super().__init__(model, space="frozen", seed=seed, batch_size=batch_size, seq_len=seq_len)
         blocks = _blocks(self._loss.hf)
         self._caught: list[Tensor] = []
         for block in blocks:
@@ -89,6 +90,7 @@ class Side(Baseline):
         model: Checkpoint folder, alias or hub id.
         seed: Seed of the network.
         batch_size: Examples a step.
+        seq_len: T, the largest number of tokens of a row.
         rank: r of the network.
         weight_decay: Of AdamW.
     """
@@ -96,9 +98,16 @@ class Side(Baseline):
     program: AssistedModel
 
     def __init__(
-        self, model: str, *, seed: int, batch_size: int = 8, rank: int = 64, weight_decay: float = 0.01
+        self,
+        model: str,
+        *,
+        seed: int,
+        batch_size: int = 8,
+        seq_len: int = 64,
+        rank: int = 64,
+        weight_decay: float = 0.01,
     ) -> None:
-        program = AssistedModel(model, seed=seed, batch_size=batch_size, rank=rank)
+        program = AssistedModel(model, seed=seed, batch_size=batch_size, seq_len=seq_len, rank=rank)
         super().__init__(program, batch_size)
         self._optimizer = torch.optim.AdamW(program.trained, lr=0.0, weight_decay=weight_decay)
 

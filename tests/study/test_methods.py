@@ -61,6 +61,12 @@ def test_a_fresh_space_changes_nothing(checkpoint: str, space: str) -> None:
         assert found == pytest.approx(_oracle_losses(load_model(find_checkpoint(checkpoint))), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["fo", "mezo", "side"])
+def test_rows_are_cut_where_the_study_says(checkpoint: str, kind: str) -> None:
+    method = build_method(checkpoint, {"kind": kind, "seq_len": 24}, 0, Path())
+    assert method.program.manifest.seq_len == 24
+
+
 def test_sizes_of_the_spaces(checkpoint: str) -> None:
     model = load_model(find_checkpoint(checkpoint))
     layers = [
