@@ -47,7 +47,7 @@ _HEAD = """# Scoreboard
 
 What each way to train ends at, and what its steps take: accuracy on test, the most memory that steps add to a process
 that holds the model (MB), and seconds of a processor for all steps of a run (CPU s); means over tasks and seeds. What a
-model knows before the first step, by its own training and after rounding, is accuracy on dev ("before"), in %. One row a
+model knows before the first step, by its own training and after rounding, is accuracy on dev ("before"). One row a
 method, with the options whose accuracy on dev is best among those that a budget of memory admits; tasks where it admits
 none are empty, and such a method is not in the picture. Beside them stands what PyTorch does: Adam over the same
 layers, and MeZO. Programs run by ExecuTorch are compiled files on XNNPACK, as a device has them; PyTorch runs the same
