@@ -18,6 +18,7 @@ from prgec.contract.tokenizer import Tokenizer
 from prgec.data.batches import Batch
 from prgec.errors import InternalError, UsageError
 from prgec.frontend.checkpoint import find_checkpoint
+from prgec.frontend.classifier import ClassifierLoss, head_of, is_classifier
 from prgec.frontend.model import LossModel, load_model
 from prgec.frontend.tokenizer import pack_tokenizer
 from prgec.study.spaces import SPACES, Settings
@@ -32,7 +33,7 @@ class EagerProgram:
         seed: Seed of what the space adds at random.
         batch_size: B.
         seq_len: T, the largest number of tokens of a row.
-        num_labels: K.
+        num_labels: K; 1 where an encoder has a classification head.
         settings: Rank and scale of low-rank spaces.
 
     Attributes:
@@ -60,9 +61,14 @@ class EagerProgram:
         checkpoint = find_checkpoint(model)
         loaded = load_model(checkpoint)
         self.tokenizer = Tokenizer.unpack(pack_tokenizer(checkpoint.path))
+        self._loss: LossModel | ClassifierLoss = LossModel(loaded)
+        if is_classifier(checkpoint):
+            head = head_of(checkpoint, loaded, self.tokenizer)
+            self.tokenizer = Tokenizer.unpack(pack_tokenizer(checkpoint.path, head.classes))
+            self._loss, num_labels = ClassifierLoss(loaded, head), 1
+        self._loss.eval()
         self.manifest = _manifest(checkpoint.name, loaded, self.tokenizer, batch_size, seq_len, num_labels)
         self.trained: list[nn.Parameter] = SPACES[space](loaded, settings or Settings(), seed)
-        self._loss = LossModel(loaded).eval()
 
     def losses(self, batch: Batch) -> Tensor:
         """Return the loss of each of the B examples of a training batch, with a graph behind it: f32[B]."""

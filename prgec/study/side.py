@@ -39,11 +39,15 @@ class AssistedModel(EagerProgram):
         rank: r of the network.
 
     Raises:
-        UsageError: If the model has no list of blocks.
+        UsageError: If the model has no list of blocks, or is an encoder.
     """
 
     def __init__(self, model: str, *, seed: int, batch_size: int, seq_len: int, rank: int) -> None:
         super().__init__(model, space="frozen", seed=seed, batch_size=batch_size, seq_len=seq_len)
+        if self.tokenizer.classes:
+            raise UsageError(
+                "kind side is for language models in a study", hint="an encoder: prgec side (docs/side.md)"
+            )
         blocks = _blocks(self._loss.hf)
         self._caught: list[Tensor] = []
         for block in blocks:
