@@ -167,6 +167,8 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
             check_device_memory(checkpoint, options)
         source = load_source(options)
         options = fit_options(options, Tokenizer.unpack(source.tokenizer), source.max_positions)
+        if not options.passes:
+            passes = default_pipeline(options, backend)
         planned = check_device_memory(checkpoint, options)
     with clock.stage("export"):
         dynamic = backend.dynamic_seq_len and not options.static
