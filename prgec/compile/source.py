@@ -12,7 +12,7 @@ from prgec.compile.options import CompileOptions
 from prgec.contract.tokenizer import Tokenizer
 from prgec.errors import CheckpointError, UsageError
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
-from prgec.frontend.classifier import Head, head_of, is_classifier
+from prgec.frontend.classifier import Head, with_classes
 from prgec.frontend.model import load_model, weights_sha256
 from prgec.frontend.tokenizer import pack_tokenizer
 
@@ -40,13 +40,11 @@ def load_source(options: CompileOptions) -> Source:
         UsageError: If rows may be longer than the model's positions.
     """
     checkpoint = find_checkpoint(options.model)
-    tokenizer = pack_tokenizer(checkpoint.path)
+    packed = pack_tokenizer(checkpoint.path)
     model = load_model(checkpoint)
-    head = None
-    if is_classifier(checkpoint):
-        head = head_of(checkpoint, model, Tokenizer.unpack(tokenizer))
+    tokenizer, head = with_classes(checkpoint, model, packed)
+    if head is not None:
         _check_options(options, head)
-        tokenizer = pack_tokenizer(checkpoint.path, head.classes)
     config: Any = model.config
     longest = getattr(config, "max_position_embeddings", None)
     longest = longest - (head.first_position if head else 0) if isinstance(longest, int) else None

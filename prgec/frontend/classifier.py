@@ -18,6 +18,7 @@ from prgec.contract.names import IGNORE_TARGET, SCORE_UNIT
 from prgec.contract.tokenizer import Tokenizer
 from prgec.errors import CheckpointError
 from prgec.frontend.checkpoint import Checkpoint
+from prgec.frontend.tokenizer import pack_tokenizer
 from prgec.passes.attention import MASKED
 
 # Encoders whose head reads the first token and whose positions count from a fixed one.
@@ -28,6 +29,26 @@ _SUFFIX = "ForSequenceClassification"
 def is_classifier(checkpoint: Checkpoint) -> bool:
     """Whether config.json names an encoder with a classification head."""
     return checkpoint.architecture.endswith(_SUFFIX) and checkpoint.config.get("model_type") in MODEL_TYPES
+
+
+def with_classes(checkpoint: Checkpoint, model: nn.Module, packed: bytes) -> tuple[bytes, Head | None]:
+    """Name a classifier's answers in its tokenizer.
+
+    Args:
+        checkpoint: Where both are from.
+        model: Model from `load_model`.
+        packed: Its tokenizer from `pack_tokenizer`.
+
+    Returns:
+        The tokenizer with the names of the classes, and the head; of a causal language model `packed` and None.
+
+    Raises:
+        CheckpointError: If tokenizer and model do not fit together.
+    """
+    if not is_classifier(checkpoint):
+        return packed, None
+    head = head_of(checkpoint, model, Tokenizer.unpack(packed))
+    return pack_tokenizer(checkpoint.path, head.classes), head
 
 
 @dataclass(frozen=True)

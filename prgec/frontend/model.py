@@ -51,6 +51,12 @@ class LossModel(nn.Module):
         return label_loss(logits_NKV, targets)
 
 
+def loss_of(model: nn.Module, head: Head | None) -> LossModel | ClassifierLoss:
+    """Return the loss of every row of a model, in evaluation mode; `head` is None for a causal language model."""
+    loss = LossModel(model) if head is None else ClassifierLoss(model, head)
+    return loss.eval()
+
+
 def label_loss(logits_NKV: Tensor, targets: Tensor) -> Tensor:
     """Mean negative log-likelihood of the targets that count, f32[N]."""
     log_probs = torch.log_softmax(logits_NKV, -1)
@@ -167,11 +173,11 @@ def export_loss(
     traced = traced_seq_len(seq_len) if dynamic else seq_len
     example = (torch.zeros(num_rows, traced, dtype=torch.int64), *_label_examples(num_rows, num_labels))
     shapes = {"tokens": {1: Dim("T", min=2, max=seq_len)} if dynamic else None, "label_pos": None, "targets": None}
-    loss = LossModel(model) if head is None else ClassifierLoss(model, head)
+    loss = loss_of(model, head)
     try:
         # Without no_grad the rotary embedding is traced into a nested graph that switches gradients off.
         with torch.no_grad():
-            exported = torch.export.export(loss.eval(), example, dynamic_shapes=shapes, strict=False)
+            exported = torch.export.export(loss, example, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # torch.export's failures have no common base class
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise CheckpointError(f"torch.export cannot trace {type(model).__name__}: {reason}") from error

@@ -18,8 +18,8 @@ from prgec.contract.tokenizer import Tokenizer
 from prgec.data.batches import Batch
 from prgec.errors import InternalError, UsageError
 from prgec.frontend.checkpoint import find_checkpoint
-from prgec.frontend.classifier import ClassifierLoss, head_of, is_classifier
-from prgec.frontend.model import LossModel, load_model
+from prgec.frontend.classifier import with_classes
+from prgec.frontend.model import load_model, loss_of
 from prgec.frontend.tokenizer import pack_tokenizer
 from prgec.study.spaces import SPACES, Settings
 
@@ -60,15 +60,12 @@ class EagerProgram:
             raise UsageError(f"unknown space {space!r}", hint=f"known: {', '.join(SPACES)}")
         checkpoint = find_checkpoint(model)
         loaded = load_model(checkpoint)
-        self.tokenizer = Tokenizer.unpack(pack_tokenizer(checkpoint.path))
-        self._loss: LossModel | ClassifierLoss = LossModel(loaded)
-        if is_classifier(checkpoint):
-            head = head_of(checkpoint, loaded, self.tokenizer)
-            self.tokenizer = Tokenizer.unpack(pack_tokenizer(checkpoint.path, head.classes))
-            self._loss, num_labels = ClassifierLoss(loaded, head), 1
-        self._loss.eval()
+        packed, head = with_classes(checkpoint, loaded, pack_tokenizer(checkpoint.path))
+        self.tokenizer = Tokenizer.unpack(packed)
+        num_labels = num_labels if head is None else 1
         self.manifest = _manifest(checkpoint.name, loaded, self.tokenizer, batch_size, seq_len, num_labels)
         self.trained: list[nn.Parameter] = SPACES[space](loaded, settings or Settings(), seed)
+        self._loss = loss_of(loaded, head)
 
     def losses(self, batch: Batch) -> Tensor:
         """Return the loss of each of the B examples of a training batch, with a graph behind it: f32[B]."""

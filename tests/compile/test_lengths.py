@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from prgec.compile.compiler import build_graphs
 from prgec.compile.lengths import TEXT_SEQ_LEN, fit_options
 from prgec.compile.options import CompileOptions
 from prgec.errors import DataError
 from tests.data.test_encode import CharTokenizer
+from tests.models import TinyLlama
 
 
 def _options(tmp_path: Path, *records: dict[str, Any], **options: Any) -> CompileOptions:
@@ -98,3 +100,15 @@ def test_given_k_is_checked(tmp_path: Path) -> None:
 def test_without_data_nothing_changes(tmp_path: Path) -> None:
     options = CompileOptions(model="m", output=tmp_path / "m.pte")
     assert fit_options(options, CharTokenizer(), 16) is options  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["prge", "exact"])
+def test_passes_are_made_for_what_data_say(method: str, tmp_path: Path) -> None:
+    """The scale of a half-precision loss depends on K."""
+    checkpoint = TinyLlama(num_layers=2, hidden_size=64).write(tmp_path / "checkpoint")
+    record = {"prompt": "the film was", "completion": " a great film and the plot"}
+    sizes = {"backend": "qnn", "method": method, "q": 2, "batch_size": 2, "rank": 4}
+    chosen = replace(_options(tmp_path, record, **sizes), model=str(checkpoint))
+    m = build_graphs(chosen).manifest
+    said = build_graphs(replace(chosen, data=(), seq_len=m.seq_len, num_labels=m.num_labels)).manifest
+    assert m.num_labels > 1 and m.pipeline == said.pipeline

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from prgec.backends import load_backend
 from prgec.backends.lowering import lower
 from prgec.compile import preflight
-from prgec.compile.compiler import CompileResult, build_graphs, compile_model
+from prgec.compile.compiler import CompileResult, compile_model
 from prgec.compile.options import CompileOptions
 from prgec.demo import data_file
 from prgec.engines.executorch.open import open_pte
@@ -190,17 +190,6 @@ class Unsupported(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return torch.log_softmax(self.head(self.odd(self.embed(tokens))), -1)[..., 0]
-
-
-@pytest.mark.parametrize("method", ["prge", "exact"])
-def test_data_say_lengths_and_what_follows_from_them(method: str, wide: Path, tmp_path: Path) -> None:
-    """The scale of a half-precision loss depends on K."""
-    data = tmp_path / "rows.jsonl"
-    data.write_text(json.dumps({"prompt": "the film was", "completion": " a great film and the plot"}) + "\n")
-    chosen = build_graphs(_options(wide, tmp_path / "m.pte", method=method, data=(data,), seq_len=0, num_labels=0))
-    m = chosen.manifest
-    said = build_graphs(_options(wide, tmp_path / "m.pte", method=method, seq_len=m.seq_len, num_labels=m.num_labels))
-    assert m.num_labels > 1 and m.pipeline == said.manifest.pipeline
 
 
 def test_an_op_the_htp_lacks_is_named_with_its_place() -> None:

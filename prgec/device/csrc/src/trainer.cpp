@@ -77,13 +77,15 @@ Result<std::unique_ptr<Trainer>> Trainer::open(const std::string& program_path, 
 
 // A program or an eps that does not perturb shows in the first step.
 void Trainer::Impl::warn_of_flatness() const {
-  bool is_flat = record.step == 1 && !manifest.has_gradients;
+  if (record.step != 1 || manifest.has_gradients) {
+    return;
+  }
   for (size_t pair = 0; pair < record.losses.size(); pair += 2) {
-    is_flat = is_flat && record.losses[pair] == record.losses[pair + 1];
+    if (record.losses[pair] != record.losses[pair + 1]) {
+      return;
+    }
   }
-  if (is_flat) {
-    warn("both signs of every query have the same loss, so nothing is learnt: is --eps too small?");
-  }
+  warn("both signs of every query have the same loss, so nothing is learnt: is --eps too small?");
 }
 
 const Shape& Trainer::shape() const {
