@@ -44,9 +44,9 @@ class Beside:
         Raises:
             ProgramError: If it is no program.
         """
-        from prgec.engines.executorch.runtime import read_constants
+        from prgec.engines.executorch.runtime import manifest_of
 
-        return self.side is not None or read_constants(self.program, verify=self.verify)[0].emits
+        return self.side is not None or manifest_of(self.program, verify=self.verify).emits
 
     def open(self) -> Assisted:
         """Open both.

@@ -53,6 +53,14 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
     return ProcessMemory(*(sizes.get(name, 0) for name in ("VmRSS", "VmHWM", "RssAnon", "RssFile")))
 
 
+def give_back_freed() -> None:
+    """Give the system what this process has freed; glibc keeps it for later, other libraries of C may not."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 class Growth:
     """The most memory this process holds above what it held when this was made, code and mapped files left out.
 
@@ -66,8 +74,7 @@ class Growth:
 
     def __init__(self) -> None:
         # What was freed but not given back would hide growth.
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)
+        give_back_freed()
         self.bytes = 0
         self._start = process_memory()
         self.go_on()

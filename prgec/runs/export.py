@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import FROZEN_SUFFIX
-from prgec.engines.executorch.runtime import read_constants
+from prgec.engines.executorch.runtime import manifest_of
 from prgec.errors import ProgramError, UsageError
 from prgec.formats.adapter import adapter_metadata, read_adapter
 from prgec.formats.lora_a import frozen_a
@@ -56,7 +56,7 @@ def open_trained(run: Path, program: Path | None = None) -> Trained:
     """
     path = run / ADAPTER_NAME if run.is_dir() else run
     tensors, metadata = read_adapter(path)
-    manifest = read_constants(program)[0] if program else _manifest_of_run(path.parent)
+    manifest = manifest_of(program) if program else _manifest_of_run(path.parent)
     expected = adapter_metadata(manifest)
     for key in expected:
         if metadata.get(key) != expected[key] and key != "model":

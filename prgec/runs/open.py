@@ -93,9 +93,9 @@ def check_room(path: Path, *, verify: bool) -> None:
         ProgramError: If the file is not a program.
         UsageError: If it has not.
     """
-    from prgec.engines.executorch.runtime import read_constants
+    from prgec.engines.executorch.runtime import manifest_of
 
-    manifest, _ = read_constants(path, verify=verify)
+    manifest = manifest_of(path, verify=verify)
     available = available_memory_bytes()
     if manifest.planned_bytes > available:
         raise UsageError(

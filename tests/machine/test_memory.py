@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from prgec.machine.memory import Growth, SampledGrowth, process_memory, resident_memory_bytes
+from prgec.machine.memory import Growth, SampledGrowth, give_back_freed, process_memory, resident_memory_bytes
 
 MB = 2**20
 
@@ -29,6 +29,16 @@ def test_what_was_freed_before_hides_nothing() -> None:
     held += [b"%d" % number * 100 for number in range(300_000)]
     growth.pause()
     assert 0.9 * size < growth.bytes < 1.5 * size
+
+
+def test_what_was_freed_goes_back() -> None:
+    held = [b"%d" % number * 200 for number in range(50_000)]
+    size = sum(map(len, held))
+    # One block at the end keeps the heap from shrinking by itself.
+    held[:-1] = []
+    before = process_memory().anon_bytes
+    give_back_freed()
+    assert before - process_memory().anon_bytes > 0.8 * size
 
 
 def test_growth_leaves_out_pauses_and_files(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from prgec.compile.compiler import Graphs, build_graphs
 from prgec.compile.options import CompileOptions
 from prgec.contract.manifest import Manifest
-from prgec.engines.executorch.runtime import check_trains, read_constants
+from prgec.engines.executorch.runtime import check_trains, manifest_of
 from prgec.engines.torch.program import TorchProgram
 from prgec.errors import ProgramError, UsageError
 
@@ -29,7 +29,7 @@ def rebuild(path: Path, base: str | None = None, *, device: str = "cpu", compile
         ProgramError: If the checkpoint's weights are not those of the .pte, or the graph does not come out alike.
         CheckpointError: If the checkpoint cannot be found or read.
     """
-    expected, _ = read_constants(path)
+    expected = manifest_of(path)
     check_trains(expected, path)
     what = _CANNOT_REBUILD.get(expected.state_access, "has A matrices of its own" if expected.a_sha256 else "")
     if what:
