@@ -21,6 +21,7 @@ FILE = click.Path(path_type=Path)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def tokenize(program: Path, data: Path, output: Path, task: str, as_json: bool) -> int:
     """Encode DATA for PROGRAM (a .pte), so that a device can train without a tokenizer."""
+    from prgec.data.batches import warn_of_padding
     from prgec.data.dataset import load_dataset
     from prgec.data.eval_set import encode_row_set
     from prgec.data.first_tokens import encode_dataset
@@ -34,6 +35,7 @@ def tokenize(program: Path, data: Path, output: Path, task: str, as_json: bool) 
         row_set: RowSet = encode_dataset(dataset, tokenizer, manifest).row_set()
     else:
         row_set = encode_row_set(dataset, tokenizer, manifest)
+    warn_of_padding(row_set.rows, manifest)
     packed = pack_rows(row_set, manifest, tokenizer.sha256, dataset.task.name)
     write_atomic(output, packed)
     if as_json:

@@ -6,6 +6,7 @@ Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -18,6 +19,7 @@ from prgec.contract.names import IGNORE_TARGET
 from prgec.data.encode import Row
 from prgec.runtime_ops.philox import MASK, philox4x32
 
+logger = logging.getLogger(__name__)
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 # A dynamic sequence axis is exported with this lower bound.
@@ -99,6 +101,17 @@ def evaluation_batches(rows: Sequence[Row], manifest: Manifest) -> Iterator[Batc
         chosen = [rows[i] for i in indices.tolist()]
         chosen += [chosen[-1]] * (distinct - len(chosen))
         yield _pad(chosen * (manifest.num_rows // distinct), indices, manifest)
+
+
+def warn_of_padding(rows: Sequence[Row], manifest: Manifest) -> None:
+    """Say so where a program whose T is fixed computes at least twice the tokens that its longest row has."""
+    longest = max((len(row.tokens) for row in rows), default=manifest.seq_len)
+    if not manifest.dynamic_seq_len and 2 * longest <= manifest.seq_len:
+        logger.warning(
+            "the program computes %d tokens of every row, and the longest has %d: compile with --data to save it",
+            manifest.seq_len,
+            longest,
+        )
 
 
 def _pad(rows: Sequence[Row], indices: IntArray, manifest: Manifest) -> Batch:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prgec.contract.engine import GeneratingProgram
+from prgec.data.batches import warn_of_padding
 from prgec.data.dataset import LOW_VOLUME_TEST, Dataset, load_dataset
 from prgec.data.encode import Row, encode_items
 from prgec.data.eval_set import encode_eval_set
@@ -65,6 +66,7 @@ class RunFiles:
         options = self.options
         if self.train is not None:
             rows: Sequence[Row] = encode_items(self.train.examples, program.tokenizer, program.manifest)
+            warn_of_padding(rows, program.manifest)
         else:
             rows = _read_rows(options.rows, program).right_rows()
         test: RowSet | None = encode_eval_set(self.test, program) if self.test else None

@@ -9,7 +9,7 @@ import pytest
 
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import IGNORE_TARGET
-from prgec.data.batches import epoch_order, evaluation_batches, step_indices, training_batch
+from prgec.data.batches import epoch_order, evaluation_batches, step_indices, training_batch, warn_of_padding
 from prgec.data.encode import Row
 
 
@@ -98,3 +98,12 @@ def test_evaluation_covers_every_row_once(count: int) -> None:
 def test_evaluation_groups_rows_of_like_length() -> None:
     rows = [Row((5,) * (15 if i % 2 else 3), (0,), (i,)) for i in range(24)]
     assert [batch.tokens_NT.shape[1] for batch in evaluation_batches(rows, _manifest())] == [3, 15]
+
+
+@pytest.mark.parametrize(("num_rows", "dynamic", "is_said"), [(8, False, True), (9, False, False), (8, True, False)])
+def test_a_fixed_length_that_is_mostly_padding_is_said(
+    num_rows: int, dynamic: bool, is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_padding(_rows(num_rows), _manifest(dynamic=dynamic))
+    said = "the program computes 16 tokens of every row, and the longest has 8: compile with --data to save it"
+    assert [record.message for record in caplog.records] == [said] * is_said
