@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -42,7 +43,7 @@ class RunDisplay(Listener):
         )
         self._train: TaskID | None = None
         self._eval: TaskID | None = None
-        self._mean_loss = 0.0
+        self._mean_loss = math.nan
 
     def __enter__(self) -> RunDisplay:
         self._progress.start()
@@ -72,15 +73,16 @@ class RunDisplay(Listener):
 
     def on_step(self, result: StepResult) -> None:
         """Move the bar; without a terminal, print about ten lines over the run."""
-        first = result.step == 1
-        self._mean_loss = result.loss if first else self._mean_loss + _SMOOTHING * (result.loss - self._mean_loss)
+        # Neither the first step of a run that goes on nor one behind a loss that is no number has a mean to add to.
+        has_mean = math.isfinite(self._mean_loss)
+        self._mean_loss = self._mean_loss + _SMOOTHING * (result.loss - self._mean_loss) if has_mean else result.loss
         note = f"loss {self._mean_loss:.4f}  lr {result.lr:.2e}"
         if self._train is None:
             self._train = self._progress.add_task("train", total=self._steps, note="", rate="")
         speed = self._progress.tasks[self._progress.task_ids.index(self._train)].speed
         rate = f"{speed:.1f} steps/s" if speed else ""
         self._progress.update(self._train, completed=result.step, note=note, rate=rate)
-        if self._progress.disable and (result.step % max(1, self._steps // _NUM_PLAIN_LINES) == 0 or first):
+        if self._progress.disable and (result.step % max(1, self._steps // _NUM_PLAIN_LINES) == 0 or result.step == 1):
             self._say(f"step {result.step}/{self._steps}  {note}")
 
     def on_probe(self, probe: Probe) -> None:
