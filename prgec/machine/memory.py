@@ -55,7 +55,6 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
 
 def give_back_freed() -> None:
     """Give the system what this process has freed; glibc keeps it for later, other libraries of C may not."""
-    gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -74,6 +73,7 @@ class Growth:
 
     def __init__(self) -> None:
         # What was freed but not given back would hide growth.
+        gc.collect()
         give_back_freed()
         self.bytes = 0
         self._start = process_memory()

@@ -33,6 +33,7 @@ from prgec.machine.native_log import captured_stderr
 _VERSIONS = ", ".join(map(str, CONTRACT_VERSIONS))
 # Whose delegate makes copies of weights that a file can hold.
 _PACKS = "xnnpack"
+_LARGE_TOKENIZER_BYTES = 1_000_000
 NOT_OURS = "this .pte was not made by prgec compile"
 
 
@@ -105,9 +106,11 @@ def open_constants(path: Path) -> tuple[Methods, Manifest, Tokenizer]:
     check_pte_file(path)
     raw = load_raw(path)
     manifest = read_manifest(raw, path)
-    tokenizer = Tokenizer.unpack(constant_bytes(raw, TOKENIZER_METHOD, path))
-    # Parsing one of 262,144 tokens leaves 300 MB behind, more than a step may take.
-    give_back_freed()
+    packed = constant_bytes(raw, TOKENIZER_METHOD, path)
+    tokenizer = Tokenizer.unpack(packed)
+    # Parsing leaves twenty times as much behind: 300 MB of 262,144 tokens, more than a step may take.
+    if len(packed) >= _LARGE_TOKENIZER_BYTES:
+        give_back_freed()
     return raw, manifest, tokenizer
 
 
