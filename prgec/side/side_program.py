@@ -12,6 +12,7 @@ import numpy as np
 
 from prgec.contract.arrays import FloatArray
 from prgec.contract.names import SIDE_CONTRACT_VERSION, SIDE_METHOD, SIDE_NETWORK_METHOD, VERSION_METHOD
+from prgec.engines.executorch.pte_file import compare
 from prgec.engines.executorch.runtime import (
     check_signature,
     constant,
@@ -20,7 +21,7 @@ from prgec.engines.executorch.runtime import (
     load_raw,
     load_runtime,
 )
-from prgec.engines.executorch.verified import check_table, compare
+from prgec.engines.executorch.verified import check_table
 from prgec.errors import ProgramError
 from prgec.side.description import SideDescription
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from prgec.bench.memory import watch
-from prgec.engines.executorch.runtime import read_constants
+from prgec.engines.executorch.runtime import manifest_of
 from prgec.machine.describe import describe_machine
 from tests.checks.chat_ways import Job, to_json
 from tests.gguf_model import quantize_gguf, write_gguf_llama
@@ -54,7 +54,7 @@ class Way:
 def ways_of(programs: Sequence[Path], checkpoint: Path, work: Path, options: argparse.Namespace) -> list[Way]:
     """What is compared of one model."""
     last = options.prompt + options.tokens
-    manifests = [read_constants(program)[0] for program in programs]
+    manifests = [manifest_of(program) for program in programs]
     for program, manifest in zip(programs, manifests, strict=True):
         if last > manifest.context:
             raise SystemExit(f"{program} holds {manifest.context} positions; --prompt and --tokens need {last}")

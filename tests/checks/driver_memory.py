@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from prgec.bench.memory import watch
-from prgec.engines.executorch.runtime import read_constants
+from prgec.engines.executorch.runtime import manifest_of
 from tests.checks.faults import build_driver
 from tests.tiny_inputs import write_rows
 
@@ -71,7 +71,7 @@ class Measured:
 
 def measure_program(program: Path, executable: Path, work: Path, steps: int) -> Measured:
     """Train `program` five times, each run in a process of its own."""
-    manifest, _ = read_constants(program)
+    manifest = manifest_of(program)
     rows = write_rows(work / f"{program.stem}.rows", program, 8)
     cache = work / program.stem
     cpp = [executable, program, "--rows", rows, "--steps", steps, "--snapshot-every", 0, "--packed-weights"]

@@ -1,4 +1,4 @@
-"""Check the envelope of a .pte before the runtime maps it: magic, and whether the file was cut short.
+"""Check a .pte before the runtime maps it: magic, whether the file was cut short, and its checksums.
 
 The runtime maps the file into memory, where a missing tail is a bus error in the middle of training.
 """
@@ -6,8 +6,10 @@ The runtime maps the file into memory, where a missing tail is a bus error in th
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from pathlib import Path
 
+from prgec.contract.checksums import Checksums, read_checksums
 from prgec.errors import ProgramError
 
 # A flatbuffer carries its file identifier in bytes 4 to 8; ExecuTorch's is "ET" and a version.
@@ -37,6 +39,24 @@ def check_pte_file(path: Path) -> None:
         raise ProgramError(
             f"the program is cut short: {size_bytes} of {expected} bytes", where=path, hint="copy or compile it again"
         )
+
+
+def compare(path: Path, *, verify: bool, only: Collection[str] = ()) -> Checksums | None:
+    """Compare a .pte with its table; return the table, None where there is none or nobody wants to know.
+
+    Args:
+        path: The .pte.
+        verify: Whether anybody does.
+        only: Names of parts; empty for all.
+
+    Raises:
+        ProgramError: If the file is missing, no program, or differs.
+    """
+    check_pte_file(path)
+    checksums = read_checksums(path) if verify else None
+    if checksums is not None:
+        checksums.check(path, only)
+    return checksums
 
 
 def _expected_bytes(head: bytes) -> int:

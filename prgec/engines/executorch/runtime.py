@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from prgec.contract.arrays import FloatArray, IntArray, State
-from prgec.contract.checksums import read_checksums
 from prgec.contract.layout import INSTRUCTIONS, TOKENIZER
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import (
@@ -25,7 +24,7 @@ from prgec.contract.names import (
 )
 from prgec.contract.tokenizer import Tokenizer
 from prgec.engines.executorch.methods import Method, Methods
-from prgec.engines.executorch.pte_file import check_pte_file
+from prgec.engines.executorch.pte_file import check_pte_file, compare
 from prgec.errors import ProgramError
 from prgec.machine.memory import give_back_freed
 from prgec.machine.native_log import captured_stderr
@@ -47,22 +46,15 @@ def read_constants(path: Path, *, verify: bool = True) -> tuple[Manifest, Tokeni
     Raises:
         ProgramError: If the file is missing, damaged, not made by prgec, or of another contract version.
     """
-    _check(path, (INSTRUCTIONS, TOKENIZER), verify=verify)
+    compare(path, verify=verify, only=(INSTRUCTIONS, TOKENIZER))
     _, manifest, tokenizer = open_constants(path)
     return manifest, tokenizer
 
 
 def manifest_of(path: Path, *, verify: bool = True) -> Manifest:
     """Read what a program says of itself, as `read_constants`; a tokenizer takes a second and ten times its size."""
-    _check(path, (INSTRUCTIONS,), verify=verify)
+    compare(path, verify=verify, only=(INSTRUCTIONS,))
     return read_manifest(load_raw(path), path)
-
-
-def _check(path: Path, parts: tuple[str, ...], *, verify: bool) -> None:
-    check_pte_file(path)
-    checksums = read_checksums(path) if verify else None
-    if checksums is not None:
-        checksums.check(path, only=parts)
 
 
 def open_forward(path: Path, backend: str) -> Method:

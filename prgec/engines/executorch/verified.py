@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prgec.contract.checksums import Checksums, read_checksums
+from prgec.contract.checksums import Checksums
 from prgec.contract.manifest import Manifest
 from prgec.contract.ptd import find_data
 from prgec.contract.tokenizer import Tokenizer
 from prgec.engines.executorch.methods import Methods
-from prgec.engines.executorch.pte_file import check_pte_file
+from prgec.engines.executorch.pte_file import compare
 from prgec.engines.executorch.runtime import load_raw, open_constants
 from prgec.errors import ProgramError
-
-
-def compare(path: Path, *, verify: bool) -> Checksums | None:
-    """Compare all of a .pte with its table; return the table, None where there is none or nobody wants to know.
-
-    Raises:
-        ProgramError: If the file is missing, no program, or differs.
-    """
-    check_pte_file(path)
-    checksums = read_checksums(path) if verify else None
-    if checksums is not None:
-        checksums.check(path)
-    return checksums
 
 
 def check_table(checksums: Checksums | None, has_checksums: bool, path: Path, *, verify: bool) -> None:
