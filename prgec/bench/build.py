@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import importlib.metadata
 import json
+import multiprocessing
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from prgec.compile.write import write_program
 from prgec.contract.names import FORWARD_METHOD
 from prgec.frontend.checkpoint import Checkpoint, find_checkpoint
 from prgec.frontend.model import export_loss, load_model
+from prgec.machine.apart import call_apart
 from prgec.machine.files import write_atomic
 from prgec.passes.infra import Pass
 from prgec.passes.pipeline import run_pipeline
@@ -69,12 +72,47 @@ class _Recipe:
     sources: str
 
 
-def build(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> Built:
-    """Return the program of `variant` for `cell`, compiled into `folder` unless it is there already.
+@dataclass(frozen=True)
+class _Plan:
+    """How a program is built, and where it is then."""
+
+    path: Path
+    recipe: _Recipe
+    options: CompileOptions
+    checkpoint: Checkpoint
+    passes: list[Pass]
+    backend: Backend
+
+
+def build_all(variants: Sequence[Variant], cell: Cell, options: BenchOptions, folder: Path) -> dict[str, Built]:
+    """Return the program of each variant for `cell`, compiled into `folder` unless it is there already.
+
+    What is missing is compiled in a process of its own: ExecuTorch's XNNPACK rules remember the last node that they
+    refused, and by it a graph with its weights, so that a process which compiles grows with every program.
 
     Raises:
         PrgecError: One of its subclasses, as `compile_model`.
     """
+    plans = {variant.name: _plan(variant, cell, options, folder) for variant in variants}
+    missing = [variant for variant in variants if _find(plans[variant.name]) is None]
+    if missing:
+        # Not a fork: what was timed before left threads.
+        spawn = multiprocessing.get_context("spawn")
+        call_apart(spawn, f"building for {cell}", _build_missing, missing, cell, options, folder)
+    found = {name: _find(plan) for name, plan in plans.items()}
+    return {name: built for name, built in found.items() if built is not None}
+
+
+def _build_missing(variants: Sequence[Variant], cell: Cell, options: BenchOptions, folder: Path) -> None:
+    for variant in variants:
+        plan = _plan(variant, cell, options, folder)
+        # Two variants may be one program.
+        if _find(plan) is None:
+            _build(variant, plan)
+            gc.collect()
+
+
+def _plan(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> _Plan:
     compile_options = replace(
         options.compile_options(cell, folder / "model.pte"),
         backend=backend_of(variant, options),
@@ -98,20 +136,19 @@ def build(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
         sources=sources_sha256(__name__),
     )
     path = folder / f"{_sha256(json.dumps(asdict(recipe), sort_keys=True))[:16]}.pte"
-    found = _find(path, recipe)
-    if found is not None:
-        return found
-    started = time.perf_counter()
+    return _Plan(path, recipe, compile_options, checkpoint, passes, backend)
+
+
+def _build(variant: Variant, plan: _Plan) -> None:
+    started, path, recipe = time.perf_counter(), plan.path, plan.recipe
     if variant.branch in (Branch.UPDATED, Branch.HOSTED, Branch.DIFFERENTIATED):
         # The pipeline text names only passes of the table, so the compiler can take it.
-        into = replace(compile_options, output=path, passes=recipe.pipeline)
-        delegates = len(compile_model(into, backend=backend).delegation.delegates)
+        into = replace(plan.options, output=path, passes=recipe.pipeline)
+        delegates = len(compile_model(into, backend=plan.backend).delegation.delegates)
     else:
-        delegates = _build_forward(path, checkpoint, recipe, passes, backend)
-    built = Built(path, path.stat().st_size, time.perf_counter() - started, delegates)
-    note = {"recipe": asdict(recipe), "compile_s": built.compile_s, "delegates": delegates}
+        delegates = _build_forward(path, plan.checkpoint, recipe, plan.passes, plan.backend)
+    note = {"recipe": asdict(recipe), "compile_s": time.perf_counter() - started, "delegates": delegates}
     write_atomic(path.with_suffix(".json"), json.dumps(note, indent=2).encode())
-    return built
 
 
 def backend_of(variant: Variant, options: BenchOptions) -> str:
@@ -149,7 +186,8 @@ def _build_forward(path: Path, checkpoint: Checkpoint, recipe: _Recipe, passes: 
     return len(lowered.delegation.delegates)
 
 
-def _find(path: Path, recipe: _Recipe) -> Built | None:
+def _find(plan: _Plan) -> Built | None:
+    path, recipe = plan.path, plan.recipe
     try:
         note: Mapping[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         if note["recipe"] != asdict(recipe):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from prgec.bench.against_plan import planned_anon_bytes
-from prgec.bench.build import Built, backend_of, build
+from prgec.bench.build import Built, backend_of, build_all
 from prgec.bench.job import Job
 from prgec.bench.memory import Peak, measure
 from prgec.bench.options import BenchOptions, Cell
@@ -72,7 +72,7 @@ class _Bench:
 
     def run(self, cell: Cell) -> CellResult:
         variants = self.options.chosen_variants()
-        built = {each.name: self._build(each, cell) for each in variants if not each.is_eager}
+        built = self._build([each for each in variants if not each.is_eager], cell)
         jobs = {each.name: self._job(each, cell, built) for each in variants}
         self._check_memory(jobs, built)
         seconds = self._time(cell, jobs)
@@ -82,11 +82,10 @@ class _Bench:
             rows.append(self._row(job, built.get(name), seconds[name], measure(job)))
         return CellResult(cell, tuple(rows), compare(cell, seconds))
 
-    def _build(self, variant: Variant, cell: Cell) -> Built:
-        self.progress(f"{cell}: building {variant.name}")
-        found = build(variant, cell, self.options, self.folder)
-        gc.collect()
-        return found
+    def _build(self, variants: Sequence[Variant], cell: Cell) -> Mapping[str, Built]:
+        if variants:
+            self.progress(f"{cell}: building {', '.join(each.name for each in variants)}")
+        return build_all(variants, cell, self.options, self.folder)
 
     def _job(self, variant: Variant, cell: Cell, built: Mapping[str, Built]) -> Job:
         program = built[variant.name].path if variant.name in built else None

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import torch
 
-from prgec.study.child import call_apart
+from prgec.machine.apart import call_apart
 from prgec.study.method import prepare
 from prgec.study.results import Result
 from prgec.study.spec import Run, Study

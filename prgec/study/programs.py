@@ -19,8 +19,8 @@ from prgec.compile.options import CompileOptions
 from prgec.engines.executorch.program import Program
 from prgec.engines.torch.program import TorchProgram
 from prgec.errors import UsageError
+from prgec.machine.apart import call_apart
 from prgec.machine.native_log import captured_stderr
-from prgec.study.child import call_apart
 from prgec.study.spec import EXECUTORCH, TORCH
 
 # Without legality passes that exist for delegates alone: they cost time in PyTorch.
@@ -107,10 +107,6 @@ def _open(path: Path) -> Program:
 
 
 def _compile(options: CompileOptions) -> None:
-    from prgec.machine.quiet import quiet_libraries
-
-    # Before what compiles is imported.
-    quiet_libraries()
     from prgec.compile.compiler import compile_model
 
     compile_model(options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -9,6 +10,7 @@ from multiprocessing.context import ForkContext, SpawnContext
 from typing import Any
 
 from prgec.errors import BackendError, PrgecError
+from prgec.machine.quiet import quiet_libraries
 
 
 def call_apart(context: ForkContext | SpawnContext, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -17,15 +19,17 @@ def call_apart(context: ForkContext | SpawnContext, what: str, call: Callable[..
     Args:
         context: How the process begins: with what this one holds, or anew.
         what: What it does, for messages.
-        call: A function of a module, where the process begins anew.
-        arguments: Of `call`.
+        call: A function of a module.
+        arguments: Of `call`; pickled.
 
     Raises:
         PrgecError: What the call raised.
         BackendError: If its process died.
     """
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_answer, args=(sender, call, arguments), daemon=True)
+    # As bytes: where the process begins anew, reading them imports libraries, which must be quiet by then.
+    asked = pickle.dumps((call, arguments))
+    child = context.Process(target=_answer, args=(sender, asked), daemon=True)
     child.start()
     sender.close()
     answers: list[Any] = []
@@ -48,10 +52,12 @@ def call_apart(context: ForkContext | SpawnContext, what: str, call: Callable[..
     return answers[0]
 
 
-def _answer(sender: Connection, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    # Ctrl-C is for the study, which stops after this run, or ends it.
+def _answer(sender: Connection, asked: bytes) -> None:
+    # Ctrl-C is for the process that waits: it ends this one, or stops after it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    quiet_libraries()
+    call, arguments = pickle.loads(asked)
     try:
         sender.send(call(*arguments))
     except PrgecError as error:
