@@ -205,6 +205,10 @@ def plot(path: Path, studies: Mapping[str, Study], found: Mapping[str, Sequence[
         axes.set_title(textwrap.fill(studies[name].title, 48), fontsize=10)
     for axes in panels[len(found) :]:
         axes.remove()
+    # Places on the picture are known once it has been laid out.
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        _part_names(axes)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     write_atomic(path, buffer.getvalue())
@@ -227,6 +231,20 @@ def _draw(axes: Any, scores: Sequence[Score]) -> None:
     # Names stand to the right of their dots.
     sizes = [score.memory_mb for score in drawn if score.memory_mb] or [1.0]
     axes.set_xlim(min(sizes) / 1.6, 4 * max(sizes))
+
+
+def _part_names(axes: Any) -> None:
+    """Move names of dots that are near each other to another side, as long as there is one that is free."""
+    taken = [dot.get_window_extent() for dot in axes.lines]
+    for name in axes.texts:
+        for x, y in ((4, -10), (4, 4), (-4, -10), (-4, 4)):
+            name.set(position=(x, y), horizontalalignment="left" if x > 0 else "right")
+            place = name.get_window_extent()
+            if not any(place.overlaps(other) for other in taken):
+                break
+        else:
+            name.set(position=(4, -10), horizontalalignment="left")
+        taken.append(name.get_window_extent())
 
 
 def _score(method: str, runs: Sequence[Result], options: str) -> Score:
