@@ -34,7 +34,6 @@ STOPPING = "stopping after this run; the study goes on when it is started again"
 @click.option("--forward-rows", type=click.IntRange(min=1), help="Budget of a preset's runs [default: the paper's].")
 @click.option("--seeds", default="0", show_default=True, metavar="N,...", help="Seeds of a preset.")
 @click.option("--lr", "rates", type=float, multiple=True, help="Rate to try in place of a preset's (repeatable).")
-@click.option("--largest", type=click.IntRange(min=1), metavar="N", help="Try a preset's N largest rates and eps only.")
 @click.option("--out", type=FILE, help="Folder of results, report and curves [default: runs/study-<name>].")
 @click.option("--only", multiple=True, metavar="METHOD", help="Do the runs of this method only (repeatable).")
 @click.option(
@@ -86,16 +85,13 @@ class _Asked:
     forward_rows: int | None
     seeds: str
     rates: tuple[float, ...]
-    largest: int | None
 
     def read(self) -> Study:
         if (self.study is None) == (self.preset is None):
             raise UsageError("name a study's file, or a --preset")
         if self.study is not None:
-            if self.model or self.data or self.forward_rows or self.rates or self.largest:
-                raise UsageError(
-                    "--model, --data, --forward-rows, --lr and --largest are of a --preset; a study's file says them"
-                )
+            if self.model or self.data or self.forward_rows or self.rates:
+                raise UsageError("--model, --data, --forward-rows and --lr are of a --preset; a study's file says them")
             return read_study(self.study)
         if self.model is None or self.data is None:
             raise UsageError(f"--preset {self.preset} needs --model and --data")
@@ -105,13 +101,7 @@ class _Asked:
             raise UsageError(f"--seeds is {self.seeds!r}; expected numbers between commas") from error
         assert self.preset is not None, "one of the two"
         return study_of(
-            self.preset,
-            self.model,
-            self.data,
-            forward_rows=self.forward_rows,
-            seeds=seeds,
-            rates=self.rates,
-            largest=self.largest,
+            self.preset, self.model, self.data, forward_rows=self.forward_rows, seeds=seeds, rates=self.rates
         )
 
     @property
@@ -123,7 +113,6 @@ class _Asked:
         said += ["--seeds", self.seeds]
         said += ["--forward-rows", str(self.forward_rows)] if self.forward_rows else []
         said += [part for rate in self.rates for part in ("--lr", f"{rate:g}")]
-        said += ["--largest", str(self.largest)] if self.largest else []
         return shlex.join(said)
 
 

@@ -92,14 +92,7 @@ STUDY_PRESETS: dict[str, StudyPreset] = {
 
 
 def study_of(
-    name: str,
-    model: str,
-    data: Path,
-    *,
-    forward_rows: int | None,
-    seeds: Sequence[int],
-    rates: Sequence[float] = (),
-    largest: int | None = None,
+    name: str, model: str, data: Path, *, forward_rows: int | None, seeds: Sequence[int], rates: Sequence[float] = ()
 ) -> Study:
     """Return the study of a table, over the tasks whose files are there.
 
@@ -110,8 +103,6 @@ def study_of(
         forward_rows: Budget of a run; None for the paper's.
         seeds: Seeds to report; as many as two of them choose.
         rates: Rates to try in place of the paper's.
-        largest: How many of each grid's values to try, from the largest down; None for all. Short budgets, which pick
-            large rates, save most of a table's runs by it.
 
     Raises:
         UsageError: If there is no task's folder.
@@ -133,18 +124,10 @@ def study_of(
         "seeds": list(seeds),
         "tasks": {task: {"folder": task, "task": task} for task in there},
         "methods": {
-            label: _searched({**options, **({"lr": list(rates)} if rates else {})}, largest)
-            for label, options in preset.methods.items()
+            label: {**options, **({"lr": list(rates)} if rates else {})} for label, options in preset.methods.items()
         },
     }
     return make_study(raw, data / f"{name}.toml")
-
-
-def _searched(options: Options, largest: int | None) -> Options:
-    """Return options with the largest values of each grid."""
-    if largest is None:
-        return options
-    return {key: sorted(value)[-largest:] if isinstance(value, list) else value for key, value in options.items()}
 
 
 def missing_files(data: Path, task: str) -> list[str]:

@@ -33,9 +33,6 @@ def test_presets_are_the_papers_tables(path: Path, tmp_path: Path) -> None:
     ]
     assert study.budget.forward_rows == 20_000 * 2 * 16
     assert {len(each.grid) for each in study_of_7(data).methods} == {8}
-    short = study_of("prge-table-1", "demo", data, forward_rows=640, seeds=(0,), largest=1)
-    rates = [[options["lr"] for options in each.grid] for each in short.methods]
-    assert rates == [[8e-5], [5e-4], [1e-6], [1e-3], [1e-3], [1e-3]]
     results = [replace(result_of(method="P-RGE (q = 4)", test=score), task="rte") for score in (0.5, 0.75)]
     lines = table_of("prge-table-1", study, results, data, "a command")
     assert lines[0] == "| Methods | sst2 | rte | mrpc | qqp | qnli | wnli |"
@@ -59,7 +56,6 @@ def study_of_7(data: Path) -> Study:
         ([], "name a study's file, or a --preset"),
         (["--preset", "prge-table-1"], "--preset prge-table-1 needs --model and --data"),
         (["s.toml", "--model", "demo"], "are of a --preset; a study's file says them"),
-        (["s.toml", "--largest", "1"], "are of a --preset; a study's file says them"),
         (["--preset", "prge-table-1", "--model", "demo", "--data", ".", "--seeds", "x"], "--seeds is 'x'"),
     ],
 )
