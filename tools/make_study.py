@@ -12,6 +12,7 @@ import argparse
 import json
 import logging
 import random
+import re
 from pathlib import Path
 
 from demo.corpus import Verdict, documents
@@ -26,6 +27,7 @@ DOCUMENTS = {"sentiment": 24_000, "pairs": 16_000, "passages": 14_000, "choices"
 DOCSTRING_EPOCHS = 2
 VOCAB_SIZE = 2048
 DEFAULT_FOLDER = Path(__file__).resolve().parent.parent / "studies" / "build"
+_ENTAILMENT = re.compile(r"(.*) Does it follow that (.*)\? Answer:")
 # Width, layers, width of the MLP, heads, key/value heads.
 SIZES = {"small": (64, 2, 176, 4, 2), "base": (96, 3, 256, 4, 2)}
 
@@ -41,6 +43,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     held_out = write_tasks(options.out)
+    write_glue(options.out / "glue")
     if not options.data_only:
         texts = pretraining_texts(held_out)
         for size in options.size or SIZES:
@@ -58,6 +61,25 @@ def write_tasks(folder: Path) -> set[str]:
             lines = [json.dumps({"prompt": prompt, "completion": answer}) + "\n" for prompt, answer in rows[:size]]
             path.write_text("".join(lines), encoding="ascii", newline="\n")
     return {prompt.removesuffix(" This is about") for split in ("dev", "test") for prompt, _ in docstrings[split]}
+
+
+def write_glue(folder: Path) -> None:
+    """Write two of the tasks once more in the fields of GLUE's sst2 and rte, which the papers' tables are over."""
+    for split, size in SPLIT_ROWS.items():
+        pairs = [_ENTAILMENT.fullmatch(prompt) for prompt, _ in task_rows("pairs", split, size)]
+        answers = [answer for _, answer in task_rows("pairs", split, size)]
+        rows: dict[str, list[dict[str, str | int]]] = {
+            "sst2": [{"sentence": text, "label": label} for text, label in review_rows(split, SEED)[:size]],
+            "rte": [
+                {"sentence1": pair[1], "sentence2": f"{pair[2]}.", "label": int(answer != " Yes")}
+                for pair, answer in zip(pairs, answers, strict=True)
+                if pair is not None
+            ],
+        }
+        for task, found in rows.items():
+            path = folder / task / f"{split}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(json.dumps(row) + "\n" for row in found), encoding="ascii", newline="\n")
 
 
 def task_rows(task: str, split: str, size: int) -> list[Row]:
