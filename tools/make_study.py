@@ -12,7 +12,7 @@ import argparse
 import json
 import logging
 import random
-import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from demo.corpus import Verdict, documents
@@ -27,7 +27,6 @@ DOCUMENTS = {"sentiment": 24_000, "pairs": 16_000, "passages": 14_000, "choices"
 DOCSTRING_EPOCHS = 2
 VOCAB_SIZE = 2048
 DEFAULT_FOLDER = Path(__file__).resolve().parent.parent / "studies" / "build"
-_ENTAILMENT = re.compile(r"(.*) Does it follow that (.*)\? Answer:")
 # Width, layers, width of the MLP, heads, key/value heads.
 SIZES = {"small": (64, 2, 176, 4, 2), "base": (96, 3, 256, 4, 2)}
 
@@ -56,30 +55,31 @@ def write_tasks(folder: Path) -> set[str]:
     for task in ("sentiment", *GENERATED, "docstrings"):
         for split, size in SPLIT_ROWS.items():
             rows = docstrings[split] if task == "docstrings" else task_rows(task, split, size)
-            path = folder / task / f"{split}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lines = [json.dumps({"prompt": prompt, "completion": answer}) + "\n" for prompt, answer in rows[:size]]
-            path.write_text("".join(lines), encoding="ascii", newline="\n")
+            write_rows(
+                folder / task / f"{split}.jsonl",
+                [{"prompt": prompt, "completion": answer} for prompt, answer in rows[:size]],
+            )
     return {prompt.removesuffix(" This is about") for split in ("dev", "test") for prompt, _ in docstrings[split]}
 
 
 def write_glue(folder: Path) -> None:
     """Write two of the tasks once more in the fields of GLUE's sst2 and rte, which the papers' tables are over."""
     for split, size in SPLIT_ROWS.items():
-        pairs = [_ENTAILMENT.fullmatch(prompt) for prompt, _ in task_rows("pairs", split, size)]
-        answers = [answer for _, answer in task_rows("pairs", split, size)]
-        rows: dict[str, list[dict[str, str | int]]] = {
-            "sst2": [{"sentence": text, "label": label} for text, label in review_rows(split, SEED)[:size]],
-            "rte": [
-                {"sentence1": pair[1], "sentence2": f"{pair[2]}.", "label": int(answer != " Yes")}
-                for pair, answer in zip(pairs, answers, strict=True)
-                if pair is not None
-            ],
-        }
-        for task, found in rows.items():
-            path = folder / task / f"{split}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(json.dumps(row) + "\n" for row in found), encoding="ascii", newline="\n")
+        reviews = review_rows(split, SEED)[:size]
+        write_rows(folder / "sst2" / f"{split}.jsonl", [{"sentence": text, "label": label} for text, label in reviews])
+        pairs = task_rows("pairs", split, size)
+        write_rows(folder / "rte" / f"{split}.jsonl", [_entailment(prompt, answer) for prompt, answer in pairs])
+
+
+def _entailment(prompt: str, answer: str) -> dict[str, str | int]:
+    first, second = prompt.removesuffix("? Answer:").split(" Does it follow that ")
+    return {"sentence1": first, "sentence2": f"{second}.", "label": int(answer != " Yes")}
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, str | int]]) -> None:
+    """Write one JSON object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="ascii", newline="\n")
 
 
 def task_rows(task: str, split: str, size: int) -> list[Row]:

@@ -93,23 +93,23 @@ def build_all(variants: Sequence[Variant], cell: Cell, options: BenchOptions, fo
     Raises:
         PrgecError: One of its subclasses, as `compile_model`.
     """
-    plans = {variant.name: _plan(variant, cell, options, folder) for variant in variants}
-    missing = [variant for variant in variants if _find(plans[variant.name]) is None]
+    found = {each.name: built for each in variants if (built := _find(_plan(each, cell, options, folder)))}
+    missing = [each for each in variants if each.name not in found]
     if missing:
         # Not a fork: what was timed before left threads.
         spawn = multiprocessing.get_context("spawn")
-        call_apart(spawn, f"building for {cell}", _build_missing, missing, cell, options, folder)
-    found = {name: _find(plan) for name, plan in plans.items()}
-    return {name: built for name, built in found.items() if built is not None}
+        found |= call_apart(spawn, f"building for {cell}", _build_missing, missing, cell, options, folder)
+    return found
 
 
-def _build_missing(variants: Sequence[Variant], cell: Cell, options: BenchOptions, folder: Path) -> None:
+def _build_missing(variants: Sequence[Variant], cell: Cell, options: BenchOptions, folder: Path) -> dict[str, Built]:
+    built = {}
     for variant in variants:
         plan = _plan(variant, cell, options, folder)
         # Two variants may be one program.
-        if _find(plan) is None:
-            _build(variant, plan)
-            gc.collect()
+        built[variant.name] = _find(plan) or _build(variant, plan)
+        gc.collect()
+    return built
 
 
 def _plan(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> _Plan:
@@ -139,7 +139,7 @@ def _plan(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
     return _Plan(path, recipe, compile_options, checkpoint, passes, backend)
 
 
-def _build(variant: Variant, plan: _Plan) -> None:
+def _build(variant: Variant, plan: _Plan) -> Built:
     started, path, recipe = time.perf_counter(), plan.path, plan.recipe
     if variant.branch in (Branch.UPDATED, Branch.HOSTED, Branch.DIFFERENTIATED):
         # The pipeline text names only passes of the table, so the compiler can take it.
@@ -147,8 +147,10 @@ def _build(variant: Variant, plan: _Plan) -> None:
         delegates = len(compile_model(into, backend=plan.backend).delegation.delegates)
     else:
         delegates = _build_forward(path, plan.checkpoint, recipe, plan.passes, plan.backend)
-    note = {"recipe": asdict(recipe), "compile_s": time.perf_counter() - started, "delegates": delegates}
+    built = Built(path, path.stat().st_size, time.perf_counter() - started, delegates)
+    note = {"recipe": asdict(recipe), "compile_s": built.compile_s, "delegates": delegates}
     write_atomic(path.with_suffix(".json"), json.dumps(note, indent=2).encode())
+    return built
 
 
 def backend_of(variant: Variant, options: BenchOptions) -> str:
