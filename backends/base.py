@@ -53,6 +53,7 @@ class Backend(ABC):
         methods: Ways to train that its programs have.
         default_method: The one of a user who names none.
         is_half: Whether it computes gradients in 16 bits, so that they need a loss scale and gentle constants.
+        recomputes: Whether values live as the graph orders them, so that computing one again frees its memory.
         states: Values of `--state` that it has.
     """
 
@@ -68,6 +69,7 @@ class Backend(ABC):
     methods: ClassVar[frozenset[str]] = frozenset({"prge"})
     default_method: ClassVar[str] = "prge"
     is_half: ClassVar[bool] = False
+    recomputes: ClassVar[bool] = False
     states: ClassVar[frozenset[str]] = frozenset(STATE_MODES)
 
     @property

@@ -14,6 +14,7 @@ class PortableBackend(Backend):
     methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut", "side"})
     default_method: ClassVar[str] = "exact"
     dynamic_seq_len: ClassVar[bool] = True
+    recomputes: ClassVar[bool] = True
     schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
     embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})
 

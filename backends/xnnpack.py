@@ -28,6 +28,7 @@ class XnnpackBackend(Backend):
     methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut", "side"})
     default_method: ClassVar[str] = "exact"
     dynamic_seq_len: ClassVar[bool] = True
+    recomputes: ClassVar[bool] = True
     schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
     embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})
     legality: ClassVar[frozenset[str]] = frozenset(

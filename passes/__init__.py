@@ -37,6 +37,7 @@ PASSES: dict[str, str] = {
     "label-gather-to-bmm": "prgec.passes.label_gather_to_bmm:LabelGatherToBmm",
     "branch-to-bmm": "prgec.passes.branch_to_bmm:BranchToBmm",
     "differentiate": "prgec.passes.differentiate:Differentiate",
+    "rematerialize": "prgec.passes.rematerialize:Rematerialize",
     "insert-optimizer": "prgec.passes.insert_optimizer:InsertOptimizer",
     "decompose-optimizer": "prgec.passes.decompose_optimizer:DecomposeOptimizer",
     "return-state": "prgec.passes.return_state:ReturnState",

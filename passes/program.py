@@ -17,6 +17,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 
 from prgec.errors import InternalError
+from prgec.passes.shapes import largest
 
 TOKENS = "tokens"
 _VARYING = "size_"
@@ -98,7 +99,7 @@ class GraphProgram:
         node = self.placeholder(TOKENS)
         if node is None:
             raise InternalError("the graph has no tokens input")
-        return _largest(node.meta["val"].shape[1])
+        return largest(node.meta["val"].shape[1])
 
     def finish(self) -> None:
         """Remove unused attributes, nodes and run-time checks, and bring the generated code up to date."""
@@ -117,18 +118,13 @@ class GraphProgram:
             val = node.meta["val"]
             dynamic = {d: size for d, size in enumerate(val.shape) if not isinstance(size, int)}
             for size in dynamic.values():
-                varying.setdefault(str(size), Dim(f"{_VARYING}{len(varying)}", min=2, max=_largest(size)))
-            sizes = [traced_seq_len(_largest(size)) if d in dynamic else size for d, size in enumerate(val.shape)]
+                varying.setdefault(str(size), Dim(f"{_VARYING}{len(varying)}", min=2, max=largest(size)))
+            sizes = [traced_seq_len(largest(size)) if d in dynamic else size for d, size in enumerate(val.shape)]
             example.append(torch.zeros(sizes, dtype=val.dtype))
             shapes[str(node.target)] = {d: varying[str(size)] for d, size in dynamic.items()} or None
         with torch.no_grad():
             exported = torch.export.export(self.module, tuple(example), dynamic_shapes=shapes, strict=False)
         return exported
-
-
-def _largest(size: int | torch.SymInt) -> int:
-    """A size, or the most it may be."""
-    return size if isinstance(size, int) else int(size.node.shape_env.bound_sympy(size.node.expr).upper)
 
 
 def traced_seq_len(max_seq_len: int) -> int:

@@ -39,6 +39,11 @@ def is_same_shape(a: Sequence[Size], b: Sequence[Size]) -> bool:
     return len(a) == len(b) and all(is_same_size(x, y) for x, y in zip(a, b, strict=True))
 
 
+def largest(size: Size) -> int:
+    """A size, or the most it may be."""
+    return size if isinstance(size, int) else int(size.node.shape_env.bound_sympy(size.node.expr).upper)
+
+
 def dynamic_dims(node: Node) -> list[int]:
     """Dimensions whose size depends on T."""
     return [d for d, size in enumerate(shape_of(node)) if not isinstance(size, int)]

@@ -26,12 +26,13 @@ from prgec.passes.narrow_weights import NarrowWeights
 from prgec.passes.pipeline import check_order
 from prgec.passes.quantize_base import QuantizeBase
 from prgec.passes.quantize_embedding import QuantizeEmbedding
+from prgec.passes.rematerialize import Rematerialize
 from prgec.passes.share_prefix import SharePrefix
 from prgec.passes.spec import parse_pipeline
 
 # What only programs of one kind of method have.
 _BY_LOSSES: set[type[Pass]] = {Dualize, InsertSelfUpdate, HoistUpdates, FuseUpdate, DecomposeNoise}
-_BY_GRADIENTS: set[type[Pass]] = {BranchToBmm, Differentiate, InsertOptimizer, DecomposeOptimizer}
+_BY_GRADIENTS: set[type[Pass]] = {BranchToBmm, Differentiate, Rematerialize, InsertOptimizer, DecomposeOptimizer}
 _BY_TRAINING: set[type[Pass]] = {InjectLoraFa, SharePrefix, *_BY_LOSSES, *_BY_GRADIENTS}
 
 
@@ -119,6 +120,7 @@ def _unused(options: CompileOptions, backend: Backend) -> set[type[Pass]]:
     is_used: dict[type[Pass], bool] = {
         SharePrefix: options.prefix in ("shared", "method")
         or (options.prefix == "auto" and options.layers != ("all",)),
+        Rematerialize: backend.recomputes,
         HoistUpdates: not is_hosts,
         FuseUpdate: has_kernels and not is_hosts,
         DecomposeNoise: not has_kernels and not is_hosts,

@@ -9,6 +9,7 @@ from prgec.plan.arena import Span, arena_bytes, live_bytes, spans_of
 from prgec.plan.backward import Backward
 from prgec.plan.block import Forward
 from prgec.plan.op import F32
+from prgec.plan.recompute import recompute
 from prgec.plan.shape import ModelShape
 from prgec.plan.tape import Tape
 from prgec.plan.workload import Workload
@@ -148,7 +149,9 @@ def _written(shape: ModelShape, work: Workload, trained: int, below: int) -> _Wr
             tape.keep(forward.at_labels(stream))
     logits = forward.head(stream)
     if work.has_gradients:
+        end = len(tape.ops)
         _differentiate(forward, logits, first_of_last, stream_of_last)
+        recompute(tape, end)
     constants = tuple(tape.constants().items())
     products = tape.multiplies, tape.multiplies_f32
     spans = tuple(spans_of(tape.ops))

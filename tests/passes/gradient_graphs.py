@@ -36,6 +36,18 @@ def two_blocks(trained: Sequence[int] = (0, 1)) -> GraphProgram:
     return done(b, stream)
 
 
+def attention(num_blocks: int) -> GraphProgram:
+    """Attention of a trained layer's queries over frozen keys with an activation behind it, so many times."""
+    b = GraphBuilder(num_rows=2, dynamic=True)
+    hidden = b.hidden()
+    for block in range(num_blocks):
+        k = b.hidden()
+        scores = b.call(aten.bmm.default, layer(b, hidden, f"layers.{block}.proj"), b.call(aten.transpose.int, k, 1, 2))
+        mixed = b.call(aten.bmm.default, b.call(aten.softmax.int, scores, -1), k)
+        hidden = b.call(aten.silu.default, mixed)
+    return done(b, hidden)
+
+
 def layer(b: GraphBuilder, x: Node, name: str, *, out: int = WIDTH, is_trained: bool = True) -> Node:
     """A frozen layer, with its branch where it is trained."""
     weight = torch.randn(out, WIDTH, generator=torch.Generator().manual_seed(len(name)))

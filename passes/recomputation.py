@@ -1,0 +1,93 @@
+"""Which values of a forward pass to compute again in the backward pass, from sizes alone.
+
+A value that the backward pass reads is kept from where it was made, unless it follows by cheap operations from others
+that are kept anyway, or from smaller ones. Chosen from the last value to the first, each by what keeping its sources
+would add, until nothing changes: where every value has one reader, the least memory that cheap operations allow.
+Attention is computed again in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
+section 5, and in Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", section 3.1.
+
+No torch here: the compiler asks for graphs, and `prgec plan` for lists of sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Value:
+    """A result of the forward pass.
+
+    Attributes:
+        sources: Numbers of the values it is computed from, all smaller than its own.
+        num_bytes: Its size.
+        is_cheap: Whether computing it again costs little beside a product with a layer's weight.
+        is_free: Whether it is there all the time: a weight, a table, an input.
+    """
+
+    sources: tuple[int, ...]
+    num_bytes: int
+    is_cheap: bool
+    is_free: bool = False
+
+
+def values_to_recompute(values: Sequence[Value], read_late: set[int]) -> set[int]:
+    """Return the numbers of values to compute again, those on the way to others included.
+
+    Args:
+        values: The forward pass, in order.
+        read_late: Numbers of the values that the backward pass reads.
+    """
+    choice = _Choice(values, read_late)
+    while choice.walk():
+        pass
+    return choice.again
+
+
+class _Choice:
+    """What is kept and what is computed again, so far."""
+
+    def __init__(self, values: Sequence[Value], kept: set[int]) -> None:
+        self.values = values
+        self.kept = {number for number in kept if not values[number].is_free}
+        self.again: set[int] = set()
+
+    def walk(self) -> bool:
+        """Compute kept values again where that adds less to memory than keeping them; return whether there were any."""
+        before = len(self.again)
+        for number in range(len(self.values) - 1, -1, -1):
+            if number in self.kept and self._is_worth_it(number):
+                self.kept.discard(number)
+                self._compute_again(number)
+        return len(self.again) > before
+
+    def _is_worth_it(self, number: int) -> bool:
+        value = self.values[number]
+        return value.is_cheap and self._cost_of_sources(number, value.num_bytes) < value.num_bytes
+
+    def _cost_of_sources(self, number: int, limit: int) -> int:
+        """Bytes that would be kept besides, or `limit` where that is no less."""
+        total = 0
+        for source in self.values[number].sources:
+            total += self._cost(source, limit - total)
+            if total >= limit:
+                return limit
+        return total
+
+    def _cost(self, number: int, limit: int) -> int:
+        value = self.values[number]
+        if value.is_free or number in self.kept or number in self.again:
+            return 0
+        size = min(value.num_bytes, limit)
+        return self._cost_of_sources(number, size) if value.is_cheap else size
+
+    def _compute_again(self, number: int) -> None:
+        self.again.add(number)
+        for source in self.values[number].sources:
+            if self.values[source].is_free or source in self.kept or source in self.again:
+                continue
+            if self._is_worth_it(source):
+                self._compute_again(source)
+            else:
+                self.kept.add(source)

@@ -1,0 +1,118 @@
+"""Compute again in the backward pass what is cheap, rather than keep it.
+
+Before:
+    %1: f32[B, H, T, T] = aten.softmax(%0, -1)
+    %2: f32[B, H, T, d] = aten.bmm(%1, %v)
+    ...  the rest of the forward, and the backward of what is behind
+    %8: f32[B, H, T, T] = aten.mul(%1, %7)
+After:
+    %1: f32[B, H, T, T] = aten.softmax(%0, -1)
+    %2: f32[B, H, T, d] = aten.bmm(%1, %v)
+    ...
+    %8: f32[B, H, T, T] = aten.softmax(%0, -1)
+    %9: f32[B, H, T, T] = aten.mul(%8, %7)
+
+Cheap is every op with a derivative but a product with a constant. `recomputation.py` says which values are worth it; of
+a Llama they are the attention matrices, what attention mixes, and the activations of the MLP. Each copy stands right in
+front of its first reader, so that one block's are there at a time.
+
+Requires: gradients from differentiate. Ensures: the gradients there were.
+Numerics: EXACT (the same ops on the same values).
+Why: what a gradient adds to a device's memory is what the forward keeps for it, and nearly half of that is a few
+element-wise ops away from the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from prgec.passes.dependence import downstream, upstream
+from prgec.passes.derivatives import RULES
+from prgec.passes.differentiate import outputs_of
+from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.program import GraphProgram
+from prgec.passes.recomputation import Value, values_to_recompute
+from prgec.passes.rewrite import Rewriter
+from prgec.passes.shapes import dtype_of, is_tensor, largest, shape_of
+
+_CHEAP = frozenset(RULES) - {torch.ops.aten.linear.default}
+
+
+@dataclass(frozen=True)
+class Rematerialize(Pass):
+    """Give the backward pass its own copies of what is cheap to compute."""
+
+    name: ClassVar[str] = "rematerialize"
+    tier: ClassVar[Tier] = EXACT
+    after: ClassVar[frozenset[str]] = frozenset({"differentiate"})
+
+    def requires(self, program: GraphProgram) -> list[str]:
+        """There are gradients."""
+        return [] if len(outputs_of(program)) > 1 else ["the graph returns no gradients"]
+
+    def run(self, program: GraphProgram) -> PassResult:
+        """Copy what the backward pass should compute itself."""
+        forward = upstream(outputs_of(program)[:1])
+        order = [node for node in program.graph.nodes if node in forward]
+        number_of = {node: number for number, node in enumerate(order)}
+        late = [node for node in program.graph.nodes if node.op == "call_function" and node not in forward]
+        read_late = {number_of[source] for node in late for source in node.all_input_nodes if source in forward}
+        again = values_to_recompute(_values(program, order, number_of), read_late)
+        copies = _Copies(Rewriter(program, self.name), {order[number] for number in again})
+        for node in late:
+            copies.feed(node)
+        return PassResult(program, copies.num_made > 0, copies.num_made)
+
+
+class _Copies:
+    """Copies of values for those that read them late."""
+
+    def __init__(self, rewriter: Rewriter, again: set[Node]) -> None:
+        self.rewriter = rewriter
+        self.again = again
+        self._copy_of: dict[Node, Node] = {}
+
+    @property
+    def num_made(self) -> int:
+        """Copies so far."""
+        return len(self._copy_of)
+
+    def feed(self, node: Node) -> None:
+        """Let a node read copies, made in front of it where it is the first to."""
+        for source in node.all_input_nodes:
+            if source in self.again:
+                self.rewriter.feed(node, source, self._copy(source, node))
+
+    def _copy(self, source: Node, reader: Node) -> Node:
+        if source not in self._copy_of:
+            inputs = {each: self._copy(each, reader) for each in source.all_input_nodes if each in self.again}
+            args = map_arg(source.args, lambda each: inputs.get(each, each))
+            with self.rewriter.before(reader):
+                self._copy_of[source] = self.rewriter.call(source.target, *args, **source.kwargs)  # type: ignore[arg-type]
+        return self._copy_of[source]
+
+
+def _values(program: GraphProgram, order: list[Node], number_of: dict[Node, int]) -> list[Value]:
+    """The forward as sizes at the largest T. What depends on no row is there all the time, or small beside what is."""
+    of_rows = downstream(program.placeholders())
+    return [
+        Value(
+            tuple(number_of[source] for source in node.all_input_nodes if source in number_of),
+            _num_bytes(node),
+            node.target in _CHEAP,
+            node.op != "call_function" or node not in of_rows,
+        )
+        for node in order
+    ]
+
+
+def _num_bytes(node: Node) -> int:
+    if not is_tensor(node):
+        return 0
+    return math.prod(map(largest, shape_of(node))) * dtype_of(node).itemsize

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.fx import Node
+
+from prgec.errors import PassError
+from prgec.passes.dependence import upstream
+from prgec.passes.differentiate import Differentiate, outputs_of
+from prgec.passes.printer import print_program
+from prgec.passes.program import GraphProgram
+from prgec.passes.rematerialize import Rematerialize
+from prgec.passes.shapes import shape_of
+from tests.passes.golden import expect, run_pass
+from tests.passes.gradient_graphs import attention, one_layer
+
+aten = torch.ops.aten
+EACH = Rematerialize()
+
+
+def example() -> GraphProgram:
+    return differentiated(attention(num_blocks=1))
+
+
+def differentiated(program: GraphProgram) -> GraphProgram:
+    run_pass(program, Differentiate())
+    return program
+
+
+def test_hit() -> None:
+    """Keys turned, scores, weights, their mix and the activation come again where the backward first reads them."""
+    program = example()
+    before = print_program(program).splitlines()
+    assert run_pass(program, EACH).hits == 5
+    after = print_program(program).splitlines()
+    first = next(n for n, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1])
+    forward = [line for line in before if "aten.softmax" in line or "aten.bmm" in line or "aten.silu" in line]
+    expect(
+        "\n".join([*forward[:5], "---", *after[first:], ""]),
+        """\
+  %6: f32[1, 2*T, 4] = aten.bmm(%5, %4)
+  %11: f32[2, T, T] = aten.bmm(%9, %10)
+  %12: f32[2, T, T] = aten.softmax.int(%11, -1)
+  %13: f32[2, T, 4] = aten.bmm(%12, %1)
+  %14: f32[2, T, 4] = aten.silu(%13)
+---
+  %50: f32[2, 4, T] = aten.transpose.int(%1, 1, 2)
+  %51: f32[2, T, T] = aten.bmm(%9, %50)
+  %52: f32[2, T, T] = aten.softmax.int(%51, -1)
+  %53: f32[2, T, 4] = aten.bmm(%52, %1)
+  %54: f32[2, T, 4] = aten.sigmoid(%53)
+  %55: f32[2, T, 4] = aten.silu(%53)
+  %56: f32[2, T, 4] = aten.mul(%55, %54)
+  %57: f32[2, T, 4] = aten.sub(%55, %56)
+  %58: f32[2, T, 4] = aten.add(%54, %57)
+  %59: f32[2, T, 4] = aten.mul(%49, %58)
+  %60: f32[2, 4, T] = aten.transpose.int(%1, 1, 2)
+  %61: f32[2, T, T] = aten.bmm(%59, %60)
+  %62: f32[2, T, 4] = aten.mul(%59, %53)
+  %63: f32[2, T, 1] = aten.linear(%62, @folded.c1)
+  %64: f32[2, T, T] = aten.sub(%61, %63)
+  %65: f32[2, T, T] = aten.mul(%52, %64)
+  %66: f32[2, T, 4] = aten.bmm(%65, %1)
+  %67: f32[1, 2, T, 4] = aten.reshape(%66, [1, 2, -1, 4])
+  %68: f32[1, 2*T, 4] = aten.reshape(%67, [1, -1, 4])
+  %69: f32[1, 2, 2*T] = aten.transpose.int(%5, 1, 2)
+  %70: f32[1, 2, 4] = aten.bmm(%69, %68)
+  %71: f32[2, 4] = aten.reshape(%70, [2, 4])
+  return %33, %71
+""",
+    )
+
+
+def test_miss_where_every_source_is_as_large() -> None:
+    """One layer keeps what its A makes of the rows: nothing cheap leads there."""
+    assert not run_pass(differentiated(one_layer()), EACH).changed
+
+
+def test_copies_of_a_block_are_made_when_the_backward_comes_to_it() -> None:
+    """Behind the gradients of the block above, so that one block's copies are there at a time."""
+    program = differentiated(attention(num_blocks=2))
+    run_pass(program, EACH)
+    nodes = list(program.graph.nodes)
+    forward = upstream(outputs_of(program)[:1])
+    of_first, of_last = (nodes.index(each) for each in outputs_of(program)[1:])
+    weights = [n for n, node in enumerate(nodes) if is_attention(node) and node not in forward]
+    assert weights[0] < of_last < weights[1] < of_first
+
+
+def test_hit_adds_no_product_with_a_layer() -> None:
+    program = differentiated(attention(num_blocks=2))
+    before = len(list(program.calls(aten.linear.default)))
+    assert run_pass(program, EACH).hits == 10
+    assert len(list(program.calls(aten.linear.default))) == before
+
+
+def is_attention(node: Node) -> bool:
+    return node.target is aten.softmax.int and not isinstance(shape_of(node)[-1], int)
+
+
+def test_failure_without_gradients() -> None:
+    with pytest.raises(PassError, match="rematerialize: cannot run: the graph returns no gradients"):
+        EACH(one_layer())
