@@ -4,7 +4,7 @@ A value that the backward pass reads is kept from where it was made, unless it f
 that are kept anyway, or from smaller ones. Chosen from the last value to the first, each by what keeping its sources
 would add, until nothing changes: where every value has one reader, the least memory that cheap operations allow.
 Attention is computed again in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models",
-section 5, and in Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", section 3.1.
+section 5, and Dao et al., "FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness", section 3.1.
 
 No torch here: the compiler asks for graphs, and `prgec plan` for lists of sizes.
 """
