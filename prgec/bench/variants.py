@@ -165,6 +165,16 @@ _BATCH = (
         is_batch=True,
     ),
     Variant(
+        "exact-kept",
+        "the same gradient with all that its backward reads kept from the forward",
+        all_queries=False,
+        both_signs=False,
+        branch=Branch.DIFFERENTIATED,
+        left_out=frozenset({"rematerialize"}),
+        method="exact",
+        is_batch=True,
+    ),
+    Variant(
         "exact-host",
         "the same gradient from a program of --state host, and the driver's step",
         all_queries=False,

@@ -72,6 +72,7 @@ def test_pipelines(name: str) -> None:
     spelled_out = text.replace("differentiate,", "differentiate{method=exact},")
     assert (f"differentiate{{method={variant.method}}}" in spelled_out) == is_gradient
     assert ("insert-optimizer" in text) == is_gradient
+    assert ("rematerialize" in text) == (is_gradient and name != "exact-kept")
     assert ("inject-lora-fa" in text) == (variant.branch is not Branch.NONE)
     assert "quantize-base{scheme=8da4w" in text
 
