@@ -62,6 +62,10 @@ class _Choice:
                 self._compute_again(number)
         return len(self.again) > before
 
+    def _is_there(self, number: int) -> bool:
+        """Whether the backward has a value at no further cost in memory."""
+        return self.values[number].is_free or number in self.kept or number in self.again
+
     def _is_worth_it(self, number: int) -> bool:
         value = self.values[number]
         return value.is_cheap and self._cost_of_sources(number, value.num_bytes) < value.num_bytes
@@ -76,16 +80,16 @@ class _Choice:
         return total
 
     def _cost(self, number: int, limit: int) -> int:
-        value = self.values[number]
-        if value.is_free or number in self.kept or number in self.again:
+        if self._is_there(number):
             return 0
+        value = self.values[number]
         size = min(value.num_bytes, limit)
         return self._cost_of_sources(number, size) if value.is_cheap else size
 
     def _compute_again(self, number: int) -> None:
         self.again.add(number)
         for source in self.values[number].sources:
-            if self.values[source].is_free or source in self.kept or source in self.again:
+            if self._is_there(source):
                 continue
             if self._is_worth_it(source):
                 self._compute_again(source)

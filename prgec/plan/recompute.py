@@ -14,9 +14,14 @@ _NOT_CHEAP = frozenset({"linear", "convert", "external"})
 
 def recompute(tape: Tape, end: int) -> None:
     """Give operations from `end` on copies of what is cheap, each right in front of its first reader."""
-    read_late = {source for op in tape.ops[end:] for source in op.inputs if source < end}
-    again = values_to_recompute(_values(tape.ops[:end]), read_late)
-    tape.ops = _Copier(tape.ops[:end], again).with_copies(tape.ops[end:])
+    backward = tape.ops[end:]
+    read_late = {source for op in backward for source in op.inputs if source < end}
+    del tape.ops[end:]
+    copies = _Copies(tape, values_to_recompute(_values(tape.ops), read_late))
+    moved = list(range(end))
+    for op in backward:
+        inputs = tuple(copies.of(each) if each in copies.again else moved[each] for each in op.inputs)
+        moved.append(tape.add(replace(op, inputs=inputs)))
 
 
 def _values(ops: Sequence[Op]) -> list[Value]:
@@ -28,30 +33,18 @@ def _values(ops: Sequence[Op]) -> list[Value]:
     return found
 
 
-class _Copier:
-    """Writes a backward behind a forward, with copies of forward operations in between."""
+class _Copies:
+    """Copies of forward operations, each added to the tape when it is first asked for."""
 
-    def __init__(self, forward: Sequence[Op], again: set[int]) -> None:
-        self.ops = list(forward)
+    def __init__(self, tape: Tape, again: set[int]) -> None:
+        self.tape = tape
         self.again = again
         self._copy_of: dict[int, int] = {}
 
-    def with_copies(self, backward: Sequence[Op]) -> list[Op]:
-        """Return all operations; those of the backward are numbered anew."""
-        end = len(self.ops)
-        moved = list(range(end))
-        for op in backward:
-            inputs = tuple(self._copy(each) if each in self.again else moved[each] for each in op.inputs)
-            moved.append(self._append(replace(op, inputs=inputs)))
-        return self.ops
-
-    def _copy(self, number: int) -> int:
+    def of(self, number: int) -> int:
+        """Return the number of the copy of an operation."""
         if number not in self._copy_of:
-            op = self.ops[number]
-            inputs = tuple(self._copy(each) if each in self.again else each for each in op.inputs)
-            self._copy_of[number] = self._append(replace(op, inputs=inputs, is_result=False))
+            op = self.tape.ops[number]
+            inputs = tuple(self.of(each) if each in self.again else each for each in op.inputs)
+            self._copy_of[number] = self.tape.add(replace(op, inputs=inputs, is_result=False))
         return self._copy_of[number]
-
-    def _append(self, op: Op) -> int:
-        self.ops.append(op)
-        return len(self.ops) - 1
