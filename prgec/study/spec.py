@@ -221,9 +221,23 @@ def _check(study: Study) -> None:
     for task in study.tasks:
         if not 0.0 <= task.target <= 1.0:
             raise UsageError(f"the target of task {task.name!r} is {task.target}; expected 0 to 1", where=study.path)
+    for method in study.methods:
+        _check_options(method, study.path)
     _check_names([name for pair in study.compare for name in pair], [each.name for each in study.methods], study.path)
     if not (study.seeds and study.tasks and study.methods):
         raise UsageError("a study needs seeds, tasks and methods", where=study.path)
+
+
+def _check_options(method: StudyMethod, path: Path) -> None:
+    if not method.grid:
+        raise UsageError(f"method {method.name!r} has an option with no value to try", where=path)
+    # TOML reads the dot of [methods.adam-0.5] as a table within a table.
+    for name in (name for name, value in method.grid[0].items() if isinstance(value, dict)):
+        raise UsageError(
+            f"method {method.name!r} has a table {name!r} where options are expected",
+            where=path,
+            hint=f'put a name with dots in quotes: [methods."{method.name}.{name}"]',
+        )
 
 
 def _check_names(found: Sequence[str], known: Sequence[str], path: Path) -> None:

@@ -104,6 +104,8 @@ def test_a_key_changes_with_data_and_options_alone(tmp_path: Path) -> None:
         ("seeds = [0, 1]", "seeds = [0]\nsede = 1", "'sede', which nothing reads"),
         ("seeds = [0, 1]", 'seeds = [0]\ncompare = [["a", "c"]]', "compare names 'c'"),
         ("seeds = [0, 1]", "seeds = 1", "value of the wrong kind"),
+        ("[methods.a]", "[methods.a]\nclip = []", "method 'a' has an option with no value"),
+        ("[methods.a]", "[methods.a.5]", "method 'a' has a table '5'"),
         ('folder = "data"', 'folder = "data"\ntarget = 75', "target of task 'one' is 75.0; expected 0 to 1"),
     ],
 )
