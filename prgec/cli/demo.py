@@ -33,7 +33,7 @@ _STEPS = ", ".join(f"{steps} for {name}" for name, steps in STEPS.items())
     help="How the program trains; both is prge, by measured losses, and then shortcut, by its own gradient.",
 )
 @click.option("--steps", type=int, help=f"Training steps [default: {_STEPS}].")
-@click.option("--lr", type=float, default=DemoOptions.lr, show_default=True, help="Learning rate.")
+@click.option("--lr", type=float, help="Learning rate [default: the program's own].")
 @click.option(
     "--estimator",
     type=click.Choice(list(ESTIMATORS)),

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from prgec.contract.names import (
+    DEFAULT_RATE,
     HOST_STATE,
     METHODS,
     OPTIMIZERS,
@@ -100,6 +101,7 @@ class Manifest:
         num_blocks: L, blocks whose outputs `emit` returns; 0 but for `side`.
         planned_bytes: Memory that training takes in the C++ driver and no file backs, as planned when it was
             compiled; 0 where nobody planned it.
+        lr: Learning rate of a run that names none.
         has_checksums: Whether a table of checksums stands behind the program (`prgec.contract.checksums`); not so in
             programs made before there was one.
     """
@@ -141,6 +143,7 @@ class Manifest:
     num_blocks: int = 0
     update: dict[str, float] = field(default_factory=dict)
     context: int = 0
+    lr: float = DEFAULT_RATE
 
     @property
     def has_gradients(self) -> bool:
@@ -231,6 +234,8 @@ class Manifest:
                     raise ProgramError(f"the program's manifest has {item.name} = {value!r}; expected {item.type}")
         if not math.isfinite(self.alpha):
             raise ProgramError(f"the program's manifest has alpha = {self.alpha!r}; expected a finite number")
+        if not (math.isfinite(self.lr) and self.lr >= 0):
+            raise ProgramError(f"the program's manifest has lr = {self.lr!r}; expected a finite number, 0 or more")
         if any(not isinstance(text, str) for text in self.versions.values()):
             raise ProgramError("the program's manifest has versions that are no text")
 

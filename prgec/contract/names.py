@@ -82,6 +82,9 @@ SIDE = "side"
 TRAINING_METHODS = ("prge", "exact", "shortcut")
 METHODS = (*TRAINING_METHODS, SIDE)
 OPTIMIZERS = ("norm", "momentum", "adamw")
+# Learning rate of a run that names none. AdamW's has to be smaller: Polyak's rule shortens its steps nowhere.
+DEFAULT_RATE = 3e-3
+RATES = {"adamw": 1e-3}
 # How a frozen weight becomes one of few values: for itself, or together with the others of its output.
 NEAREST, GPTQ = "nearest", "gptq"
 ROUNDINGS = (NEAREST, GPTQ)

@@ -30,7 +30,7 @@ class DemoOptions:
     Attributes:
         method: How the program trains.
         steps: Training steps; None for what the method needs here.
-        lr: Learning rate.
+        lr: Learning rate; None for the program's own.
         estimator: Row of the estimator table.
         seed: Key of the noise and of the order of examples.
         backend: Backend to compile for.
@@ -39,7 +39,7 @@ class DemoOptions:
 
     method: str = CompileOptions.method
     steps: int | None = None
-    lr: float = RunOptions.lr
+    lr: float | None = None
     estimator: str = DEFAULT_ESTIMATOR
     seed: int = 0
     backend: str = CompileOptions.backend

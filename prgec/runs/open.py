@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prgec.contract.engine import Engine
@@ -21,7 +21,7 @@ from prgec.runs.result import Listener
 from prgec.training.estimators import find_estimator
 from prgec.training.gradient_trainer import GradientTrainer
 from prgec.training.loop import TrainingLoop
-from prgec.training.schedules import RateOptions, learning_rate
+from prgec.training.schedules import RateOptions, Rates, find_schedule
 from prgec.training.step import Steps, StepTrainer
 from prgec.training.trainer import Trainer
 
@@ -54,7 +54,8 @@ class Opened:
     """A program and its data, ready to train.
 
     Attributes:
-        options: What they were opened for.
+        options: What they were opened for, with the program's own learning rate where nobody named one.
+        rates: The course of the learning rate.
         program: The program, with the adapter to start from in it.
         rows: Training rows.
         eval_set: What it is evaluated on before and after; None to evaluate nothing.
@@ -62,6 +63,7 @@ class Opened:
     """
 
     options: RunOptions
+    rates: Rates
     program: Engine
     rows: Sequence[Row]
     eval_set: RowSet | None
@@ -114,7 +116,7 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
     """
     options.check()
     estimator = find_estimator(options.estimator)
-    learning_rate(options, 1)
+    find_schedule(options.schedule)
     if options.engine == EXECUTORCH and not options.ignore_memory:
         check_room(options.program, verify=not options.no_verify)
     files = RunFiles.read(options, listener)
@@ -140,4 +142,5 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
     if options.prefix_cache is not None:
         program.keep_prefix_in(options.prefix_cache)
     listener.on_ready(program, len(rows), len(eval_set.answers) if eval_set else 0)
-    return Opened(options, program, rows, eval_set, dev_set)
+    rates = Rates(options.steps, m.lr if options.lr is None else options.lr, options.schedule, options.warmup)
+    return Opened(replace(options, lr=rates.lr), rates, program, rows, eval_set, dev_set)

@@ -52,7 +52,9 @@ class RunOptions:
     )
 
     steps: int = option("training", 1000, "Training steps.")
-    lr: float = option("training", 3e-3, "Learning rate.")
+    lr: float | None = option(
+        "training", None, "Learning rate.", unset="what the program says: 0.001 with AdamW, else 0.003"
+    )
     schedule: str = option(
         "training",
         DEFAULT_SCHEDULE,
@@ -161,7 +163,7 @@ class RunOptions:
             raise UsageError(f"--steps is {self.steps}; expected at least 1")
         if not 1 <= self.accumulate <= MAX_CALLS:
             raise UsageError(f"--accumulate is {self.accumulate}; expected 1 to {MAX_CALLS}")
-        if not (math.isfinite(self.lr) and self.lr >= 0):
+        if self.lr is not None and not (math.isfinite(self.lr) and self.lr >= 0):
             raise UsageError(f"--lr is {self.lr}; expected a finite number, 0 or more")
         if not (math.isfinite(self.eps) and self.eps > 0):
             raise UsageError(f"--eps is {self.eps}; expected a finite number above 0")

@@ -87,7 +87,7 @@ class ProbeResult:
 def probe_rates(
     options: RunOptions, listener: Listener, should_stop: Callable[[], bool], on_probe: Callable[[Probe], None]
 ) -> ProbeResult:
-    """Try rates around `options.lr` on the program and the data of a run; nothing is written.
+    """Try rates around that of a run on the program and the data of a run; nothing is written.
 
     Args:
         options: The run the rates are for, with the training steps of each rate.
@@ -110,7 +110,7 @@ def probe_rates(
     probes = []
     for factor in FACTORS:
         _set_back(program, *start)
-        rates = Rates(options.steps, _rounded(options.lr * factor), CONSTANT)
+        rates = Rates(options.steps, _rounded(opened.rates.lr * factor), CONSTANT)
         probes.append(_probe(opened, judged, rates, should_stop))
         on_probe(probes[-1])
     _set_back(program, *start)

@@ -6,13 +6,11 @@ Not programs with `dual` state: in all others the noise of a step follows from (
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 from prgec.contract.arrays import State
 from prgec.contract.engine import TrainableProgram
 from prgec.contract.manifest import Manifest
-from prgec.data.encode import Row
 from prgec.data.rows_file import fingerprint
 from prgec.errors import DataError, ProgramError, UsageError
 from prgec.formats.adapter import identity, load_adapter, load_snapshot, masters_sha256
@@ -26,7 +24,7 @@ from prgec.formats.run_folder import (
     SUMMARY_NAME,
     RunFolder,
 )
-from prgec.runs.options import RunOptions
+from prgec.runs.open import Opened
 from prgec.training.schedules import course
 
 logger = logging.getLogger(__name__)
@@ -50,17 +48,18 @@ _NAMES = {
 }
 
 
-def header_of(options: RunOptions, program: TrainableProgram, rows: Sequence[Row]) -> Header:
+def header_of(opened: Opened) -> Header:
     """Return what a run is, with the start adapter in the program."""
+    options, program, rows = opened.options, opened.program, opened.rows
     m = program.manifest
     return Header(
         m.q,
         m.batch_size * options.accumulate,
         options.seed,
         options.steps,
-        options.lr,
+        opened.rates.lr,
         0.0 if m.has_gradients else options.eps,
-        course(options),
+        course(opened.rates),
         m.optimizer or options.estimator,
         len(rows),
         fingerprint(rows),

@@ -61,11 +61,11 @@ def run(
             check_nothing_is_lost(folder)
         opened = open_run(options, listener)
         initial = opened.program.read_state() if options.diverged else {}
-        header = header_of(options, opened.program, opened.rows)
+        header = header_of(opened)
         journal = resume(opened.program, folder, header) if options.resume else None
         session = _Session(opened, folder, listener, should_stop, initial, start)
         steps = session.take_up(journal) if journal is not None else ()
-        told = TrackedRun(folder.path, plain_values(options))
+        told = TrackedRun(folder.path, plain_values(opened.options))
         with (
             Feeds(make_sinks(options.log_to), told) as trackers,
             RunLog(folder, header, journal, steps, trackers.write) as log,
@@ -100,7 +100,7 @@ class _Session:
         self.folder, self.listener, self.should_stop = folder, listener, should_stop
         self.initial, self.start = initial, start
         self.trainer = opened.trainer()
-        self.loop = opened.loop(self.trainer, opened.options)
+        self.loop = opened.loop(self.trainer, opened.rates)
         self.evaluations = Evaluations(opened, listener, should_stop)
         self.best = BestState(opened.options.patience, folder)
         self.divergence = Divergence(opened.options.diverged, opened.options.window)

@@ -82,6 +82,17 @@ def test_goes_on_where_python_was_killed(drivers: Drivers, tmp_path: Path) -> No
     _assert_same(tmp_path / "cpp", tmp_path / "whole")
 
 
+@pytest.mark.parametrize(("name", "rate"), [("exact", 3e-3), ("host-exact", 1e-3)])
+def test_a_run_that_names_no_rate_takes_the_programs(
+    make: Callable[..., Drivers], tmp_path: Path, name: str, rate: float
+) -> None:
+    drivers = make(name, lr=None, steps=4, eval_every=0)
+    assert drivers.cpp().returncode == 0
+    drivers.python(out=tmp_path / "python")
+    _assert_same(tmp_path / "cpp", tmp_path / "python")
+    assert read_journal(tmp_path / "cpp" / "journal.bin").header.lr == rate
+
+
 def test_goes_on_where_it_was_killed(drivers: Drivers, tmp_path: Path) -> None:
     for name in ("cpp", "python"):
         _stop_cpp(drivers, tmp_path / name, signal.SIGKILL)

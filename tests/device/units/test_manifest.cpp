@@ -38,6 +38,14 @@ TEST(a_cache_has_as_many_positions_as_it_says) {
   CHECK(is_refused(with("\"state\"", "\"context\": 9999999999, \"state\""), "no usable context:"));
 }
 
+TEST(a_run_that_names_no_rate_takes_the_one_it_says) {
+  CHECK(Manifest::parse(kGood)->lr == 3e-3);
+  CHECK(Manifest::parse(with("\"state\"", "\"lr\": 0.001, \"state\""))->lr == 1e-3);
+  CHECK(is_refused(with("\"state\"", "\"lr\": -1, \"state\""), "no usable lr:"));
+  CHECK(is_refused(with("\"state\"", "\"lr\": \"0.1\", \"state\""), "no usable lr:"));
+  CHECK(is_refused(with("\"state\"", "\"lr\": 1e999, \"state\""), "no usable lr:"));
+}
+
 TEST(an_adapter_is_bound_to_the_base_not_to_the_models_name) {
   const auto found = Manifest::parse(kGood), renamed = Manifest::parse(with("\"m\"", "\"other\""));
   const auto other = Manifest::parse(with("\"ab\"", "\"cd\""));

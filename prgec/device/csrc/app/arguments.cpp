@@ -11,7 +11,7 @@ const char kUsage[] =
     "  --eval-rows FILE     rows to evaluate before and after\n"
     "  --out DIR            run folder: adapter.safetensors, journal.bin, metrics.jsonl\n"
     "  --steps N            training steps [1000]\n"
-    "  --lr X               learning rate [0.003]\n"
+    "  --lr X               learning rate [the program's: 0.001 with AdamW, else 0.003]\n"
     "  --lr-schedule NAME   constant, linear or cosine [linear]\n"
     "  --warmup N           steps over which lr rises first [0]\n"
     "  --accumulate K       calls a step, whose gradients are averaged [1]\n"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,12 @@ bool parse_value(const char* text, uint32_t& out);
 bool parse_value(const char* text, std::string& out);
 // One more of a flag that is repeated.
 bool parse_value(const char* text, std::vector<uint32_t>& out);
+
+// A value that is not there until it is said.
+template <typename T>
+bool parse_value(const char* text, std::optional<T>& out) {
+  return parse_value(text, out.emplace());
+}
 
 template <typename T>
 bool set(void* field, const char* text) {

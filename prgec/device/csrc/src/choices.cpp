@@ -48,8 +48,9 @@ Error check_numbers(const Settings& settings) {
   if (settings.accumulate < 1 || settings.accumulate > kMaxCalls) {
     return fail(Error::InvalidArgument, "--accumulate is %u; expected 1 to %u", settings.accumulate, kMaxCalls);
   }
-  if (!std::isfinite(settings.lr) || settings.lr < 0) {
-    return fail(Error::InvalidArgument, "the learning rate is %g; expected a finite number, 0 or more", settings.lr);
+  const double lr = settings.lr.value_or(0);
+  if (!std::isfinite(lr) || lr < 0) {
+    return fail(Error::InvalidArgument, "the learning rate is %g; expected a finite number, 0 or more", lr);
   }
   if (!std::isfinite(settings.eps) || settings.eps <= 0) {
     return fail(Error::InvalidArgument, "eps is %g; expected a finite number above 0", settings.eps);

@@ -107,6 +107,15 @@ Error read_choices(const Json& json, Manifest& out) {
   return Error::Ok;
 }
 
+Error read_rate(const Json& json, Manifest& out) {
+  const Json& number = json["lr"];
+  if (number.kind == Json::Kind::Null) {
+    return Error::Ok;
+  }
+  out.lr = std::strtod(number.text.c_str(), nullptr);
+  return number.kind == Json::Kind::Number && std::isfinite(out.lr) && out.lr >= 0 ? Error::Ok : damaged("lr");
+}
+
 Error read_update(const Json& json, Manifest& out) {
   if (!out.is_host || !out.has_gradients) {
     return Error::Ok;
@@ -153,6 +162,7 @@ Result<Manifest> Manifest::parse(std::string_view text) {
   PRGE_TRY(read_method(json, out));
   PRGE_TRY(read_sizes(json, out));
   PRGE_TRY(read_choices(json, out));
+  PRGE_TRY(read_rate(json, out));
   PRGE_TRY(read_update(json, out));
   PRGE_TRY(read_sites(json, out));
   for (const auto& [name, field] :

@@ -65,6 +65,7 @@ struct Manifest {
   // The state is no buffer of the program: this driver keeps it, passes it in, and changes it.
   bool is_host = false;
   Update update; // where there are gradients, too
+  double lr = 3e-3; // of a run that names none; what it was before programs said it
   Prefix prefix = Prefix::None;
   std::string model, backend, base_sha256, pipeline;
   std::string optimizer; // norm, momentum or adamw where there are gradients; else empty

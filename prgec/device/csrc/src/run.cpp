@@ -44,7 +44,7 @@ JournalHeader Trainer::Impl::header_of(const Rows& data) const {
   header.batch_size = rows_per_step();
   header.seed = settings.seed;
   header.steps = settings.steps;
-  header.lr = settings.lr;
+  header.lr = rate();
   header.schedule = settings.schedule;
   if (settings.warmup != 0) {
     header.schedule += "+" + std::to_string(settings.warmup);

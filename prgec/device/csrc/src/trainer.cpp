@@ -109,7 +109,7 @@ Result<StepResult> Trainer::step(const std::vector<Row>& batch) {
   Record& record = t.record;
   record.kind = RecordKind::Step;
   record.step = t.steps_done + 1;
-  record.lr = learning_rate(t.choices.schedule, t.settings.lr, t.settings.warmup, t.settings.steps, record.step);
+  record.lr = learning_rate(t.choices.schedule, t.rate(), t.settings.warmup, t.settings.steps, record.step);
   PRGE_TRY(t.method->measure(record));
   if (t.journal.is_open()) {
     PRGE_TRY(t.journal.write(record));

@@ -40,6 +40,11 @@ class Trainer::Impl {
   Error check_batch(const std::vector<Row>& batch) const;
   Error check_fit(const Rows& data) const;
 
+  // At the start of the run.
+  double rate() const {
+    return settings.lr.value_or(manifest.lr);
+  }
+
   // trainer.cpp: forgets the steps of an earlier run; the weights stay.
   void start_over();
   // Gives the program these rows, over and over.

@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ namespace prge {
 // How to train. Two runs with equal settings, program, rows and start are equal bit for bit.
 struct Settings {
   uint64_t steps = 1000; // the schedule spans them
-  double lr = 3e-3; // learning rate at the start
+  std::optional<double> lr; // learning rate at the start; the program's own where nobody names one
   uint32_t accumulate = 1; // calls a step, whose gradients are averaged; more than 1 needs a program that can
   double eps = 1e-2; // size of the perturbation
   int64_t seed = 0; // of the random directions and the order of examples
