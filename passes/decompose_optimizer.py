@@ -105,8 +105,9 @@ def _scaled(running: Tensor, losses: Tensor, lr: Tensor, *gradients: Tensor, num
     w1, w2 = beta1 * means[1] + (1.0 - beta1), beta2 * means[2] + (1.0 - beta2)
     if normalise:
         scale = scale / ((square / w2).sqrt() + SMALLEST_RMS)
-    aim, most = lr * scale * total, polyak * losses.double().mean()
-    scale = torch.where((most > 0.0) & (most < aim), scale * (most / aim), scale)
+    aim, most = lr * scale * total if normalise else lr * norm * count**0.5, polyak * losses.double().mean()
+    shorter = torch.where((most > 0.0) & (most < aim), most / aim, 1.0)
+    scale, mean_shorter = (scale * shorter, torch.ones_like(shorter)) if normalise else (scale, shorter)
     told = torch.stack([norm, square]).float()
     is_finite = torch.cat([losses.isfinite(), told.isfinite()]).all()
     moves = is_finite & (lr != 0.0)
@@ -114,7 +115,7 @@ def _scaled(running: Tensor, losses: Tensor, lr: Tensor, *gradients: Tensor, num
         [
             torch.where(moves, scale, 0.0),
             torch.where(is_finite, norm, torch.inf),
-            torch.where(moves, 1.0 / w1, 1.0),
+            torch.where(moves, mean_shorter / w1, 1.0),
             torch.where(moves, 1.0 / w2, 1.0),
         ]
     ).float()

@@ -71,7 +71,7 @@ class InsertOptimizer(Pass):
         beta2: Decay of the running mean of their squares.
         eps: What AdamW adds to the root.
         decay: Decoupled weight decay.
-        polyak: Largest share of the loss that a step of `norm` or `momentum` may aim to take away; 0 for any.
+        polyak: Largest share of the loss that a step may aim to take away; 0 for any.
         accumulate: Whether a step may be several calls.
         state: Who keeps B and what belongs to it: the program (`seeded`) or the host (`host`).
     """
@@ -122,7 +122,6 @@ class InsertOptimizer(Pass):
             if self.accumulate:
                 mean_loss, *gradients = _gathered(rewriter, b_names(program), loss, gradients)
             running = rewriter.state(OPTIMIZER_STATE, torch.zeros(4))
-            normalise = self.rule != "adamw"
             factors = rewriter.call(
                 prge.step_scale.default,
                 running,
@@ -132,8 +131,8 @@ class InsertOptimizer(Pass):
                 self.clip,
                 self.beta1,
                 self.beta2,
-                normalise,
-                self.polyak if normalise else 0.0,
+                self.rule != "adamw",
+                self.polyak,
             )
             for name, gradient in zip(b_names(program), gradients, strict=True):
                 self._update(rewriter, name, gradient, lr, factors)

@@ -117,10 +117,7 @@ def take_step(
     Returns:
         What became of the gradient, f32[4]: scale, norm, and the corrections of running means.
     """
-    library, normalises = _library(), rule != "adamw"
-    # AdamW's steps have a length of their own.
-    polyak = numbers["polyak"] if normalises else 0.0
-    how = _Rule(normalise=normalises, **{**numbers, "polyak": polyak})
+    library, how = _library(), _Rule(normalise=rule != "adamw", **numbers)
     contiguous = [np.ascontiguousarray(each, dtype=np.float32) for each in gradients]
     total = 0.0
     for each in contiguous:

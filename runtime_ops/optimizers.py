@@ -41,7 +41,9 @@ def step_scale(
     A step along the gradient aims to lower the loss by `lr scale norm^2`. Where that is more than `polyak` times the
     mean loss, `scale` is lowered until it is just that (Loizou et al., "Stochastic Polyak Step-size for SGD", equation
     SPS_max with c = 1 / polyak and f* = 0): one rate then serves models of any size, and steps shorten by themselves
-    as the loss falls.
+    as the loss falls. AdamW, which does not `normalise`, steps by about lr an element, however long the gradient is:
+    `lr norm sqrt(elements)` is the most such a step can aim at, and `1 / w1` is lowered in place of `scale`, which its
+    steps do not follow.
 
     Where a loss is not finite, or the norm or the new running mean of squares has no place in f32, scale is 0, norm is
     infinite and nothing changes: every update that reads it leaves its state alone.
@@ -75,10 +77,13 @@ def step_scale(
     running.copy_(torch.tensor([square, w1, w2, 0.0]))
     if normalise:
         scale = scale / (math.sqrt(square / w2) + SMALLEST_RMS)
-    aim, most = float(lr) * scale * total, polyak * _mean(losses)
+    aim = float(lr) * scale * total if normalise else float(lr) * norm * math.sqrt(count)
+    most, shorter = polyak * _mean(losses), 1.0
     if 0.0 < most < aim:
-        scale = scale * (most / aim)
-    return torch.tensor([scale, norm, 1.0 / w1, 1.0 / w2], device=running.device)
+        shorter = most / aim
+    if normalise:
+        return torch.tensor([scale * shorter, norm, 1.0 / w1, 1.0 / w2], device=running.device)
+    return torch.tensor([scale, norm, shorter / w1, 1.0 / w2], device=running.device)
 
 
 def sgd_update(master: Tensor, gradient: Tensor, lr: Tensor, factors: Tensor, decay: float) -> Tensor:

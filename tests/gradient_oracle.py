@@ -28,14 +28,14 @@ class GradientOracle:
     Args:
         model: Hugging Face causal LM.
         manifest: Names the sites, the method and the update rule.
-        polyak: Largest share of the loss that a step of `norm` or `momentum` may aim to take away.
+        polyak: Largest share of the loss that a step may aim to take away.
     """
 
-    def __init__(self, model: nn.Module, manifest: Manifest, *, polyak: float = 0.2) -> None:
+    def __init__(self, model: nn.Module, manifest: Manifest, *, polyak: float | None = None) -> None:
         zeros = {site.name: torch.zeros(manifest.rank, site.out_features) for site in manifest.sites}
         self._lora = LoraFa(model, zeros, alpha=manifest.alpha, a_seed=manifest.a_seed)
         self._manifest = manifest
-        self._polyak = polyak
+        self._polyak = (5.0 if manifest.optimizer == "adamw" else 0.2) if polyak is None else polyak
         self._rule = _RULES[manifest.optimizer]()
         self._block, self._written_by = _below_last(model, manifest) if manifest.method == "shortcut" else ("", {})
 
@@ -104,7 +104,7 @@ class _Momentum(_Norm):
 
 
 class _AdamW:
-    """PyTorch's own, without decay."""
+    """PyTorch's own, without decay, at a rate bounded by what a step of its length can aim at."""
 
     def __init__(self) -> None:
         self.leaves: dict[str, Tensor] = {}
@@ -112,7 +112,6 @@ class _AdamW:
 
     def moves(self, gradients: Mapping[str, Tensor], lr: float, most: float) -> dict[str, Tensor]:
         """What to subtract from every B."""
-        del most
         if self.optimizer is None:
             self.leaves = {name: torch.zeros_like(each) for name, each in gradients.items()}
             self.optimizer = torch.optim.AdamW(
@@ -120,7 +119,9 @@ class _AdamW:
             )
         for name, leaf in self.leaves.items():
             leaf.zero_().grad = gradients[name]
-        self.optimizer.param_groups[0]["lr"] = lr
+        squares = sum(float(each.square().sum()) for each in gradients.values())
+        longest = math.sqrt(squares * sum(each.numel() for each in gradients.values()))
+        self.optimizer.param_groups[0]["lr"] = min(lr, most / longest)
         self.optimizer.step()
         return {name: -leaf.detach() for name, leaf in self.leaves.items()}
 

@@ -7,7 +7,7 @@ import math
 from prgec.backends import check_settings, find_backend
 from prgec.compile.options import ROUNDED_BITS, CompileOptions
 from prgec.config.option import table_of
-from prgec.contract.names import GPTQ, HOST_STATE, SIDE
+from prgec.contract.names import GPTQ, HOST_STATE, POLYAK, SIDE
 from prgec.errors import UsageError
 
 # A cache that holds a prompt of two tokens and what is written behind it.
@@ -88,7 +88,8 @@ def _check_method(options: CompileOptions) -> None:
     if options.method == SIDE:
         _check_side(options)
         return
-    numbers = {"--clip-norm": options.clip_norm, "--weight-decay": options.weight_decay, "--polyak": options.polyak}
+    numbers = {"--clip-norm": options.clip_norm, "--weight-decay": options.weight_decay}
+    numbers |= {} if options.polyak is None else {"--polyak": options.polyak}
     if options.state == HOST_STATE and options.rng != "auto":
         raise UsageError("--state host leaves the noise to the host; leave out --rng")
     for flag, number in numbers.items():
@@ -99,7 +100,8 @@ def _check_method(options: CompileOptions) -> None:
             "--optimizer": options.optimizer != "norm",
             "--clip-norm": options.clip_norm > 0,
             "--weight-decay": options.weight_decay > 0,
-            "--polyak": options.polyak != CompileOptions.polyak,
+            # Configurations written before it had a default of each optimizer name it.
+            "--polyak": options.polyak not in (None, POLYAK["norm"]),
             "--accumulate": options.accumulate,
         }
         for flag in (flag for flag, is_given in given.items() if is_given):

@@ -10,7 +10,7 @@ from prgec import __version__
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
 from prgec.compile.source import Source
 from prgec.contract.manifest import Manifest, Site
-from prgec.contract.names import DEFAULT_RATE, HOST_STATE, RATES, SIDE, UPDATE_NUMBERS
+from prgec.contract.names import HOST_STATE, RATES, SIDE, UPDATE_NUMBERS
 from prgec.contract.tokenizer import Tokenizer
 from prgec.errors import UsageError
 from prgec.passes.differentiate import Differentiate
@@ -92,7 +92,7 @@ def _method_of(options: CompileOptions, passes: Sequence[Pass]) -> dict[str, Any
         "state": optimizer.state,
         "method": differentiate.method,
         "optimizer": optimizer.rule,
-        "lr": RATES.get(optimizer.rule, DEFAULT_RATE),
+        "lr": RATES[optimizer.rule],
         # A host that has the gradients of a call can add them up.
         "accumulates": optimizer.accumulate or is_hosts,
         "update": {name: getattr(optimizer, name) for name in UPDATE_NUMBERS} if is_hosts else {},

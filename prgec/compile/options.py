@@ -10,7 +10,7 @@ from typing import Any
 from prgec.backends import BACKENDS, all_settings, find_backend
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
-from prgec.contract.names import CACHE_BITS, GPTQ, METHODS, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
+from prgec.contract.names import CACHE_BITS, DEFAULT_OPTIMIZERS, GPTQ, METHODS, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
 from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 
@@ -57,15 +57,17 @@ class CompileOptions:
         "What exact and shortcut do with a gradient: steps of one length (norm), the same along a running mean "
         "(momentum), or AdamW.",
         choices=OPTIMIZERS,
+        unset="adamw with exact, else norm",
     )
     clip_norm: float = option("step", 0.0, "Longest gradient of exact and shortcut; 0 for any.")
     weight_decay: float = option("step", 0.0, "Decoupled weight decay of exact and shortcut.")
-    polyak: float = option(
+    polyak: float | None = option(
         "step",
-        0.2,
-        "Shorten steps of norm and momentum that aim to lower the loss by more than X times itself, so that one rate "
+        None,
+        "Shorten steps of exact and shortcut that aim to lower the loss by more than X times itself, so that one rate "
         "serves models of any size; 0: never.",
         metavar="X",
+        unset="5 with adamw, whose steps aim at less than they seem to, else 0.2",
     )
     accumulate: bool = option(
         "step",
@@ -180,13 +182,15 @@ class CompileOptions:
 
         Args:
             said: By name, settings of backends among them; T and K are None where the data should say them, the
-                method and q where nobody did.
+                method, the optimizer and q where nobody did.
         """
         names = {setting.name for _, setting in all_settings()}
         settings = {name: value for name, value in said.items() if name in names and value is not None}
         values = {name: value for name, value in said.items() if name not in names}
         if values.get("method") is None:
             values["method"] = _method_for(values)
+        if values.get("optimizer") is None:
+            values["optimizer"] = DEFAULT_OPTIMIZERS.get(values["method"], cls.optimizer)
         if values.get("q") is None:
             values["q"] = cls.q
         for name in ("seq_len", "num_labels"):

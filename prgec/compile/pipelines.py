@@ -6,7 +6,7 @@ import math
 
 from prgec.backends.base import Backend
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
-from prgec.contract.names import GPTQ, HOST_STATE, NEAREST, SIDE
+from prgec.contract.names import GPTQ, HOST_STATE, NEAREST, POLYAK, SIDE
 from prgec.errors import UsageError
 from prgec.passes import pass_table
 from prgec.passes.branch_to_bmm import BranchToBmm
@@ -98,7 +98,7 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
             options.optimizer,
             clip=options.clip_norm,
             decay=options.weight_decay,
-            polyak=options.polyak,
+            polyak=POLYAK[options.optimizer] if options.polyak is None else options.polyak,
             accumulate=options.accumulate,
             state=options.state,
         ),

@@ -82,9 +82,12 @@ SIDE = "side"
 TRAINING_METHODS = ("prge", "exact", "shortcut")
 METHODS = (*TRAINING_METHODS, SIDE)
 OPTIMIZERS = ("norm", "momentum", "adamw")
-# Learning rate of a run that names none. AdamW's has to be smaller: Polyak's rule shortens its steps nowhere.
+# Where nobody names one (docs/decisions/024-default-optimizer.md): what a method does with its gradient, the learning
+# rate of a run, and the largest share of the loss that a step may aim at.
+DEFAULT_OPTIMIZERS = {"exact": "adamw", "shortcut": "norm"}
 DEFAULT_RATE = 3e-3
-RATES = {"adamw": 1e-3}
+RATES = {"norm": DEFAULT_RATE, "momentum": DEFAULT_RATE, "adamw": 1e-3}
+POLYAK = {"norm": 0.2, "momentum": 0.2, "adamw": 5.0}
 # How a frozen weight becomes one of few values: for itself, or together with the others of its output.
 NEAREST, GPTQ = "nearest", "gptq"
 ROUNDINGS = (NEAREST, GPTQ)

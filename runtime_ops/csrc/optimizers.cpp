@@ -119,14 +119,13 @@ void step_scale(
   if (rule.normalise) {
     scale = scale / (std::sqrt(square / w2) + kSmallestRms);
   }
-  const double aim = static_cast<double>(lr) * scale * total;
+  const double rate = static_cast<double>(lr);
+  const double aim = rule.normalise ? rate * scale * total : rate * norm * std::sqrt(static_cast<double>(count));
   const double most = rule.polyak * mean(losses);
-  if (most > 0.0 && aim > most) {
-    scale = scale * (most / aim);
-  }
-  factors[0] = static_cast<float>(scale);
+  const double shorter = most > 0.0 && aim > most ? most / aim : 1.0;
+  factors[0] = static_cast<float>(rule.normalise ? scale * shorter : scale);
   factors[1] = static_cast<float>(norm);
-  factors[2] = static_cast<float>(1.0 / w1);
+  factors[2] = static_cast<float>((rule.normalise ? 1.0 : shorter) / w1);
   factors[3] = static_cast<float>(1.0 / w2);
 }
 

@@ -55,7 +55,7 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2], lr: f32[]):
   %4: f32[2] = aten.mean.dim(%3, [1, 2])
   %5: f32[4] = aten.mean.dim(%0, [0, 1])
   %6: f32[2, 4] = aten.add(@site0.lora_B, %5)
-  %7: f32[4] = prge.step_scale(@prge_optimizer, [%6], %4, lr, 0.5, 0.9, 0.999, False, 0.0)
+  %7: f32[4] = prge.step_scale(@prge_optimizer, [%6], %4, lr, 0.5, 0.9, 0.999, False, 0.2)
   %8: f32[1] = prge.adamw_update(@site0.lora_B, @site0.lora_B_mean, @site0.lora_B_square, %6, lr, %7, 0.9, 0.999, 1e-08, 0.1)
   return %4, %7
 """,  # noqa: E501 - a golden line is as long as it is
@@ -270,10 +270,13 @@ class Textbook:
                 g = g * (each.polyak * loss / aim)
         self.mean = each.beta1 * self.mean + (1 - each.beta1) * g
         self.square = each.beta2 * self.square + (1 - each.beta2) * g.square()
+        # Each element of a step moves by lr at most, about: Cauchy and Schwarz bound what it aims at.
+        most_aimed_at = lr * norm * gradient.numel() ** 0.5
+        shorter = min(1.0, each.polyak * loss / most_aimed_at) if each.polyak * loss > 0 else 1.0
         directions = {
             "norm": g,
             "momentum": self.mean / start1,
-            "adamw": self.mean / start1 / ((self.square / start2).sqrt() + each.eps),
+            "adamw": shorter * self.mean / start1 / ((self.square / start2).sqrt() + each.eps),
         }
         self.weights = (1 - lr * each.decay) * self.weights - lr * directions[each.rule]
         return norm

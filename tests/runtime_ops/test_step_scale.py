@@ -100,6 +100,24 @@ def test_a_step_aims_at_no_more_than_its_share_of_the_loss(rule: str, polyak: fl
     assert bounds == [False, True, True, False]
 
 
+def test_a_step_of_adamw_aims_at_no_more_than_one_of_its_length_could() -> None:
+    """Along a mean that is lowered; what it divides by, and the scale it does not follow, stay as they are."""
+    shapes, polyak = SHAPES[:3], 0.5
+    bounded, free = (Sites("adamw", shapes, clip=0.7, polyak=share) for share in (polyak, 0.0))
+    bounds = []
+    for step, lr in enumerate((1e-4, 1.0, 10.0, 1e-4), 1):
+        gradients = [each.double() for each in gradients_of(step, shapes)]
+        found, whole = (each(torch.tensor(lr), *gradients_of(step, shapes))[0] for each in (bounded, free))
+        # The step along the sign of the gradient of equal elements, than which none of its length aims at more.
+        length = lr * sum(each.numel() for each in gradients) ** 0.5
+        norm = float(torch.cat([each.flatten() for each in gradients]).norm())
+        shorter = min(1.0, polyak * float(LOSSES.double().mean()) / (length * norm))
+        assert_same_bits(found[[0, 1, 3]], whole[[0, 1, 3]])
+        assert float(found[2]) == pytest.approx(shorter * float(whole[2]), rel=1e-6)
+        bounds.append(shorter < 1.0)
+    assert bounds == [False, True, True, False]
+
+
 def test_a_loss_of_nothing_bounds_nothing() -> None:
     """Mean losses of zero come from rows without targets, whose gradient is zero too; negative ones from no model."""
     scales = []
@@ -109,7 +127,7 @@ def test_a_loss_of_nothing_bounds_nothing() -> None:
     assert len(set(scales)) == 1 and scales[0] > 0
 
 
-@pytest.mark.parametrize("rule", ["norm", "momentum"])
+@pytest.mark.parametrize("rule", RULES)
 def test_kernels_bound_steps_as_eager_mode_does(compiled: Any, rule: str) -> None:
     module = WithLosses(rule, SHAPES[:3], polyak=0.3)
     execute = compiled(module, (torch.tensor(0.0), *gradients_of(0, SHAPES[:3]), GOOD))
