@@ -1,6 +1,7 @@
 """Trains a program of `prgec compile --state host` with nothing but NumPy and a stock ExecuTorch (docs/contract.md).
 
-    prgec compile demo --state host --method exact --batch-size 16 --seq-len 64 -o m.pte    (or --method prge)
+    prgec compile demo --state host --method exact --optimizer norm --batch-size 16 --seq-len 64 -o m.pte
+    (or --method prge alone in place of --method exact --optimizer norm)
     prgec tokenize m.pte train.jsonl -o train.bin && prgec tokenize m.pte test.jsonl -o test.bin
     python host_driver.py m.pte train.bin test.bin 150 b.npz
 
@@ -20,7 +21,7 @@ program = Runtime.get().load_program(PROGRAM)
 m = json.loads(program.load_method("prgec_manifest").execute([])[0])
 is_prge, B, q, K = m["method"] == "prge", m["batch_size"], m["q"], m["num_labels"]
 if m["state"] != "host" or m["prefix"] != "none" or m["optimizer"] not in ("", "norm"):
-    sys.exit("error: compile the program with --state host and --prefix none, and without --optimizer")
+    sys.exit("error: compile the program with --state host, --prefix none and --optimizer norm")
 copies = 2 * q if is_prge else 1
 forward = program.load_method("forward")
 evaluate = forward if is_prge else program.load_method("evaluate")

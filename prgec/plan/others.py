@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from prgec.contract.names import DEFAULT_OPTIMIZERS
 from prgec.plan.memory import memory_of
 from prgec.plan.options import BY_LEARNING
 from prgec.plan.shape import ModelShape, shape_of_config
@@ -78,7 +79,8 @@ def largest_by_method(shape: ModelShape, memory: int, work: Workload, driver: st
     """For each method with 4-bit weights and one row, the largest well-known model of the family that fits."""
     family = family_of(shape)
     for method in BY_LEARNING:
-        least = Workload(method, "8da4w", "all", 1, 1, work.seq_len, work.num_labels)
+        optimizer = DEFAULT_OPTIMIZERS.get(method, Workload.optimizer)
+        least = Workload(method, "8da4w", "all", 1, 1, work.seq_len, work.num_labels, optimizer=optimizer)
 
         def needed(each: ModelShape, least: Workload = least) -> float:
             return memory_of(each, least, driver=driver).total

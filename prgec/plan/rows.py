@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prgec.backends import load_backend
+from prgec.contract.names import DEFAULT_OPTIMIZERS
 from prgec.plan.memory import Memory, memory_of
 from prgec.plan.op import F32
 from prgec.plan.options import BY_LEARNING, PlanOptions
@@ -85,12 +86,15 @@ def workloads(shape: ModelShape, options: PlanOptions) -> Iterator[Workload]:
     """Every way, those that learn most of a row first: method, then layers, then scheme, then rows of a step."""
     for method in BY_LEARNING:
         num_labels, context = (1, 0) if method == SIDE else (options.num_labels, options.context)
+        optimizer = DEFAULT_OPTIMIZERS.get(method, Workload.optimizer)
         for layers in _layer_choices(shape) if method != SIDE else ("all",):
             for quantize in SCHEMES:
                 for q, batch_size in _PRGE_SIZES if method == "prge" else _GRADIENT_SIZES:
                     for prefix in _prefixes(method, layers):
                         sizes = (q, batch_size, options.seq_len, num_labels)
-                        yield Workload(method, quantize, layers, *sizes, prefix=prefix, context=context)
+                        yield Workload(
+                            method, quantize, layers, *sizes, prefix=prefix, context=context, optimizer=optimizer
+                        )
 
 
 def row_of(shape: ModelShape, work: Workload, options: PlanOptions, speed: Speed) -> PlanRow:

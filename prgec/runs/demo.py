@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prgec.compile.options import CompileOptions
+from prgec.contract.names import DEFAULT_OPTIMIZERS
 from prgec.demo import data_file
 from prgec.formats.run_folder import PROGRAM_NAME, RunFolder
 from prgec.runs.options import RunOptions
@@ -71,6 +72,7 @@ class DemoOptions:
             backend=self.backend,
             seq_len=SEQ_LEN,
             method=self.method,
+            optimizer=DEFAULT_OPTIMIZERS.get(self.method, CompileOptions.optimizer),
             batch_size=BATCH_SIZES[self.method],
         )
 
