@@ -147,8 +147,8 @@ def test_every_row_is_a_flag_with_its_default(name: str, table: tuple[Item, ...]
         assert found == RunOptions(program=Path("m"))
     else:
         found = CompileOptions.of({item.name: said[item.name] for item in table})
-        # docs/decisions/018-default-method.md
-        assert found == CompileOptions(model="m", method="exact")
+        # docs/decisions/018-default-method.md and 024-default-optimizer.md
+        assert found == CompileOptions(model="m", method="exact", optimizer="adamw")
 
 
 def test_lengths_that_data_say_need_no_number() -> None:
@@ -172,6 +172,20 @@ def test_lengths_that_data_say_need_no_number() -> None:
 def test_the_method_of_who_names_none(said: dict[str, Any], method: str) -> None:
     options = CompileOptions.of({"model": "m", **said})
     assert (options.method, options.q) == (method, 4)
+
+
+@pytest.mark.parametrize(
+    ("said", "optimizer"),
+    [
+        ({}, "adamw"),
+        ({"method": "exact"}, "adamw"),
+        ({"method": "exact", "optimizer": "momentum"}, "momentum"),
+        ({"method": "shortcut"}, "norm"),
+        ({"q": 4}, "norm"),
+    ],
+)
+def test_the_optimizer_of_who_names_none(said: dict[str, Any], optimizer: str) -> None:
+    assert CompileOptions.of({"model": "m", **said}).optimizer == optimizer
 
 
 @pytest.mark.parametrize("name", ["run", "compile", "probe"])
