@@ -157,7 +157,7 @@ _HOSTED = Variant(
 _BATCH = (
     Variant(
         "exact",
-        "the program's own exact gradient of B rows, and its step",
+        "the program's own exact gradient of B rows, and a step by norm",
         all_queries=False,
         both_signs=False,
         branch=Branch.DIFFERENTIATED,
