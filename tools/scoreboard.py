@@ -51,9 +51,10 @@ model knows before the first step, by its own training and after rounding, is ac
 method, with the options whose accuracy on dev is best among those that a budget of memory admits; tasks where it admits
 none are empty, and such a method is not in the picture. Beside them stands what PyTorch does: Adam over the same
 layers, and MeZO. Programs run by ExecuTorch are compiled files on XNNPACK, as a device has them; PyTorch runs the same
-graphs where a study would rather not compile them ([study.md](study.md)). Compiled before programs computed again what
-is cheap ([why](decisions/023-recomputation.md)), and so with more memory than today: `exact-adamw` on mails, what has
-8da4w in its name, `shortcut`, and all of the encoder. Made by
+graphs where a study would rather not compile them ([study.md](study.md)). `exact` is what compile and run do unasked,
+by AdamW ([why](decisions/024-default-optimizer.md)), `exact-norm` the same by `--optimizer norm`. Compiled before
+programs computed again what is cheap ([why](decisions/023-recomputation.md)), and so with more memory than today:
+what has 8da4w in its name, `shortcut`, and all of the encoder but `exact`. Made by
 
     python tools/scoreboard.py
 
