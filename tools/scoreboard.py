@@ -55,8 +55,8 @@ in the picture. Beside them stands what PyTorch does: Adam over the same layers,
 are compiled files on XNNPACK, as a device has them; PyTorch runs the same graphs where a study would rather not compile
 them ([study.md](study.md)). `exact` is what compile and run do unasked, by AdamW
 ([why](decisions/024-default-optimizer.md)), `exact-norm` the same by `--optimizer norm`. Compiled before programs
-computed again what is cheap ([why](decisions/023-recomputation.md)), and so with more memory than today: what has 8da4w
-in its name, `shortcut`, and all of the encoder but `exact`. Made by
+computed again what is cheap ([why](decisions/023-recomputation.md)), and so with more memory than today:
+`exact-norm-8da4w`, `shortcut` with and without 8da4w, and all of the encoder but `exact`. Made by
 
     python tools/scoreboard.py
 
