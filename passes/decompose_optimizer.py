@@ -105,17 +105,18 @@ def _scaled(running: Tensor, losses: Tensor, lr: Tensor, *gradients: Tensor, num
     w1, w2 = beta1 * means[1] + (1.0 - beta1), beta2 * means[2] + (1.0 - beta2)
     if normalise:
         scale = scale / ((square / w2).sqrt() + SMALLEST_RMS)
-    aim, most = lr * scale * total if normalise else lr * norm * count**0.5, polyak * losses.double().mean()
+    aim = lr * scale * total if normalise else lr * norm * count**0.5
+    most = polyak * losses.double().mean()
     shorter = torch.where((most > 0.0) & (most < aim), most / aim, 1.0)
-    scale, mean_shorter = (scale * shorter, torch.ones_like(shorter)) if normalise else (scale, shorter)
+    of_scale, of_mean = (shorter, 1.0) if normalise else (1.0, shorter)
     told = torch.stack([norm, square]).float()
     is_finite = torch.cat([losses.isfinite(), told.isfinite()]).all()
     moves = is_finite & (lr != 0.0)
     factors = torch.stack(
         [
-            torch.where(moves, scale, 0.0),
+            torch.where(moves, scale * of_scale, 0.0),
             torch.where(is_finite, norm, torch.inf),
-            torch.where(moves, mean_shorter / w1, 1.0),
+            torch.where(moves, of_mean / w1, 1.0),
             torch.where(moves, 1.0 / w2, 1.0),
         ]
     ).float()

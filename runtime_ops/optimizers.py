@@ -78,12 +78,10 @@ def step_scale(
     if normalise:
         scale = scale / (math.sqrt(square / w2) + SMALLEST_RMS)
     aim = float(lr) * scale * total if normalise else float(lr) * norm * math.sqrt(count)
-    most, shorter = polyak * _mean(losses), 1.0
-    if 0.0 < most < aim:
-        shorter = most / aim
-    if normalise:
-        return torch.tensor([scale * shorter, norm, 1.0 / w1, 1.0 / w2], device=running.device)
-    return torch.tensor([scale, norm, shorter / w1, 1.0 / w2], device=running.device)
+    most = polyak * _mean(losses)
+    shorter = most / aim if 0.0 < most < aim else 1.0
+    of_scale, of_mean = (shorter, 1.0) if normalise else (1.0, shorter)
+    return torch.tensor([scale * of_scale, norm, of_mean / w1, 1.0 / w2], device=running.device)
 
 
 def sgd_update(master: Tensor, gradient: Tensor, lr: Tensor, factors: Tensor, decay: float) -> Tensor:

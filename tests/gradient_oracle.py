@@ -28,14 +28,14 @@ class GradientOracle:
     Args:
         model: Hugging Face causal LM.
         manifest: Names the sites, the method and the update rule.
-        polyak: Largest share of the loss that a step may aim to take away.
     """
 
-    def __init__(self, model: nn.Module, manifest: Manifest, *, polyak: float | None = None) -> None:
+    def __init__(self, model: nn.Module, manifest: Manifest) -> None:
         zeros = {site.name: torch.zeros(manifest.rank, site.out_features) for site in manifest.sites}
         self._lora = LoraFa(model, zeros, alpha=manifest.alpha, a_seed=manifest.a_seed)
         self._manifest = manifest
-        self._polyak = (5.0 if manifest.optimizer == "adamw" else 0.2) if polyak is None else polyak
+        # Largest share of the loss that a step may aim to take away.
+        self._polyak = 5.0 if manifest.optimizer == "adamw" else 0.2
         self._rule = _RULES[manifest.optimizer]()
         self._block, self._written_by = _below_last(model, manifest) if manifest.method == "shortcut" else ("", {})
 

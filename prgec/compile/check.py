@@ -100,7 +100,7 @@ def _check_method(options: CompileOptions) -> None:
             "--optimizer": options.optimizer != "norm",
             "--clip-norm": options.clip_norm > 0,
             "--weight-decay": options.weight_decay > 0,
-            # Configurations written before it had a default of each optimizer name it.
+            # Configurations written while it had one default say so.
             "--polyak": options.polyak not in (None, POLYAK["norm"]),
             "--accumulate": options.accumulate,
         }

@@ -190,7 +190,7 @@ class CompileOptions:
         if values.get("method") is None:
             values["method"] = _method_for(values)
         if values.get("optimizer") is None:
-            values["optimizer"] = DEFAULT_OPTIMIZERS.get(values["method"], cls.optimizer)
+            values["optimizer"] = DEFAULT_OPTIMIZERS[values["method"]]
         if values.get("q") is None:
             values["q"] = cls.q
         for name in ("seq_len", "num_labels"):

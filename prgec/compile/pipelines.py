@@ -98,7 +98,7 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
             options.optimizer,
             clip=options.clip_norm,
             decay=options.weight_decay,
-            polyak=POLYAK[options.optimizer] if options.polyak is None else options.polyak,
+            polyak=_polyak(options),
             accumulate=options.accumulate,
             state=options.state,
         ),
@@ -111,6 +111,11 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
             _dtype(options, backend), WEIGHT_ONLY_BITS.get(options.quantize, NarrowWeights.bits), options.group_size
         ),
     )
+
+
+def _polyak(options: CompileOptions) -> float:
+    """The share somebody named, or the optimizer's own; one that nobody knows is refused by the pass."""
+    return POLYAK.get(options.optimizer, InsertOptimizer.polyak) if options.polyak is None else options.polyak
 
 
 def _unused(options: CompileOptions, backend: Backend) -> set[type[Pass]]:

@@ -84,7 +84,7 @@ METHODS = (*TRAINING_METHODS, SIDE)
 OPTIMIZERS = ("norm", "momentum", "adamw")
 # Where nobody names one (docs/decisions/024-default-optimizer.md): what a method does with its gradient, the learning
 # rate of a run, and the largest share of the loss that a step may aim at.
-DEFAULT_OPTIMIZERS = {"exact": "adamw", "shortcut": "norm"}
+DEFAULT_OPTIMIZERS = dict.fromkeys(METHODS, "norm") | {"exact": "adamw"}
 DEFAULT_RATE = 3e-3
 RATES = {"norm": DEFAULT_RATE, "momentum": DEFAULT_RATE, "adamw": 1e-3}
 POLYAK = {"norm": 0.2, "momentum": 0.2, "adamw": 5.0}

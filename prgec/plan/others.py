@@ -79,8 +79,8 @@ def largest_by_method(shape: ModelShape, memory: int, work: Workload, driver: st
     """For each method with 4-bit weights and one row, the largest well-known model of the family that fits."""
     family = family_of(shape)
     for method in BY_LEARNING:
-        optimizer = DEFAULT_OPTIMIZERS.get(method, Workload.optimizer)
-        least = Workload(method, "8da4w", "all", 1, 1, work.seq_len, work.num_labels, optimizer=optimizer)
+        sizes = (1, 1, work.seq_len, work.num_labels)
+        least = Workload(method, "8da4w", "all", *sizes, optimizer=DEFAULT_OPTIMIZERS[method])
 
         def needed(each: ModelShape, least: Workload = least) -> float:
             return memory_of(each, least, driver=driver).total

@@ -86,7 +86,7 @@ def workloads(shape: ModelShape, options: PlanOptions) -> Iterator[Workload]:
     """Every way, those that learn most of a row first: method, then layers, then scheme, then rows of a step."""
     for method in BY_LEARNING:
         num_labels, context = (1, 0) if method == SIDE else (options.num_labels, options.context)
-        optimizer = DEFAULT_OPTIMIZERS.get(method, Workload.optimizer)
+        optimizer = DEFAULT_OPTIMIZERS[method]
         for layers in _layer_choices(shape) if method != SIDE else ("all",):
             for quantize in SCHEMES:
                 for q, batch_size in _PRGE_SIZES if method == "prge" else _GRADIENT_SIZES:

@@ -72,7 +72,7 @@ class DemoOptions:
             backend=self.backend,
             seq_len=SEQ_LEN,
             method=self.method,
-            optimizer=DEFAULT_OPTIMIZERS.get(self.method, CompileOptions.optimizer),
+            optimizer=DEFAULT_OPTIMIZERS[self.method],
             batch_size=BATCH_SIZES[self.method],
         )
 

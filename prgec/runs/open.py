@@ -21,7 +21,7 @@ from prgec.runs.result import Listener
 from prgec.training.estimators import find_estimator
 from prgec.training.gradient_trainer import GradientTrainer
 from prgec.training.loop import TrainingLoop
-from prgec.training.schedules import RateOptions, Rates, find_schedule
+from prgec.training.schedules import Rates, find_schedule
 from prgec.training.step import Steps, StepTrainer
 from prgec.training.trainer import Trainer
 
@@ -78,7 +78,7 @@ class Opened:
             self.program, find_estimator(options.estimator), eps=options.eps, seed=options.seed, limits=options.limits
         )
 
-    def loop(self, trainer: Steps, rates: RateOptions) -> TrainingLoop:
+    def loop(self, trainer: Steps, rates: Rates) -> TrainingLoop:
         """Return the loop that trains on the rows, in the order of the options' seed."""
         options, gather = self.options, trainer.gather if isinstance(trainer, GradientTrainer) else None
         return TrainingLoop(trainer, self.rows, self.program.manifest, options.seed, rates, options.accumulate, gather)

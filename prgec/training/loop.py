@@ -10,7 +10,7 @@ from prgec.contract.arrays import IntArray
 from prgec.contract.manifest import Manifest
 from prgec.data.batches import Batch, step_indices, training_batch
 from prgec.data.encode import Row
-from prgec.training.schedules import RateOptions, learning_rate
+from prgec.training.schedules import Rates, learning_rate
 from prgec.training.step import StepResult, Steps
 
 
@@ -36,7 +36,7 @@ class TrainingLoop:
     rows: Sequence[Row]
     manifest: Manifest
     seed: int
-    rates: RateOptions
+    rates: Rates
     accumulate: int = 1
     gather: Callable[[Batch], None] | None = None
     wall_seconds: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from prgec.errors import UsageError
 
@@ -33,29 +33,16 @@ SCHEDULES: dict[str, Schedule] = {CONSTANT: constant, "linear": linear, "cosine"
 DEFAULT_SCHEDULE = "linear"
 
 
-class RateOptions(Protocol):
-    """The options of a run that say its learning rate."""
-
-    @property
-    def steps(self) -> int:
-        """Steps of the run."""
-
-    @property
-    def lr(self) -> float:
-        """Learning rate at its peak."""
-
-    @property
-    def schedule(self) -> str:
-        """Row of the table."""
-
-    @property
-    def warmup(self) -> int:
-        """Steps over which lr rises in a straight line; the schedule follows over the others."""
-
-
 @dataclass(frozen=True)
 class Rates:
-    """A course of learning rates; `RateOptions` says what its fields are."""
+    """A course of learning rates.
+
+    Attributes:
+        steps: Steps of the run.
+        lr: Learning rate at its peak.
+        schedule: Row of the table.
+        warmup: Steps over which lr rises in a straight line; the schedule follows over the others.
+    """
 
     steps: int
     lr: float
@@ -63,21 +50,21 @@ class Rates:
     warmup: int = 0
 
 
-def learning_rate(options: RateOptions, step: int) -> float:
+def learning_rate(rates: Rates, step: int) -> float:
     """Return the learning rate of one step, counted from 1.
 
     Raises:
         UsageError: If the table has no such schedule.
     """
-    schedule = find_schedule(options.schedule)
-    if step <= options.warmup:
-        return options.lr * step / (options.warmup + 1)
-    return options.lr * schedule((step - 1 - options.warmup) / (options.steps - options.warmup))
+    schedule = find_schedule(rates.schedule)
+    if step <= rates.warmup:
+        return rates.lr * step / (rates.warmup + 1)
+    return rates.lr * schedule((step - 1 - rates.warmup) / (rates.steps - rates.warmup))
 
 
-def course(options: RateOptions) -> str:
+def course(rates: Rates) -> str:
     """Return the name a journal has for the course of the learning rate: `linear`, or `linear+50` with warm-up."""
-    return f"{options.schedule}+{options.warmup}" if options.warmup else options.schedule
+    return f"{rates.schedule}+{rates.warmup}" if rates.warmup else rates.schedule
 
 
 def find_schedule(name: str) -> Schedule:

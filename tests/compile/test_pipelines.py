@@ -17,6 +17,7 @@ from prgec.passes.spec import print_pipeline
         ("norm", 0.5, "insert-optimizer{polyak=0.5}"),
         ("adamw", None, "insert-optimizer{rule=adamw polyak=5.0}"),
         ("adamw", 0.0, "insert-optimizer{rule=adamw polyak=0.0}"),
+        ("sgd", None, "insert-optimizer{rule=sgd}"),
     ],
 )
 def test_each_optimizer_has_a_bound_of_its_own(optimizer: str, polyak: float | None, expected: str) -> None:

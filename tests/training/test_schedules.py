@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from prgec.errors import UsageError
-from prgec.runs.options import RunOptions
-from prgec.training.schedules import DEFAULT_SCHEDULE, SCHEDULES, course, find_schedule, learning_rate
+from prgec.training.schedules import DEFAULT_SCHEDULE, SCHEDULES, Rates, course, find_schedule, learning_rate
 
 
 @pytest.mark.parametrize(("name", "half", "end"), [("constant", 1.0, 1.0), ("linear", 0.5, 0.0), ("cosine", 0.5, 0.0)])
@@ -30,8 +28,8 @@ def test_table() -> None:
 
 @pytest.mark.parametrize("name", ["constant", "linear", "cosine"])
 def test_warm_up_rises_then_the_schedule_runs(name: str) -> None:
-    options = RunOptions(program=Path("m.pte"), steps=50, lr=0.2, schedule=name, warmup=10)
-    rates = [learning_rate(options, step) for step in range(1, 51)]
+    course_of_run = Rates(steps=50, lr=0.2, schedule=name, warmup=10)
+    rates = [learning_rate(course_of_run, step) for step in range(1, 51)]
     assert rates[:10] == pytest.approx([0.2 * i / 11 for i in range(1, 11)])
     assert rates[10] == 0.2 == max(rates)
     schedule = find_schedule(name)
@@ -39,6 +37,6 @@ def test_warm_up_rises_then_the_schedule_runs(name: str) -> None:
 
 
 def test_course_names_the_warm_up() -> None:
-    options = RunOptions(program=Path("m.pte"), warmup=25)
-    assert course(options) == "linear+25"
-    assert course(replace(options, warmup=0)) == "linear"
+    rates = Rates(steps=1000, lr=0.2, warmup=25)
+    assert course(rates) == "linear+25"
+    assert course(replace(rates, warmup=0)) == "linear"

@@ -31,8 +31,7 @@ Error pool_failed() {
 
 prgec::Rule rule_of(const Manifest& m) {
   const Update& u = m.update;
-  const bool normalises = m.optimizer != "adamw"; // whose steps have a length of their own
-  return {u.clip, u.beta1, u.beta2, normalises, u.polyak, u.eps, u.decay};
+  return {u.clip, u.beta1, u.beta2, m.optimizer != "adamw", u.polyak, u.eps, u.decay};
 }
 
 } // namespace
