@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -74,3 +77,26 @@ def test_who_comes_second_has_them_in_memory(path: Path, folder: Path, caplog: p
     (said,) = [each.message for each in caplog.records if each.name == library.__name__]
     assert said.startswith("the packed weights are kept in memory: ")
     assert first.read_state()
+
+
+def test_what_nobody_will_ask_for_again_makes_room(path: Path, folder: Path) -> None:
+    folder.mkdir(0o700)
+    old, new, now = folder.parent / "old.pte", folder.parent / "new.pte", time.time()
+    for program, written in ((old, now - 200), (new, now - 50)):
+        program.write_bytes(b"")
+        os.utime(program, (written, written))
+    gone = folder.parent / "gone.pte"
+    said = {"a": gone, "b": new, "c": old, "d": gone, "e": "", "f": "gone.pte", "0": "/gone?.pte", "1": new / "in.pte"}
+    for digit, program in said.items():
+        (folder / f"{digit * 64}.xnn").write_bytes(b"weights")
+        seal = folder / f"{digit * 64}.seal"
+        seal.write_text(f"prge-packed 1 7 0123abcd\n{program}\n" if program else "")
+        os.utime(seal, (now - 100, now - 100))
+    (folder / "mine.seal").write_text(f"prge-packed 1 7 0123abcd\n{gone}\n")
+    with (folder / f"{'d' * 64}.seal").open() as in_use:
+        fcntl.flock(in_use, fcntl.LOCK_EX)
+        _trained(path)
+    left = {each.name[0] for each in folder.iterdir() if each.stem == each.name[0] * 64}
+    assert left == {"c", "d", "e", "f", "0"}, "in use, not outdated, or of a program that cannot be looked up"
+    assert (folder / "mine.seal").exists()
+    assert str(path) in [each.program for each in list_packed(folder)]

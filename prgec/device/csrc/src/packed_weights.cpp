@@ -10,6 +10,7 @@
 
 #include "checksum.h"
 #include "fail.h"
+#include "outdated_weights.h"
 #include "processor.h"
 #include "program_file.h"
 #include "utf8.h"
@@ -89,7 +90,11 @@ Error PackedWeights::take(const std::string& folder, const std::string& program,
   seal_.touch(); // says when it was last used
   // XNNPACK wants an exclusive lock to write. It knows one layout of a weight: of one that a program needs in two it
   // would append a copy at every start.
-  return is_file(path_) ? whole_.open_shared(path_) : check_space(folder, (*file)->size());
+  if (is_file(path_)) {
+    return whole_.open_shared(path_);
+  }
+  remove_outdated(folder); // a new file is to take their place
+  return check_space(folder, (*file)->size());
 }
 
 // Another name keeps the old file for who has it mapped.
