@@ -240,8 +240,9 @@ def float_array(array: FloatArray) -> FloatArray:
 
 
 def float_scalar(value: float) -> FloatArray:
-    """Return an f32[]."""
-    return np.array(value, dtype=np.float32)
+    """Return an f32[]; infinite where f32 ends, and the losses then say so."""
+    with np.errstate(over="ignore"):
+        return np.array(value, dtype=np.float32)
 
 
 def scalars(g_q: FloatArray, *values: float) -> list[Any]:
