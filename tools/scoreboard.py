@@ -48,15 +48,16 @@ _HEAD = """# Scoreboard
 What each way to train ends at, and what its steps take: accuracy on test, the most memory that steps add to a process
 that holds the model and has scored dev once (MB), and seconds of a processor for all steps of a run (CPU s); means over
 tasks and seeds. What ExecuTorch keeps for inference is there by then and not counted: for `prge`, whose steps are
-inference, nearly all of it; PyTorch gives it back, so its steps count it. What a model knows before the first step, by
-its own training and after rounding, is accuracy on dev ("before"). One row a method, with the options whose accuracy on
-dev is best among those that a budget of memory admits; tasks where it admits none are empty, and such a method is not
-in the picture. Beside them stands what PyTorch does: Adam over the same layers, and MeZO. Programs run by ExecuTorch
-are compiled files on XNNPACK, as a device has them; PyTorch runs the same graphs where a study would rather not compile
-them ([study.md](study.md)). `exact` is what compile and run do unasked, by AdamW
-([why](decisions/024-default-optimizer.md)), `exact-norm` the same by `--optimizer norm`. Compiled before programs
-computed again what is cheap ([why](decisions/023-recomputation.md)), and so with more memory than today:
-`exact-norm-8da4w`, `shortcut` with and without 8da4w, and all of the encoder but `exact`. Made by
+inference, nearly all of it; PyTorch gives it back, so its steps count it. Nor are weights: PyTorch holds them in memory;
+those of a compiled file are mapped from files, and in f32 a gradient has them there in two layouts, as twice the bytes.
+What a model knows before the first step, by its own training and after rounding, is accuracy on dev ("before"). One row
+a method, with the options whose accuracy on dev is best among those that a budget of memory admits; tasks where it
+admits none are empty, and such a method is not in the picture. Beside them stands what PyTorch does: Adam over the same
+layers, and MeZO. Programs run by ExecuTorch are compiled files on XNNPACK, as a device has them; PyTorch runs the same
+graphs where a study would rather not compile them ([study.md](study.md)). `exact` is what compile and run do unasked,
+by AdamW ([why](decisions/024-default-optimizer.md)), `exact-norm` the same by `--optimizer norm`. Compiled before
+programs computed again what is cheap ([why](decisions/023-recomputation.md)), and so with more memory than today:
+`exact-norm-8da4w`, `exact-norm` of the encoder, and `shortcut` with and without 8da4w but that of the encoder. Made by
 
     python tools/scoreboard.py
 
