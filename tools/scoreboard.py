@@ -48,16 +48,17 @@ _HEAD = """# Scoreboard
 What each way to train ends at, and what its steps take: accuracy on test, the most memory that steps add to a process
 that holds the model and has scored dev once (MB), and seconds of a processor for all steps of a run (CPU s); means over
 tasks and seeds. What ExecuTorch keeps for inference is there by then and not counted: for `prge`, whose steps are
-inference, nearly all of it; PyTorch gives it back, so its steps count it. Nor are weights: PyTorch holds them in memory;
-those of a compiled file are mapped from files, and in f32 a gradient has them there in two layouts, as twice the bytes.
-What a model knows before the first step, by its own training and after rounding, is accuracy on dev ("before"). One row
-a method, with the options whose accuracy on dev is best among those that a budget of memory admits; tasks where it
-admits none are empty, and such a method is not in the picture. Beside them stands what PyTorch does: Adam over the same
-layers, and MeZO. Programs run by ExecuTorch are compiled files on XNNPACK, as a device has them; PyTorch runs the same
-graphs where a study would rather not compile them ([study.md](study.md)). `exact` is what compile and run do unasked,
-by AdamW ([why](decisions/024-default-optimizer.md)), `exact-norm` the same by `--optimizer norm`. Compiled before
-programs computed again what is cheap ([why](decisions/023-recomputation.md)), and so with more memory than today:
-`exact-norm-8da4w`, `exact-norm` of the encoder, and `shortcut` with and without 8da4w but that of the encoder. Made by
+inference, nearly all of it; PyTorch gives it back, so its steps count it. Nor are weights: PyTorch holds them in
+memory; those of a compiled file are mapped from files, and in f32 a gradient has them there in two layouts, as twice
+the bytes. What a model knows before the first step, by its own training and after rounding, is accuracy on dev
+("before"). One row a method, with the options whose accuracy on dev is best among those that a budget of memory admits;
+tasks where it admits none are empty, and such a method is not in the picture. Beside them stands what PyTorch does:
+Adam over the same layers, and MeZO. Programs run by ExecuTorch are compiled files on XNNPACK, as a device has them;
+PyTorch runs the same graphs where a study would rather not compile them ([study.md](study.md)). `exact` is what compile
+and run do unasked, by AdamW ([why](decisions/024-default-optimizer.md)), `exact-norm` the same by `--optimizer norm`.
+Compiled before programs computed again what is cheap ([why](decisions/023-recomputation.md)), and so with more memory
+than today: `exact-norm-8da4w`, `exact-norm` of the encoder, `shortcut` of Gemma 3 and of mails, and `shortcut-8da4w` of
+SmolLM2. Made by
 
     python tools/scoreboard.py
 
@@ -158,9 +159,20 @@ def scores_of(study: Study, results: Sequence[Result]) -> list[Score]:
         if not most:
             continue
         whole = {key: runs for key, runs in admitted.items() if len({run.task for run in runs}) == most}
-        best = max(whole, key=lambda key: fmean(run.dev_accuracy for run in whole[key]))
+        best = _chosen(whole)
         scores.append(_score(method, whole[best], _differing([json.loads(key) for key in tries], json.loads(best))))
     return sorted(scores, key=lambda score: (-len(score.by_task), -score.accuracy))
+
+
+def _chosen(tries: Mapping[str, Sequence[Result]]) -> str:
+    """Return the options that a study goes on with: the best on dev, over the seeds that tried all of them."""
+    seeds = set.intersection(*({run.seed for run in runs} for runs in tries.values()))
+
+    def on_dev(options: str) -> list[float]:
+        pairs = [run.best_of_choice for run in tries[options] if not seeds or run.seed in seeds]
+        return [fmean(values) for values in zip(*pairs, strict=True)]
+
+    return max(tries, key=on_dev)
 
 
 def _admitted(study: Study, by_task: Mapping[str, Sequence[Result]]) -> list[Result]:

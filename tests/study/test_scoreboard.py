@@ -48,10 +48,14 @@ def test_dev_chooses_and_memory_admits(scoreboard: ModuleType, study: Study) -> 
         _result("a", "sentiment", 0.3, dev=0.9, test=1.0, megabytes=17),
         _result("b", "sentiment", 0.1, dev=0.9, test=1.0, megabytes=17),
         _result("c", "sentiment", 0.1, dev=0.9, test=0.95, megabytes=1),
+        _result("d", "sentiment", 0.1, dev=0.7, test=0.1, megabytes=1),
+        _result("d", "sentiment", 0.2, dev=0.8, test=0.3, megabytes=1),
+        _result("d", "sentiment", 0.2, dev=0.5, test=0.5, megabytes=1, seed=1),
         _result("c", "pairs", 0.1, dev=0.9, test=0.85, megabytes=20),
     ]
     found = {score.method: score for score in scoreboard.scores_of(study, runs)}
-    assert found.keys() == {"a", "c"}
+    assert found.keys() == {"a", "c", "d"}
+    assert (found["d"].options, found["d"].accuracy) == ("lr 0.2", 0.4), "seeds that tried both choose"
     assert (found["a"].options, found["a"].accuracy, found["a"].memory_mb) == ("lr 0.2", pytest.approx(0.6), 7.0)
     assert found["c"].by_task == {"sentiment": 0.95} and found["c"].cpu_s == 3.0
     page = scoreboard.section(study, list(found.values()))
