@@ -21,7 +21,7 @@ from typing import Any
 
 from prgec.errors import DataError, PrgecError
 from prgec.machine.files import write_atomic
-from prgec.study.results import Result, read_results
+from prgec.study.results import Result, mean_of_choice, read_results
 from prgec.study.runner import RESULTS_NAME
 from prgec.study.spec import EXECUTORCH, TORCH, Study, read_study
 
@@ -168,11 +168,10 @@ def _chosen(tries: Mapping[str, Sequence[Result]]) -> str:
     """Return the options that a study goes on with: the best on dev, over the seeds that tried all of them."""
     seeds = set.intersection(*({run.seed for run in runs} for runs in tries.values()))
 
-    def on_dev(options: str) -> list[float]:
-        pairs = [run.best_of_choice for run in tries[options] if not seeds or run.seed in seeds]
-        return [fmean(values) for values in zip(*pairs, strict=True)]
+    def tuned(options: str) -> list[Result]:
+        return [run for run in tries[options] if not seeds or run.seed in seeds]
 
-    return max(tries, key=on_dev)
+    return max(tries, key=lambda options: mean_of_choice(tuned(options)))
 
 
 def _admitted(study: Study, by_task: Mapping[str, Sequence[Result]]) -> list[Result]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class LossModel(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.hf = model
+        self._can_leave_logits_out = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def forward(self, tokens: Tensor, label_pos: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log-likelihood over each row's own targets.
@@ -46,9 +48,25 @@ class LossModel(nn.Module):
             f32[N].
         """
         logits_NTV = self.hf(input_ids=tokens, use_cache=False).logits
-        index = label_pos.unsqueeze(-1).expand(-1, -1, logits_NTV.shape[-1])
-        logits_NKV = torch.gather(logits_NTV, 1, index).to(torch.float32)
-        return label_loss(logits_NKV, targets)
+        return _loss_at(logits_NTV, label_pos, targets)
+
+    def score(self, tokens: Tensor, label_pos: Tensor, targets: Tensor) -> Tensor:
+        """Return what `forward` does, without logits at positions that no row has a label at; not for `torch.export`.
+
+        The logits of a vocabulary of 262,144 tokens at every position are most of what a small model computes.
+        """
+        if not self._can_leave_logits_out:
+            result: Tensor = self(tokens, label_pos, targets)
+            return result
+        kept, index = torch.unique(label_pos, return_inverse=True)
+        logits = self.hf(input_ids=tokens, use_cache=False, logits_to_keep=kept).logits
+        return _loss_at(logits, index, targets)
+
+
+def _loss_at(logits: Tensor, index: Tensor, targets: Tensor) -> Tensor:
+    """Loss of every row by its logits, f32[N, P, V], at its own places among P: i64[N, K]."""
+    logits_NKV = torch.gather(logits, 1, index.unsqueeze(-1).expand(-1, -1, logits.shape[-1])).to(torch.float32)
+    return label_loss(logits_NKV, targets)
 
 
 def loss_of(model: nn.Module, head: Head | None) -> LossModel | ClassifierLoss:

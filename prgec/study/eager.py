@@ -19,7 +19,7 @@ from prgec.data.batches import Batch
 from prgec.errors import InternalError, UsageError
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.classifier import with_classes
-from prgec.frontend.model import load_model, loss_of
+from prgec.frontend.model import LossModel, load_model, loss_of
 from prgec.frontend.tokenizer import pack_tokenizer
 from prgec.study.spaces import SPACES, Settings
 
@@ -66,6 +66,7 @@ class EagerProgram:
         self.manifest = _manifest(checkpoint.name, loaded, self.tokenizer, batch_size, seq_len, num_labels)
         self.trained: list[nn.Parameter] = SPACES[space](loaded, settings or Settings(), seed)
         self._loss = loss_of(loaded, head)
+        self._score = self._loss.score if isinstance(self._loss, LossModel) else self._loss
 
     def losses(self, batch: Batch) -> Tensor:
         """Return the loss of each of the B examples of a training batch, with a graph behind it: f32[B]."""
@@ -79,7 +80,7 @@ class EagerProgram:
     @torch.no_grad()
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row under the present weights: f32[N]."""
-        loss_N: Tensor = self._loss(*map(torch.from_numpy, (tokens_NT, label_pos_NK, targets_NK)))
+        loss_N: Tensor = self._score(*map(torch.from_numpy, (tokens_NT, label_pos_NK, targets_NK)))
         result: FloatArray = loss_N.numpy()
         return result
 

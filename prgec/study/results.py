@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,12 @@ class Result:
     def best_of_choice(self) -> tuple[float, float]:
         """What a choice maximises: accuracy on dev, and the lower loss among equals."""
         return self.dev_accuracy, -self.curve[-1].loss
+
+
+def mean_of_choice(results: Sequence[Result]) -> tuple[float, ...]:
+    """What a choice between options maximises over the runs of each: the means of `best_of_choice`."""
+    pairs = [each.best_of_choice for each in results]
+    return tuple(sum(values) / len(values) for values in zip(*pairs, strict=True))
 
 
 def read_results(path: Path) -> dict[str, Result]:

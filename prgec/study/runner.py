@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from prgec.study.alone import Train, train_alone
-from prgec.study.results import Result, append_result, read_results
+from prgec.study.results import Result, append_result, mean_of_choice, read_results
 from prgec.study.spec import Options, Run, Study, StudyMethod, StudyTask
 
 RESULTS_NAME = "results.jsonl"
@@ -88,8 +88,7 @@ def chosen_options(study: Study, method: StudyMethod, task: StudyTask, results: 
         if runs is None:
             return None
         if study.budget.holds([each.memory_bytes for each in runs]):
-            pairs = [each.best_of_choice for each in runs]
-            scores[number] = tuple(sum(values) / len(values) for values in zip(*pairs, strict=True))
+            scores[number] = mean_of_choice(runs)
     return method.grid[max(scores, key=lambda number: scores[number])] if scores else None
 
 

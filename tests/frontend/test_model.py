@@ -11,10 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from prgec.errors import CheckpointError
 from prgec.frontend.checkpoint import find_checkpoint
-from prgec.frontend.model import export_loss, label_loss, load_model, weights_sha256
+from prgec.frontend.model import LossModel, export_loss, label_loss, load_model, weights_sha256
+from tests.architectures import ARCHITECTURES, Architecture
 from tests.models import VOCAB_SIZE, TinyLlama, write_tokenizer
 
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
@@ -175,3 +177,25 @@ def test_model_that_cannot_be_traced() -> None:
     with pytest.raises(CheckpointError, match="torch.export cannot trace Undecided: ") as caught:
         export_loss(Undecided(), num_rows=2, seq_len=4, num_labels=1, dynamic=False)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("one", ARCHITECTURES, ids=lambda one: one.name)
+def test_a_score_makes_logits_at_labels_alone(one: Architecture) -> None:
+    """Of twelve tokens, in front of three: the loss is the model's own, row by row and without padding."""
+    model, widths = one.build(), []
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(3, VOCAB_SIZE, (2, 12), generator=generator)
+    label_pos, targets = torch.tensor([[9, 4], [4, 7]]), torch.tensor([[5, 6], [7, -100]])
+    with torch.no_grad():
+        expected = []
+        for row in range(2):
+            terms = [
+                cross_entropy(model(input_ids=tokens[row : row + 1, : at + 1]).logits[0, -1], target)
+                for at, target in zip(label_pos[row], targets[row], strict=True)
+                if target >= 0
+            ]
+            expected.append(torch.stack(terms).mean())
+        model.get_output_embeddings().register_forward_hook(lambda _, __, logits: widths.append(logits.shape[1]))
+        found = LossModel(model).score(tokens, label_pos, targets)
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-4, atol=1e-5)
+    assert widths == [3]

@@ -20,7 +20,9 @@ from prgec.runtime_ops import noise
 from prgec.training.estimators import Plain
 from prgec.training.trainer import Trainer
 
-SEED, EPS, LR = 5, 1e-2, 0.5
+# g is a difference of losses over 2 EPS, so a narrow EPS turns the last bits of a loss, which differ between
+# processors, into what the next losses differ by: at 1e-2 as much as 1e-5 of them after eight steps, at this 1e-6.
+SEED, EPS, LR = 5, 5e-2, 0.5
 
 
 @pytest.fixture

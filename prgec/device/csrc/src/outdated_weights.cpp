@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "files.h"
+#include "packed_weights.h"
 
 namespace prge {
 
 namespace {
 
-constexpr const char* kSeal = ".seal";
 constexpr size_t kStem = 64; // a SHA-256
 
 // Paths of the folder's weights, without what their files' names end with.
@@ -23,7 +23,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   while (const dirent* entry = open == nullptr ? nullptr : ::readdir(open.get())) {
     const std::string name = entry->d_name;
     const bool is_ours =
-        name.size() > kStem && name.substr(kStem) == kSeal && name.find_first_not_of("0123456789abcdef") == kStem;
+        name.size() > kStem && name.substr(kStem) == kSealSuffix && name.find_first_not_of("0123456789abcdef") == kStem;
     if (is_ours) {
       found.push_back(folder + "/" + name.substr(0, kStem));
     }
@@ -52,7 +52,7 @@ bool is_outdated(const std::string& program, const struct stat& last_use) {
 
 void remove_outdated(const std::string& folder) {
   for (const std::string& name : names_in(folder)) {
-    const std::string path = name + kSeal;
+    const std::string path = name + kSealSuffix;
     struct stat last_use;
     File seal;
     std::string said;
@@ -63,7 +63,7 @@ void remove_outdated(const std::string& folder) {
     const std::string program = program_of(said);
     if (!program.empty() && is_outdated(program, last_use)) {
       // The seal goes last: what is half gone has none, and is packed again.
-      remove_file(name + ".xnn");
+      remove_file(name + kWeightsSuffix);
       remove_file(path);
     }
   }

@@ -80,12 +80,12 @@ Error PackedWeights::take(const std::string& folder, const std::string& program,
   PRGE_TRY(file.error());
   const std::string key = fingerprint(**file).hex() + base + processor() + PRGE_EXECUTORCH_VERSION;
   const std::string name = folder + "/" + Sha256().update(key.data(), key.size()).finish().hex();
-  path_ = name + ".xnn";
+  path_ = name + kWeightsSuffix;
   program_ = absolute(program);
   if (path_.size() > kMaxPath) {
     return fail(Error::InvalidArgument, "the folder's path is too long (%s)", folder.c_str());
   }
-  PRGE_TRY(seal_.open_locked(name + ".seal"));
+  PRGE_TRY(seal_.open_locked(name + kSealSuffix));
   PRGE_TRY(drop_if_damaged());
   seal_.touch(); // says when it was last used
   // XNNPACK wants an exclusive lock to write. It knows one layout of a weight: of one that a program needs in two it

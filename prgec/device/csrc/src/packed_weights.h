@@ -13,6 +13,10 @@
 
 namespace prge {
 
+// What the names of the two files end with.
+constexpr const char* kWeightsSuffix = ".xnn";
+constexpr const char* kSealSuffix = ".seal";
+
 class PackedWeights {
  public:
   explicit PackedWeights(void (*warn)(const char* line)) : warn_(warn) {}
