@@ -51,16 +51,25 @@ class LossModel(nn.Module):
         return _loss_at(logits_NTV, label_pos, targets)
 
     def score(self, tokens: Tensor, label_pos: Tensor, targets: Tensor) -> Tensor:
-        """Return what `forward` does, without logits at positions that no row has a label at; not for `torch.export`.
+        """Return what `forward` does, from `logits_at`; not for `torch.export`."""
+        return _loss_at(*self.logits_at(tokens, label_pos), targets)
+
+    def logits_at(self, tokens: Tensor, label_pos: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits of the positions that some row has a label at, and where each row's own are among them.
 
         The logits of a vocabulary of 262,144 tokens at every position are most of what a small model computes.
+
+        Args:
+            tokens: i64[N, T].
+            label_pos: i64[N, K].
+
+        Returns:
+            f32[N, P, V] and i64[N, K], whose values are below P. A model that makes all of them has P = T.
         """
         if not self._can_leave_logits_out:
-            result: Tensor = self(tokens, label_pos, targets)
-            return result
+            return self.hf(input_ids=tokens, use_cache=False).logits, label_pos
         kept, index = torch.unique(label_pos, return_inverse=True)
-        logits = self.hf(input_ids=tokens, use_cache=False, logits_to_keep=kept).logits
-        return _loss_at(logits, index, targets)
+        return self.hf(input_ids=tokens, use_cache=False, logits_to_keep=kept).logits, index
 
 
 def _loss_at(logits: Tensor, index: Tensor, targets: Tensor) -> Tensor:

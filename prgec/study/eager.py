@@ -84,11 +84,16 @@ class EagerProgram:
         result: FloatArray = loss_N.numpy()
         return result
 
+    def logits_at(self, tokens: Tensor, label_pos: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a language model's logits at labels, as `LossModel.logits_at` does: f32[N, P, V] and i64[N, K]."""
+        assert isinstance(self._loss, LossModel), "an encoder is asked for losses alone"
+        return self._loss.logits_at(tokens, label_pos)
+
     @torch.no_grad()
     def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
         """Return the most likely token behind each label position: i64[N, K]."""
-        logits_NTV = self._loss.hf(input_ids=torch.from_numpy(tokens_NT), use_cache=False).logits
-        found: IntArray = logits_NTV.argmax(-1).gather(1, torch.from_numpy(label_pos_NK)).numpy()
+        logits_NPV, index = self.logits_at(torch.from_numpy(tokens_NT), torch.from_numpy(label_pos_NK))
+        found: IntArray = logits_NPV.argmax(-1).gather(1, index).numpy()
         return found
 
     def extend(self, tokens_T: IntArray, start: int) -> FloatArray:

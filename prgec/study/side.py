@@ -66,9 +66,9 @@ class AssistedModel(EagerProgram):
         at = torch.from_numpy(label_pos_NK[:, 0])
         rows = torch.arange(len(at))
         with torch.no_grad():
-            logits = self._loss.hf(input_ids=torch.from_numpy(tokens_NT), use_cache=False).logits[rows, at]
+            logits_NPV, index = self.logits_at(torch.from_numpy(tokens_NT), at.unsqueeze(1))
         acts = torch.stack([output[rows, at] for output in self._caught], 1)
-        values: FloatArray = logits.numpy()
+        values: FloatArray = logits_NPV[rows, index[:, 0]].numpy()
         return acts.unsqueeze(2), values
 
     @torch.no_grad()
