@@ -31,7 +31,7 @@ def train_alone(run: Run, study: Study) -> Result:
     # Threads of OpenMP do not survive a fork, so that none must be made before.
     torch.set_num_threads(1)
     try:
-        prepare(study.model, run.options, study.path)
+        prepare(study.model, run.made_of, study.path)
         what = f"{run.method} on {run.task.name}, seed {run.seed},"
         result: Result = call_apart(multiprocessing.get_context("fork"), what, _train, run, study, threads)
         return result

@@ -126,7 +126,7 @@ def do_run(run: Run, study: Study) -> Result | PrgecError:
 
     torch.set_num_threads(max(1, study.threads))
     try:
-        prepare(study.model, run.options, study.path)
+        prepare(study.model, run.made_of, study.path)
         return train(run, study)
     except PrgecError as error:
         return error

@@ -22,6 +22,8 @@ Options = Mapping[str, Any]
 # What runs a compiled graph; `engine` of a method.
 TORCH, EXECUTORCH = "torch", "executorch"
 SPLITS = ("train", "dev", "test")
+# `data` of a method that is compiled with the rows it trains on, as `prgec compile --data` has them.
+OWN_DATA = "train"
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,13 @@ class Run:
     task: StudyTask
     options: Options = field(hash=False)
     seed: int
+
+    @property
+    def made_of(self) -> Options:
+        """What its method is made of: the options, with the task's own rows where they say so."""
+        if self.options.get("data") != OWN_DATA:
+            return self.options
+        return {**self.options, "data": str(self.task.train), "task": self.task.task}
 
     def key(self, study: Study) -> str:
         """Return what names the run in the file of results: runs with equal keys have equal results.

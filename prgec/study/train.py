@@ -26,7 +26,7 @@ def train(run: Run, study: Study) -> Result:
         DataError: If a file cannot be read or holds no choices to score.
         UsageError: If the method cannot be made of its options.
     """
-    method = build_method(study.model, run.options, run.seed, study.path)
+    method = build_method(study.model, run.made_of, run.seed, study.path)
     data = _Data.load(run.task, method)
     course = _Course(method, data, run, study)
     failure = ""

@@ -9,7 +9,7 @@ import pytest
 
 from prgec.errors import CheckpointError, UsageError
 from prgec.study.alone import train_alone
-from prgec.study.method import prepare
+from prgec.study.method import build_method, prepare
 from prgec.study.spec import Run, read_study
 
 EXACT = {"kind": "gradient", "method": "exact", "batch_size": 2, "num_labels": 2, "seq_len": 16, "lr": 0.01}
@@ -33,6 +33,16 @@ def test_the_file_says_what_pytorch_says(path: Path, options: dict[str, Any]) ->
 def test_a_compilation_that_fails_is_told(path: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         prepare(str(tmp_path / "nothing"), {**EXACT, "engine": "executorch"}, path)
+
+
+def test_rows_of_the_task_round_the_weights(path: Path) -> None:
+    """As `prgec compile --data` rounds them: four bits by what layers read."""
+    (task, *_), options = read_study(path).tasks, {**EXACT, "quantize": "8da4w"}
+    pipelines = [
+        build_method(str(path.parent / "model"), Run("a", task, {**options, **more}, 0).made_of, 0, path)
+        for more in ({}, {"data": "train"})
+    ]
+    assert ["rounding=gptq" in each.program.manifest.pipeline for each in pipelines] == [False, True]
 
 
 def test_an_engine_that_there_is_not(path: Path) -> None:

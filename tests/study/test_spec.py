@@ -65,6 +65,14 @@ def test_a_task_of_its_own_is_relative_too_and_counts_by_its_text(tmp_path: Path
     assert keys[0] == keys[2] != keys[1]
 
 
+def test_a_method_may_be_compiled_with_the_rows_it_trains_on(tmp_path: Path) -> None:
+    text = TEXT.replace('folder = "data"', 'folder = "data"\ntask = "a.toml"')
+    (task,) = read_study(_write(tmp_path, text)).tasks
+    named, own, none = (Run("a", task, {"q": 1, **data}, 0).made_of for data in ({"data": "x"}, {"data": "train"}, {}))
+    assert own == {"q": 1, "data": str(tmp_path / "data" / "train.jsonl"), "task": str(tmp_path / "a.toml")}
+    assert (named, none) == ({"q": 1, "data": "x"}, {"q": 1})
+
+
 def test_a_task_may_have_a_target_of_its_own(tmp_path: Path) -> None:
     text = TEXT.replace("[defaults]", "target = 0.7\n[defaults]").replace(
         "[methods.a]",
