@@ -18,7 +18,8 @@ The LoRA branch keeps reading the unquantised %x; A, B and the loss stay f32. La
 quantisation. Weights of w4a16 have one scale an output, so the scale is searched for: the one with the least squared
 error among fractions of the largest weight. `rounding=gptq` rounds the weights of each layer so that what it computes
 over some rows changes least. Transposed copies, which gradients are multiplied with, are made of the rounded weights
-and go to the nearest values on their own axis.
+and go to the nearest values on their own axis, in 8 bits where the weights have 4: rounded to 4 bits a second time, on
+another axis, they turn the gradient away from the loss (docs/decisions/025-transposed-copies.md).
 
 Gradients are lifted by 1e-20 before they are quantised. Most of their rows are zeros (padding, positions that no label
 looks at), XNNPACK gives a row of zeros the scale 1 (quantization.h), and what grouped weights round in f32 then is as
@@ -54,6 +55,8 @@ aten = torch.ops.aten
 
 # Far below what counts of any gradient, and far above the smallest number that has an inverse.
 _NO_ZERO = 1e-20
+# Of transposed copies, by the scheme of what they are copies of; where there is none, it is the same.
+_SCHEMES_OF_COPIES = {SCHEMES["8da4w"]: SCHEMES["8da8w"]}
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,14 @@ class QuantizeBase(Pass):
         width = int(shape_of(weight)[1])
         if dtype_of(weight) != torch.float32:
             return Refusal(name, f"its weight is {dtype_of(weight)}, expected f32")
-        if SCHEMES[self.scheme].is_grouped and width % self.group:
+        if _scheme_of(name, SCHEMES[self.scheme]).is_grouped and width % self.group:
             return Refusal(name, f"its width {width} is not a multiple of group={self.group}")
         return node
+
+
+def _scheme_of(name: str, scheme: Scheme) -> Scheme:
+    """How the weight of a layer is stored in a program of that scheme."""
+    return _SCHEMES_OF_COPIES.get(scheme, scheme) if name.endswith(TRANSPOSED) else scheme
 
 
 class _Builder:
@@ -161,7 +169,7 @@ class _Builder:
         return call(ao.dequantize_affine.default, values, block, scale, zero, *limits)
 
     def _grouped_weight(self, name: str, weight: torch.Tensor) -> Node:
-        scheme = self._scheme
+        scheme = _scheme_of(name, self._scheme)
         block = [1, self._group if scheme.is_grouped else weight.shape[1]]
         gptq = self._by_gptq(name, weight, block[1])
         qdata, scale, zero = self._stored(name, gptq or quantized(weight, scheme, block))

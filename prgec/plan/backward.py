@@ -115,17 +115,15 @@ def _mul(walk: Backward, number: int, dy: int) -> Shares:
 
 
 def _linear(walk: Backward, number: int, dy: int) -> Shares:
-    """A product with the transposed weight, quantised like the layer."""
+    """A product with the transposed weight, quantised if the layer is."""
     tape, op, (source,) = walk.tape, walk.tape.ops[number], walk.inputs(number)
     if tape.ops[source].kind == "convert":
         (source,) = walk.inputs(source)
     if not walk.needs(source):
         return
     read = tape.add(Op("convert", tape.size(dy), (dy,), element_bytes=1)) if op.multiplies else dy
-    yield (
-        source,
-        tape.add(replace(op, elements=tape.size(source), inputs=(read,), matrix=op.matrix[::-1], is_result=False)),
-    )
+    back = replace(op, elements=tape.size(source), inputs=(read,), matrix=op.matrix[::-1], is_copy=True)
+    yield source, tape.add(replace(back, is_result=False))
 
 
 def _product(walk: Backward, number: int, dy: int) -> Shares:

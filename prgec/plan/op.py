@@ -22,6 +22,7 @@ class Op:
         multiplies_f32: All other multiplications of matrices.
         matrix: Inputs and outputs of the constant it multiplies with.
         is_frozen: Whether that is a layer of the model, which `--quantize` is about.
+        is_copy: Whether it is the transposed copy of one.
         is_result: Whether it is returned, and so lies outside the arena.
     """
 
@@ -35,6 +36,7 @@ class Op:
     multiplies_f32: int = 0
     matrix: tuple[int, int] = (0, 0)
     is_frozen: bool = False
+    is_copy: bool = False
     is_result: bool = False
 
     @property

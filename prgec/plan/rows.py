@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prgec.backends import load_backend
@@ -149,8 +149,10 @@ def compile_bytes(shape: ModelShape, work: Workload, backend: str) -> int:
 
 def packed_weights(shape: ModelShape, work: Workload) -> int:
     """Elements of frozen layers in a program, transposed copies included."""
-    constants = step_sizes(shape, work).constant_bytes + prefix_sizes(shape, work).constant_bytes
-    return round(constants / work.weight_bytes(work.group_size))
+    # Counted where every weight takes as much: copies of 4-bit weights have 8.
+    alike = replace(work, quantize="8da8w") if work.is_quantized else work
+    constants = step_sizes(shape, alike).constant_bytes + prefix_sizes(shape, alike).constant_bytes
+    return round(constants / alike.weight_bytes(alike.group_size))
 
 
 def _layer_choices(shape: ModelShape) -> list[str]:

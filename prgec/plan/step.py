@@ -85,7 +85,10 @@ def prefix_sizes(shape: ModelShape, work: Workload) -> StepSizes:
 def _sizes(shape: ModelShape, work: Workload, trained: int, below: int) -> StepSizes:
     """Sizes of a step with so many blocks, `below` of them in front of the first that trains."""
     tape = _written(shape, _as_written(shape, work), trained, below)
-    constants = sum(elements * (work.weight_bytes(inputs) if inputs else F32) for inputs, elements in tape.constants)
+    constants = sum(
+        elements * (work.weight_bytes(inputs, is_copy) if inputs else F32)
+        for (inputs, is_copy), elements in tape.constants
+    )
     constants += tape.num_ops * _OP_BYTES
     products = tape.multiplies, tape.multiplies_f32
     return StepSizes(tape.live_bytes, constants, *products, tape.moved_bytes)
@@ -117,7 +120,7 @@ class _Written:
         multiplies_f32: All other multiplications of matrices.
         moved_bytes: What all operations write.
         num_ops: Operations.
-        constants: Packed elements of frozen layers by their inputs; of all other matrices under 0.
+        constants: Packed elements, as `Tape.constants` has them.
     """
 
     spans: tuple[Span, ...]
@@ -126,7 +129,7 @@ class _Written:
     multiplies_f32: int
     moved_bytes: int
     num_ops: int
-    constants: tuple[tuple[int, int], ...]
+    constants: tuple[tuple[tuple[int, bool], int], ...]
 
 
 @functools.cache

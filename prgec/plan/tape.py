@@ -44,12 +44,15 @@ class Tape:
         """Return the result of an operation."""
         self.ops[number] = replace(self.ops[number], is_result=True)
 
-    def constants(self) -> dict[int, int]:
-        """Elements of matrices as the runtime packs them: of frozen layers by their inputs, of all others under 0."""
-        found: dict[int, int] = {}
+    def constants(self) -> dict[tuple[int, bool], int]:
+        """Elements of matrices as the runtime packs them.
+
+        Of frozen layers by their inputs and whether they are transposed copies; of all others under 0.
+        """
+        found: dict[tuple[int, bool], int] = {}
         for op in self.ops:
             inputs, outputs = op.matrix
-            key = inputs if op.is_frozen else 0
+            key = (inputs, op.is_copy) if op.is_frozen else (0, False)
             found[key] = found.get(key, 0) + inputs * -(-outputs // _TILE) * _TILE
         return found
 

@@ -84,8 +84,10 @@ class Workload:
         """Whether frozen layers multiply 8-bit activations."""
         return self.quantize.startswith("8da")
 
-    def weight_bytes(self, inputs: int) -> float:
-        """Bytes of one weight of a layer with `inputs` inputs."""
+    def weight_bytes(self, inputs: int, is_copy: bool = False) -> float:
+        """Bytes of one weight of a layer with `inputs` inputs, or of a transposed copy: 8 bits of 8da4w."""
+        if is_copy and self.quantize == "8da4w":
+            return _WEIGHT_BYTES["8da8w"]
         if self.quantize in _GROUPED:
             is_whole = inputs % self.group_size == 0
             return 0.5 + _SCALE_BYTES / self.group_size if is_whole else _WEIGHT_BYTES["none"]

@@ -99,7 +99,7 @@ def test_needs_readings() -> None:
 
 
 def test_a_transposed_copy_is_made_of_what_the_forward_multiplies_with() -> None:
-    """On its own axis it is rounded once more, and not apart from the forward: products of the two agree better."""
+    """In 8 bits, it is the forward's weight again to half a step; the f32 weight is further away."""
     weight = torch.randn(4, 4, generator=torch.Generator().manual_seed(3))
     b = GraphBuilder(dynamic=True)
     hidden = b.hidden()
@@ -110,10 +110,10 @@ def test_a_transposed_copy_is_made_of_what_the_forward_multiplies_with() -> None
     run_pass(program, QuantizeBase(scheme="8da4w", group=2))
     found = dict(program.module.named_buffers())
 
-    def exact(name: str) -> Tensor:
-        return found[f"{name}.weight_qdata"] * found[f"{name}.weight_scale"].repeat_interleave(2, 1)
+    def exact(name: str, group: int) -> Tensor:
+        return found[f"{name}.weight_qdata"] * found[f"{name}.weight_scale"].repeat_interleave(group, 1)
 
-    again, scale, _ = quantized(exact("q_proj").t().contiguous(), SCHEMES["8da4w"], [1, 2])
-    assert torch.equal(exact("q_proj.transposed"), again * scale.repeat_interleave(2, 1))
-    apart, scale, _ = quantized(weight.t().contiguous(), SCHEMES["8da4w"], [1, 2])
-    assert not torch.equal(exact("q_proj.transposed"), apart * scale.repeat_interleave(2, 1))
+    copy, half_step = exact("q_proj.transposed", 4), found["q_proj.transposed.weight_scale"] / 2
+    assert half_step.max() < 0.01 * weight.abs().max()
+    assert ((copy - exact("q_proj", 2).t()).abs() <= 1.001 * half_step).all()
+    assert (copy - weight.t()).abs().max() > 5 * half_step.max()

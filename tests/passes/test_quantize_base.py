@@ -136,7 +136,7 @@ graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %4: i8[4, 8] = getitem(%2, 1)
   %5: i8[4, 8, 4] = torchao.quantize_affine(%1, [1, 1, 4], %3, %4, i8, -128, 127)
   %6: f32[4, 8, 4] = torchao.dequantize_affine(%5, [1, 1, 4], %3, %4, i8, -128, 127)
-  %7: f32[2, 4] = torchao.dequantize_affine(@layer.transposed.weight_qdata, [1, 2], @layer.transposed.weight_scale, @layer.transposed.weight_zero_point, i8, -8, 7)
+  %7: f32[2, 4] = torchao.dequantize_affine(@layer.transposed.weight_qdata, [1, 4], @layer.transposed.weight_scale, @layer.transposed.weight_zero_point, i8, -128, 127)
   %8: f32[4, 8, 2] = aten.linear(%6, %7)
   return %8
 """,  # noqa: E501 - a golden line is as long as it is

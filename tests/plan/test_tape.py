@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from prgec.plan.arena import Span, arena_bytes, live_bytes, spans_of
 from prgec.plan.op import Op
+from prgec.plan.source import read_shape
+from prgec.plan.step import step_sizes
 from prgec.plan.tape import Tape
+from prgec.plan.workload import Workload
 
 
 def test_the_peak_is_the_worst_moment() -> None:
@@ -59,7 +64,20 @@ def test_matrices_are_packed_in_whole_tiles() -> None:
     tape = Tape()
     tape.add(Op("linear", 1, matrix=(8, 16), is_frozen=True))
     tape.add(Op("linear", 1, matrix=(8, 1)))
-    assert tape.constants() == {8: 8 * 16, 0: 8 * 16}
+    assert tape.constants() == {(8, False): 8 * 16, (0, False): 8 * 16}
+
+
+def test_gradients_are_multiplied_with_copies_of_eight_bits() -> None:
+    """Four bits take from layers what eight do not, and nothing from their copies."""
+    shape = read_shape("TinyLlama-1.1B")
+
+    def saved(method: str) -> float:
+        narrow, wide = (step_sizes(shape, Workload(method, scheme)).constant_bytes for scheme in ("8da4w", "8da8w"))
+        return wide - narrow
+
+    assert saved("exact") == pytest.approx(saved("prge"), rel=1e-6)
+    for scheme in ("none", "8da8w", "w4a16"):
+        assert Workload("exact", scheme).weight_bytes(32, is_copy=True) == Workload("exact", scheme).weight_bytes(32)
 
 
 def test_a_transpose_that_a_product_alone_packs_is_not_made() -> None:
