@@ -122,8 +122,8 @@ def _linear(walk: Backward, number: int, dy: int) -> Shares:
     if not walk.needs(source):
         return
     read = tape.add(Op("convert", tape.size(dy), (dy,), element_bytes=1)) if op.multiplies else dy
-    back = replace(op, elements=tape.size(source), inputs=(read,), matrix=op.matrix[::-1], is_copy=True)
-    yield source, tape.add(replace(back, is_result=False))
+    size, matrix = tape.size(source), op.matrix[::-1]
+    yield source, tape.add(replace(op, elements=size, inputs=(read,), matrix=matrix, is_copy=True, is_result=False))
 
 
 def _product(walk: Backward, number: int, dy: int) -> Shares:
