@@ -57,12 +57,11 @@ Adam over the same layers, and MeZO. Programs run by ExecuTorch are compiled fil
 PyTorch runs the same graphs where a study would rather not compile them ([study.md](study.md)). `exact` is what compile
 and run do unasked, by AdamW ([why](decisions/024-default-optimizer.md)), `exact-norm` the same by `--optimizer norm`.
 Weights of `8da4w` are rounded by what layers read of the task's rows, as compile does with `--data`
-([why](decisions/020-rounding.md)); those of mails, of the encoder and of Qwen, and `exact-norm-8da4w`, are older:
-rounded to the nearest values, with copies of 4 bits for gradients ([what that
-costs](decisions/025-transposed-copies.md)). Compiled before programs computed again what is cheap
-([why](decisions/023-recomputation.md)), and so with more memory than today: `exact-norm-8da4w`, `exact-norm` of the
-encoder and `shortcut` of mails. Gemma 3 needs another eps and other rates than SmolLM2 to be trained by zeroth order
-([why](decisions/016-eps.md)). Made by
+([why](decisions/020-rounding.md)); those of mails and of Qwen, and `exact-norm-8da4w`, are older: rounded to the
+nearest values, with copies of 4 bits for gradients ([what that costs](decisions/025-transposed-copies.md)). Compiled
+before programs computed again what is cheap ([why](decisions/023-recomputation.md)), and so with more memory than
+today: `exact-norm-8da4w`, `exact-norm` of the encoder and `shortcut` of mails. Gemma 3 needs another eps and other
+rates than SmolLM2 to be trained by zeroth order ([why](decisions/016-eps.md)). Made by
 
     python tools/scoreboard.py
 
