@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ class LossModel(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.hf = model
-        self._can_leave_logits_out = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def forward(self, tokens: Tensor, label_pos: Tensor, targets: Tensor) -> Tensor:
         """Return the mean negative log-likelihood over each row's own targets.
@@ -48,34 +46,41 @@ class LossModel(nn.Module):
             f32[N].
         """
         logits_NTV = self.hf(input_ids=tokens, use_cache=False).logits
-        return _loss_at(logits_NTV, label_pos, targets)
+        return label_loss(_at(label_pos, logits_NTV).to(torch.float32), targets)
 
     def score(self, tokens: Tensor, label_pos: Tensor, targets: Tensor) -> Tensor:
         """Return what `forward` does, from `logits_at`; not for `torch.export`."""
-        return _loss_at(*self.logits_at(tokens, label_pos), targets)
+        label_pos, targets = used_labels(label_pos, targets)
+        return label_loss(self.logits_at(tokens, label_pos), targets)
 
-    def logits_at(self, tokens: Tensor, label_pos: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits of the positions that some row has a label at, and where each row's own are among them.
+    def logits_at(self, tokens: Tensor, label_pos: Tensor) -> Tensor:
+        """Return the logits at labels, and make no others: f32[N, K, V].
 
-        The logits of a vocabulary of 262,144 tokens at every position are most of what a small model computes.
+        The logits of a vocabulary of 262,144 tokens at every position are most of what a small model computes, and of
+        what it holds for a backward pass.
 
         Args:
             tokens: i64[N, T].
             label_pos: i64[N, K].
-
-        Returns:
-            f32[N, P, V] and i64[N, K], whose values are below P. A model that makes all of them has P = T.
         """
-        if not self._can_leave_logits_out:
-            return self.hf(input_ids=tokens, use_cache=False).logits, label_pos
-        kept, index = torch.unique(label_pos, return_inverse=True)
-        return self.hf(input_ids=tokens, use_cache=False, logits_to_keep=kept).logits, index
+        head: nn.Module = self.hf.get_output_embeddings()  # type: ignore[operator]  # every PreTrainedModel has it
+        chosen = head.register_forward_pre_hook(lambda _, inputs: (_at(label_pos, inputs[0]),))
+        try:
+            logits_NKV: Tensor = self.hf(input_ids=tokens, use_cache=False).logits
+        finally:
+            chosen.remove()
+        return logits_NKV.to(torch.float32)
 
 
-def _loss_at(logits: Tensor, index: Tensor, targets: Tensor) -> Tensor:
-    """Loss of every row by its logits, f32[N, P, V], at its own places among P: i64[N, K]."""
-    logits_NKV = torch.gather(logits, 1, index.unsqueeze(-1).expand(-1, -1, logits.shape[-1])).to(torch.float32)
-    return label_loss(logits_NKV, targets)
+def used_labels(label_pos: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave out the slots that no row has a target in: both i64[N, K] with the K that is used."""
+    used = (targets != IGNORE_TARGET).any(0)
+    return label_pos[:, used], targets[:, used]
+
+
+def _at(label_pos: Tensor, values_NTX: Tensor) -> Tensor:
+    """Return every row's values at its own label positions: [N, K, X]."""
+    return torch.gather(values_NTX, 1, label_pos.unsqueeze(-1).expand(-1, -1, values_NTX.shape[-1]))
 
 
 def loss_of(model: nn.Module, head: Head | None) -> LossModel | ClassifierLoss:

@@ -60,6 +60,13 @@ def give_back_freed() -> None:
         trim(0)
 
 
+def settled_memory() -> ProcessMemory:
+    """Return what this process holds once garbage and what was freed are given back: they would hide growth."""
+    gc.collect()
+    give_back_freed()
+    return process_memory()
+
+
 class Growth:
     """The most memory this process holds above what it held when this was made, code and mapped files left out.
 
@@ -67,16 +74,17 @@ class Growth:
     counted. Pages of files that are used for the first time are subtracted. Pages of a mapped file that are written to,
     as weights may be, become memory of the process in their own place: no growth.
 
+    Args:
+        held_bytes: Of what it holds already, what counts all the same.
+
     Attributes:
         bytes: The growth seen so far, up to the last `pause`.
     """
 
-    def __init__(self) -> None:
-        # What was freed but not given back would hide growth.
-        gc.collect()
-        give_back_freed()
+    def __init__(self, held_bytes: int = 0) -> None:
         self.bytes = 0
-        self._start = process_memory()
+        self._held_bytes = held_bytes
+        self._start = settled_memory()
         self.go_on()
 
     def go_on(self) -> None:
@@ -87,7 +95,10 @@ class Growth:
         """Take what was counted since `go_on`; what follows does not count."""
         now = process_memory()
         files = max(0, now.file_bytes - self._start.file_bytes)
-        self.bytes = max(self.bytes, now.peak_rss_bytes - self._start.rss_bytes - files)
+        self._note(now.peak_rss_bytes - self._start.rss_bytes - files)
+
+    def _note(self, grown_bytes: int) -> None:
+        self.bytes = max(self.bytes, grown_bytes + self._held_bytes)
 
 
 class SampledGrowth(Growth):
@@ -116,7 +127,7 @@ class SampledGrowth(Growth):
             self._look()
 
     def _look(self) -> None:
-        self.bytes = max(self.bytes, process_memory().anon_bytes - self._start.anon_bytes)
+        self._note(process_memory().anon_bytes - self._start.anon_bytes)
 
 
 def _sizes(path: Path) -> dict[str, int]:

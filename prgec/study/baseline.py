@@ -18,6 +18,7 @@ class Baseline:
     def __init__(self, program: EagerProgram, rows_per_step: int) -> None:
         self.program = program
         self.rows_per_step = rows_per_step
+        self.held_bytes = 0
         self.step_number = 0
 
     def step(self, batch: Batch, lr: float) -> StepResult:

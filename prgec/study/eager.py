@@ -19,7 +19,7 @@ from prgec.data.batches import Batch
 from prgec.errors import InternalError, UsageError
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.classifier import with_classes
-from prgec.frontend.model import LossModel, load_model, loss_of
+from prgec.frontend.model import LossModel, label_loss, load_model, loss_of, used_labels
 from prgec.frontend.tokenizer import pack_tokenizer
 from prgec.study.spaces import SPACES, Settings
 
@@ -74,26 +74,31 @@ class EagerProgram:
         tokens, label_pos, targets = (
             torch.from_numpy(array[:size]) for array in (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
         )
-        loss: Tensor = self._loss(tokens, label_pos, targets)
+        loss: Tensor = self._score(tokens, label_pos, targets)
         return loss
 
     @torch.no_grad()
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row under the present weights: f32[N]."""
-        loss_N: Tensor = self._score(*map(torch.from_numpy, (tokens_NT, label_pos_NK, targets_NK)))
-        result: FloatArray = loss_N.numpy()
+        tokens, label_pos, targets = map(torch.from_numpy, (tokens_NT, label_pos_NK, targets_NK))
+        if not isinstance(self._loss, LossModel):
+            found: FloatArray = self._loss(tokens, label_pos, targets).numpy()
+            return found
+        label_pos, targets = used_labels(label_pos, targets)
+        first, again = read_once(tokens_NT, label_pos.numpy())
+        logits_NKV = self.logits_at(tokens[first], label_pos[first])[again]
+        result: FloatArray = label_loss(logits_NKV, targets).numpy()
         return result
 
-    def logits_at(self, tokens: Tensor, label_pos: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a language model's logits at labels, as `LossModel.logits_at` does: f32[N, P, V] and i64[N, K]."""
+    def logits_at(self, tokens: Tensor, label_pos: Tensor) -> Tensor:
+        """Return a language model's logits at labels alone: f32[N, K, V]."""
         assert isinstance(self._loss, LossModel), "an encoder is asked for losses alone"
         return self._loss.logits_at(tokens, label_pos)
 
     @torch.no_grad()
     def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
         """Return the most likely token behind each label position: i64[N, K]."""
-        logits_NPV, index = self.logits_at(torch.from_numpy(tokens_NT), torch.from_numpy(label_pos_NK))
-        found: IntArray = logits_NPV.argmax(-1).gather(1, index).numpy()
+        found: IntArray = self.logits_at(torch.from_numpy(tokens_NT), torch.from_numpy(label_pos_NK)).argmax(-1).numpy()
         return found
 
     def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
@@ -123,6 +128,21 @@ class EagerProgram:
         """Overwrite the trained parameters."""
         for index, parameter in enumerate(self.trained):
             parameter.copy_(torch.from_numpy(state[str(index)]))
+
+
+def read_once(tokens_NT: IntArray, label_pos_NK: IntArray) -> tuple[IntArray, IntArray]:
+    """Return a row for all that read the same, as the candidates of an example do whose answers are single tokens.
+
+    Args:
+        tokens_NT: i64[N, T].
+        label_pos_NK: i64[N, K].
+
+    Returns:
+        Indices of the different rows, i64[M], and which of these each row is, i64[N].
+    """
+    read = np.concatenate((label_pos_NK, tokens_NT), axis=1)
+    _, first, again = np.unique(read, axis=0, return_index=True, return_inverse=True)
+    return first, again.reshape(-1)
 
 
 def _manifest(

@@ -29,10 +29,12 @@ class Method(Steps, Protocol):
     Attributes:
         program: Answers `forward` and carries manifest and tokenizer, for encoding and evaluation.
         rows_per_step: Rows of forward passes a step costs.
+        held_bytes: Room for computing that it holds when it is made, weights left out.
     """
 
     program: GeneratingProgram
     rows_per_step: int
+    held_bytes: int
 
 
 def build_method(model: str, options: Options, seed: int, where: Path) -> Method:

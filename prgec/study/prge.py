@@ -27,7 +27,7 @@ class Prge(Trainer):
 
     def __init__(self, model: str, *, seed: int, eps: float = 1e-2, estimator: str = "plain", **options: Any) -> None:
         chosen = _with_constants(estimator, options)
-        self.program = shared_program(model, options)
+        self.program, self.held_bytes = shared_program(model, options)
         super().__init__(self.program, chosen, eps=eps, seed=seed)
         self.rows_per_step = self.program.manifest.num_rows
 

@@ -20,6 +20,7 @@ from prgec.engines.executorch.program import Program
 from prgec.engines.torch.program import TorchProgram
 from prgec.errors import UsageError
 from prgec.machine.apart import call_apart
+from prgec.machine.memory import settled_memory
 from prgec.machine.native_log import captured_stderr
 from prgec.study.spec import EXECUTORCH, TORCH
 
@@ -29,8 +30,11 @@ _BACKENDS = {TORCH: "portable", EXECUTORCH: "xnnpack"}
 _Options: TypeAlias = tuple[tuple[str, Any], ...]
 
 
-def shared_program(model: str, options: Mapping[str, Any]) -> TorchProgram | Program:
+def shared_program(model: str, options: Mapping[str, Any]) -> tuple[TorchProgram | Program, int]:
     """Return the program of a compilation with its state at zero; equal options share it, one run at a time.
+
+    Beside it stands what it holds in memory when it is open, in bytes: of a compiled file the room for what it
+    computes, while weights and tokenizer are left out. 0 in PyTorch, which makes that room when it computes.
 
     Args:
         model: Checkpoint folder, alias or hub id.
@@ -41,9 +45,9 @@ def shared_program(model: str, options: Mapping[str, Any]) -> TorchProgram | Pro
         UsageError: If there is no such engine.
     """
     engine, chosen = _chosen(model, options)
-    program = _graph(chosen) if engine == TORCH else _open(_file(chosen))
+    program, held_bytes = (_graph(chosen), 0) if engine == TORCH else _open(_file(chosen))
     program.write_state({name: 0.0 * array for name, array in program.read_state().items()})
-    return program
+    return program, held_bytes
 
 
 def prepare_program(model: str, options: Mapping[str, Any]) -> None:
@@ -94,16 +98,22 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="prgec-study-")
 
 
-def _open(path: Path) -> Program:
+def _open(path: Path) -> tuple[Program, int]:
     import torch
     from executorch.extension.pybindings import _C as bindings
 
-    from prgec.engines.executorch.open import open_pte
+    from prgec.engines.executorch.open import load_program
+    from prgec.engines.executorch.runtime import load_runtime
+    from prgec.engines.executorch.verified import open_verified
 
     # A study says how many threads PyTorch has; the delegate gets as many.
     with captured_stderr():
         bindings._unsafe_reset_threadpool(torch.get_num_threads())
-    return open_pte(path)
+    raw, manifest, tokenizer = open_verified(path, verify=True)
+    load_runtime(manifest.backend)
+    before = settled_memory().anon_bytes
+    program = load_program(path, raw, manifest, tokenizer)
+    return program, settled_memory().anon_bytes - before
 
 
 def _compile(options: CompileOptions) -> None:

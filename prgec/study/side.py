@@ -22,7 +22,7 @@ from prgec.formats.shards import ShardShape
 from prgec.side.network import AdditiveNetwork
 from prgec.side.targets import centred, difference
 from prgec.study.baseline import Baseline
-from prgec.study.eager import EagerProgram
+from prgec.study.eager import EagerProgram, read_once
 
 _MOST_ANSWERS = 16
 _NO_PROGRAM = "0" * 64
@@ -66,15 +66,17 @@ class AssistedModel(EagerProgram):
         at = torch.from_numpy(label_pos_NK[:, 0])
         rows = torch.arange(len(at))
         with torch.no_grad():
-            logits_NPV, index = self.logits_at(torch.from_numpy(tokens_NT), at.unsqueeze(1))
+            logits_NKV = self.logits_at(torch.from_numpy(tokens_NT), at.unsqueeze(1))
         acts = torch.stack([output[rows, at] for output in self._caught], 1)
-        values: FloatArray = logits_NPV[rows, index[:, 0]].numpy()
+        values: FloatArray = logits_NKV[:, 0].numpy()
         return acts.unsqueeze(2), values
 
     @torch.no_grad()
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row's first target under the scores of both, among the answers known: f32[N]."""
-        acts, logits = self.said(tokens_NT, label_pos_NK)
+        first, again = read_once(tokens_NT, label_pos_NK[:, :1])
+        acts, logits = self.said(tokens_NT[first], label_pos_NK[first])
+        acts, logits = acts[again], logits[again]
         known = [*self.answers, *(set(targets_NK[:, 0].tolist()) - set(self.answers))]
         scores = centred(logits[:, known])
         scores[:, : len(self.answers)] += self.network(acts)[:, 0, : len(self.answers)].numpy()

@@ -96,14 +96,27 @@ class _Course:
         Raises:
             NumericsError: If training diverges; the curve then ends with what was reached.
         """
-        self._note()
-        growth = SampledGrowth() if self.method_maps_files else Growth()
+        growth = self._scored()
         for is_due in self._timed_steps() if self.budget.seconds else self._counted_steps():
             if is_due:
                 growth.pause()
                 self.memory_bytes = growth.bytes
                 self._note()
                 growth.go_on()
+
+    def _scored(self) -> Growth:
+        """Score dev, and begin to count the memory of steps.
+
+        A file that is mapped keeps the room it computes in, which belongs to its steps too; PyTorch gives it back.
+        """
+        if not self.method_maps_files:
+            self._note()
+            return Growth()
+        growth = SampledGrowth(self.method.held_bytes)
+        growth.pause()
+        self._note()
+        growth.go_on()
+        return growth
 
     def _counted_steps(self) -> Iterator[bool]:
         """Take as many steps as the rows are enough for; yields after each whether a score is due."""

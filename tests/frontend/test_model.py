@@ -181,11 +181,11 @@ def test_model_that_cannot_be_traced() -> None:
 
 @pytest.mark.parametrize("one", ARCHITECTURES, ids=lambda one: one.name)
 def test_a_score_makes_logits_at_labels_alone(one: Architecture) -> None:
-    """Of twelve tokens, in front of three: the loss is the model's own, row by row and without padding."""
+    """Of twelve tokens, in front of two, and none for the slot nobody uses: the loss is the model's own, row by row."""
     model, widths = one.build(), []
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(3, VOCAB_SIZE, (2, 12), generator=generator)
-    label_pos, targets = torch.tensor([[9, 4], [4, 7]]), torch.tensor([[5, 6], [7, -100]])
+    label_pos, targets = torch.tensor([[9, 4, 0], [4, 7, 0]]), torch.tensor([[5, 6, -100], [7, -100, -100]])
     with torch.no_grad():
         expected = []
         for row in range(2):
@@ -198,4 +198,4 @@ def test_a_score_makes_logits_at_labels_alone(one: Architecture) -> None:
         model.get_output_embeddings().register_forward_hook(lambda _, __, logits: widths.append(logits.shape[1]))
         found = LossModel(model).score(tokens, label_pos, targets)
     torch.testing.assert_close(found, torch.stack(expected), rtol=1e-4, atol=1e-5)
-    assert widths == [3]
+    assert widths == [2]

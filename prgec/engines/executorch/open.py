@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from prgec.contract.arrays import State
+from prgec.contract.manifest import Manifest
+from prgec.contract.tokenizer import Tokenizer
 from prgec.engines.executorch.device_gradient_program import DeviceGradientProgram
 from prgec.engines.executorch.device_program import DeviceProgram
 from prgec.engines.executorch.gradient_program import GradientProgram
 from prgec.engines.executorch.host_gradient_program import HostGradientProgram
 from prgec.engines.executorch.host_program import HostProgram
+from prgec.engines.executorch.methods import Methods
 from prgec.engines.executorch.program import Program
 from prgec.engines.executorch.runtime import (
     check_signature,
@@ -37,7 +40,16 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
             program's backend does not run here.
         BackendError: If the prge kernels, or what the backend needs, cannot be loaded.
     """
-    raw, manifest, tokenizer = open_verified(path, verify=verify)
+    return load_program(path, *open_verified(path, verify=verify))
+
+
+def load_program(path: Path, raw: Methods, manifest: Manifest, tokenizer: Tokenizer) -> Program:
+    """Load the methods of a program that `open_verified` has mapped.
+
+    Raises:
+        ProgramError: If it does not train, or its backend does not run here.
+        BackendError: If the prge kernels, or what the backend needs, cannot be loaded.
+    """
     check_trains(manifest, path)
     load_runtime(manifest.backend)
     keep_packed(raw, manifest)
