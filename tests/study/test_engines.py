@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from prgec.errors import CheckpointError, UsageError
+from prgec.frontend.checkpoint import find_checkpoint
 from prgec.study.alone import train_alone
 from prgec.study.method import build_method, prepare
 from prgec.study.spec import Run, read_study
 
 EXACT = {"kind": "gradient", "method": "exact", "batch_size": 2, "num_labels": 2, "seq_len": 16, "lr": 0.01}
+# Tokens of the shortest prompt of the task.
+SHORTEST = 5
 PRGE = {"kind": "prge", "q": 2, "batch_size": 2, "num_labels": 2, "seq_len": 16, "lr": 0.01}
 
 
@@ -28,6 +31,16 @@ def test_the_file_says_what_pytorch_says(path: Path, options: dict[str, Any]) ->
     assert [each.loss for each in by_file.curve] == pytest.approx([each.loss for each in by_torch.curve], rel=1e-4)
     assert by_file.curve[0].loss != pytest.approx(by_file.curve[-1].loss, rel=1e-3), "it learns something"
     assert by_file.test_loss == pytest.approx(by_torch.test_loss, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_room_for_inference_is_memory_of_steps(path: Path) -> None:
+    """A file keeps the room of scores, which is gone in PyTorch: it counts, though steps of the same rows add little."""
+    study, rows = read_study(path), 8192
+    options = {**PRGE, "engine": "executorch", "batch_size": rows // (2 * PRGE["q"])}
+    found = train_alone(Run("each", study.tasks[0], options, 1), study)
+    embedded_bytes = 4 * rows * find_checkpoint(study.model).config["hidden_size"] * SHORTEST
+    assert found.memory_bytes is not None and found.memory_bytes > embedded_bytes > 4_000_000
 
 
 def test_a_compilation_that_fails_is_told(path: Path, tmp_path: Path) -> None:
