@@ -35,7 +35,7 @@ def test_the_file_says_what_pytorch_says(path: Path, options: dict[str, Any]) ->
 
 @pytest.mark.slow
 def test_room_for_inference_is_memory_of_steps(path: Path) -> None:
-    """A file keeps the room of scores, which is gone in PyTorch: it counts, though steps of the same rows add little."""
+    """A file keeps the room of scores, which is gone in PyTorch: it counts, though steps add little."""
     study, rows = read_study(path), 8192
     options = {**PRGE, "engine": "executorch", "batch_size": rows // (2 * PRGE["q"])}
     found = train_alone(Run("each", study.tasks[0], options, 1), study)
