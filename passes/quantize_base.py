@@ -138,6 +138,7 @@ class _Builder:
         self._readings = readings
         self._correction: tuple[torch.Tensor, torch.Tensor] | None = None
         self._inputs: dict[Node, Node] = {}
+        self._weights: dict[str, Node] = {}
 
     def quantize(self, node: Node) -> None:
         """Quantise one layer."""
@@ -148,9 +149,10 @@ class _Builder:
             with self._rewriter.before(node):
                 self._inputs[source] = self._input(source, name) if self._scheme.quantizes_input else source
         with self._rewriter.before(node):
-            store = self._grouped_weight if self._scheme.quantizes_input else self._weight_by_output
-            weight = store(name, self._as_multiplied(name, self._program.attribute(weight)))
-            linear = self._rewriter.call(aten.linear.default, self._inputs[source], weight, *bias)
+            if name not in self._weights:
+                store = self._grouped_weight if self._scheme.quantizes_input else self._weight_by_output
+                self._weights[name] = store(name, self._as_multiplied(name, self._program.attribute(weight)))
+            linear = self._rewriter.call(aten.linear.default, self._inputs[source], self._weights[name], *bias)
         self._rewriter.replace(node, linear)
 
     def _input(self, source: Node, name: str) -> Node:

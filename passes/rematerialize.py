@@ -13,8 +13,10 @@ After:
     %9: f32[B, H, T, T] = aten.mul(%8, %7)
 
 Cheap is every op with a derivative but a product with a constant. `recomputation.py` says which values are worth it; of
-a Llama they are the attention matrices, what attention mixes, and the activations of the MLP. Each copy stands right in
-front of its first reader, so that one block's are there at a time.
+a Llama they are the attention matrices, what attention mixes, and the activations of the MLP. With `layers` products
+with the weights of a block are among them, and what is kept is the residual stream: activation checkpointing (Chen et
+al., "Training Deep Nets with Sublinear Memory Cost", section 3), with the sums of the stream as checkpoints. Each copy
+stands right in front of its first reader, so that one block's are there at a time.
 
 Requires: gradients from differentiate. Ensures: the gradients there were.
 Numerics: EXACT (the same ops on the same values).
@@ -38,23 +40,36 @@ from prgec.passes.differentiate import outputs_of
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.recomputation import Value, values_to_recompute
+from prgec.passes.residual import residual_writes
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, is_tensor, largest, shape_of
 
-_CHEAP = frozenset(RULES) - {torch.ops.aten.linear.default}
+aten = torch.ops.aten
+
+_CHEAP = frozenset(RULES) - {aten.linear.default}
 
 
 @dataclass(frozen=True)
 class Rematerialize(Pass):
-    """Give the backward pass its own copies of what is cheap to compute."""
+    """Give the backward pass its own copies of what is cheap to compute.
+
+    Attributes:
+        layers: Whether the products of layers are computed again too, from the residual stream.
+    """
 
     name: ClassVar[str] = "rematerialize"
     tier: ClassVar[Tier] = EXACT
     after: ClassVar[frozenset[str]] = frozenset({"differentiate"})
 
+    layers: bool = False
+
     def requires(self, program: GraphProgram) -> list[str]:
-        """There are gradients."""
-        return [] if len(outputs_of(program)) > 1 else ["the graph returns no gradients"]
+        """There are gradients, and a stream to compute layers from."""
+        outputs = outputs_of(program)
+        reasons = [] if len(outputs) > 1 else ["the graph returns no gradients"]
+        if self.layers and not residual_writes(outputs[0]):
+            reasons.append("layers are computed again from a residual stream, and the graph has none")
+        return reasons
 
     def run(self, program: GraphProgram) -> PassResult:
         """Copy what the backward pass should compute itself."""
@@ -63,11 +78,28 @@ class Rematerialize(Pass):
         number_of = {node: number for number, node in enumerate(order)}
         late = [node for node in program.graph.nodes if node.op == "call_function" and node not in forward]
         read_late = {number_of[source] for node in late for source in node.all_input_nodes if source in forward}
-        again = values_to_recompute(_values(program, order, number_of), read_late)
+        again = values_to_recompute(self._values(program, order, number_of), read_late)
         copies = _Copies(Rewriter(program, self.name), {order[number] for number in again})
         for node in late:
             copies.feed(node)
         return PassResult(program, copies.num_made > 0, copies.num_made)
+
+    def _values(self, program: GraphProgram, order: list[Node], number_of: dict[Node, int]) -> list[Value]:
+        """The forward as sizes at the largest T. What depends on no row is there all the time, or small beside it."""
+        of_rows = downstream(program.placeholders())
+        writes = residual_writes(order[-1]) if self.layers else []
+        # Kept whoever reads it, for layers to be computed from.
+        stream = {node for write in writes for node in (write.stream, write.total)}
+        layers = {node for node in upstream([write.total for write in writes]) if node.target is aten.linear.default}
+        return [
+            Value(
+                tuple(number_of[source] for source in node.all_input_nodes if source in number_of),
+                _num_bytes(node),
+                node.target in _CHEAP or node in layers,
+                node.op != "call_function" or node not in of_rows or node in stream,
+            )
+            for node in order
+        ]
 
 
 class _Copies:
@@ -96,20 +128,6 @@ class _Copies:
             with self.rewriter.before(reader):
                 self._copy_of[source] = self.rewriter.call(source.target, *args, **source.kwargs)  # type: ignore[arg-type]
         return self._copy_of[source]
-
-
-def _values(program: GraphProgram, order: list[Node], number_of: dict[Node, int]) -> list[Value]:
-    """The forward as sizes at the largest T. What depends on no row is there all the time, or small beside what is."""
-    of_rows = downstream(program.placeholders())
-    return [
-        Value(
-            tuple(number_of[source] for source in node.all_input_nodes if source in number_of),
-            _num_bytes(node),
-            node.target in _CHEAP,
-            node.op != "call_function" or node not in of_rows,
-        )
-        for node in order
-    ]
 
 
 def _num_bytes(node: Node) -> int:

@@ -119,6 +119,7 @@ def _plan(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
         state=variant.state,
         static=variant.is_stock,
         method=variant.method,
+        recompute=variant.recompute,
     )
     name = compile_options.backend
     backend = stock_backend(name) if variant.is_stock else load_backend(name)

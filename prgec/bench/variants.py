@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from prgec.backends import BACKENDS
+from prgec.contract.names import CHEAP, LAYERS
 from prgec.errors import UsageError
 
 
@@ -39,6 +40,7 @@ class Variant:
         is_stock: Lowered as the backend's own partitioner does it, without legality passes, with fixed shapes.
         is_eager: PyTorch on the Hugging Face model instead of a compiled program.
         method: How a compiled program trains.
+        recompute: What its backward computes again.
         is_batch: Whether a step is one call of B rows, as gradients are computed, and not 2qB rows.
         backend: Runtime of its program; empty for that of the benchmark.
         is_full: Whether it trains every weight, and not LoRA-FA beside linear layers.
@@ -54,6 +56,7 @@ class Variant:
     is_stock: bool = False
     is_eager: bool = False
     method: str = "prge"
+    recompute: str = CHEAP
     is_batch: bool = False
     backend: str = ""
     is_full: bool = False
@@ -171,6 +174,16 @@ _BATCH = (
         both_signs=False,
         branch=Branch.DIFFERENTIATED,
         left_out=frozenset({"rematerialize"}),
+        method="exact",
+        is_batch=True,
+    ),
+    Variant(
+        "exact-layers",
+        "the same gradient with layers computed again from the residual stream (--recompute layers)",
+        all_queries=False,
+        both_signs=False,
+        branch=Branch.DIFFERENTIATED,
+        recompute=LAYERS,
         method="exact",
         is_batch=True,
     ),

@@ -7,7 +7,7 @@ import math
 from prgec.backends import check_settings, find_backend
 from prgec.compile.options import ROUNDED_BITS, CompileOptions
 from prgec.config.option import table_of
-from prgec.contract.names import GPTQ, HOST_STATE, POLYAK, SIDE
+from prgec.contract.names import GPTQ, HOST_STATE, LAYERS, POLYAK, SIDE
 from prgec.errors import UsageError
 
 # A cache that holds a prompt of two tokens and what is written behind it.
@@ -19,6 +19,7 @@ _ONLY_TRAINING = frozenset(
         "clip_norm",
         "weight_decay",
         "polyak",
+        "recompute",
         "q",
         "state",
         "rng",
@@ -95,6 +96,11 @@ def _check_method(options: CompileOptions) -> None:
     for flag, number in numbers.items():
         if not (math.isfinite(number) and number >= 0):
             raise UsageError(f"{flag} is {number}; expected a finite number, 0 or more")
+    if options.recompute == LAYERS and options.method != "exact":
+        raise UsageError(
+            f"--recompute {LAYERS} is for --method exact; {options.method} keeps little of most blocks, or nothing",
+            hint="leave it out",
+        )
     if options.method == "prge":
         given = {
             "--optimizer": options.optimizer != "norm",

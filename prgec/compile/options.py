@@ -10,7 +10,18 @@ from typing import Any
 from prgec.backends import BACKENDS, all_settings, find_backend
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
-from prgec.contract.names import CACHE_BITS, DEFAULT_OPTIMIZERS, GPTQ, METHODS, OPTIMIZERS, ROUNDINGS, SIDE, STATE_MODES
+from prgec.contract.names import (
+    CACHE_BITS,
+    CHEAP,
+    DEFAULT_OPTIMIZERS,
+    GPTQ,
+    METHODS,
+    OPTIMIZERS,
+    RECOMPUTATIONS,
+    ROUNDINGS,
+    SIDE,
+    STATE_MODES,
+)
 from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 
@@ -74,6 +85,13 @@ class CompileOptions:
         False,
         "Let a step of exact and shortcut be several calls (prgec run --accumulate K), for a copy of the trained "
         "weights more.",
+    )
+    recompute: str = option(
+        "step",
+        CHEAP,
+        "What the backward pass of exact computes again in place of keeping it: what costs little (cheap), or layers "
+        "too, from the residual stream (layers), for a fraction of the memory and more time.",
+        choices=RECOMPUTATIONS,
     )
     q: int = option("step", 4, "Queries (random directions) a step of prge.", unset="4")
     batch_size: int = option("step", 4, "Examples a step.")

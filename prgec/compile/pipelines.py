@@ -6,7 +6,7 @@ import math
 
 from prgec.backends.base import Backend
 from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
-from prgec.contract.names import GPTQ, HOST_STATE, NEAREST, POLYAK, SIDE
+from prgec.contract.names import GPTQ, HOST_STATE, LAYERS, NEAREST, POLYAK, SIDE
 from prgec.errors import UsageError
 from prgec.passes import pass_table
 from prgec.passes.branch_to_bmm import BranchToBmm
@@ -69,6 +69,11 @@ def _check_formats(options: CompileOptions, backend: Backend) -> None:
             f"--backend {backend.name} cannot train with --method {options.method}",
             hint=f"it has: {', '.join(sorted(backend.methods))}",
         )
+    if options.recompute == LAYERS and not backend.recomputes:
+        raise UsageError(
+            f"--backend {backend.name} orders a program itself, so computing layers again frees nothing",
+            hint="leave out --recompute",
+        )
     if options.state not in backend.states:
         raise UsageError(
             f"--backend {backend.name} cannot train with --state {options.state}",
@@ -94,6 +99,7 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
     return (
         InjectLoraFa(options.targets, options.rank, options.alpha, options.a_seed, options.layers, only_writers),
         Differentiate(options.method, _loss_scale(options) if backend.is_half else 1.0, backend.is_half),
+        Rematerialize(options.recompute == LAYERS),
         InsertOptimizer(
             options.optimizer,
             clip=options.clip_norm,

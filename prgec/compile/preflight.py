@@ -109,6 +109,7 @@ def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
         state=options.state,
         group_size=options.group_size,
         accumulates=options.accumulate,
+        recompute=options.recompute,
         context=options.context,
         quantize_cache=options.quantize_cache,
     )

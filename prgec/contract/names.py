@@ -88,6 +88,9 @@ DEFAULT_OPTIMIZERS = dict.fromkeys(METHODS, "norm") | {"exact": "adamw"}
 DEFAULT_RATE = 3e-3
 RATES = {"norm": DEFAULT_RATE, "momentum": DEFAULT_RATE, "adamw": 1e-3}
 POLYAK = {"norm": 0.2, "momentum": 0.2, "adamw": 5.0}
+# What a backward pass computes again: what costs little, or layers too, from the residual stream.
+CHEAP, LAYERS = "cheap", "layers"
+RECOMPUTATIONS = (CHEAP, LAYERS)
 # How a frozen weight becomes one of few values: for itself, or together with the others of its output.
 NEAREST, GPTQ = "nearest", "gptq"
 ROUNDINGS = (NEAREST, GPTQ)

@@ -27,6 +27,7 @@ class Forward:
         rows: N of what is written next.
         sites: Reads of B, in order.
         writes: What is added to the residual stream, in order.
+        stream: The stream behind each of its sums, in order.
     """
 
     tape: Tape
@@ -37,6 +38,7 @@ class Forward:
     def __post_init__(self) -> None:
         self.sites: list[int] = []
         self.writes: list[int] = []
+        self.stream: list[int] = []
         self._narrow: dict[int, int] = {}
 
     @property
@@ -51,11 +53,12 @@ class Forward:
         if self.shape.family.is_parallel:
             raised = self._post(self._mlp(self.norm(stream), trained))
             self.writes += [attended, raised]
-            return tape.put("add", width, tape.put("add", width, raised, attended, rule="add"), stream, rule="add")
-        middle = tape.put("add", width, stream, attended, rule="add")
+            written = tape.put("add", width, raised, attended, rule="add")
+            return self._sum(written, stream)
+        middle = self._sum(stream, attended)
         raised = self._post(self._mlp(self.norm(middle), trained))
         self.writes += [attended, raised]
-        return tape.put("add", width, middle, raised, rule="add")
+        return self._sum(middle, raised)
 
     def norm(self, x: int) -> int:
         """RMSNorm or LayerNorm over the last dimension, with its means as products with a constant."""
@@ -106,6 +109,11 @@ class Forward:
         return self.tape.add(
             Op("linear", rows * outputs, (x,), "product", multiplies_f32=products, matrix=(inputs, outputs))
         )
+
+    def _sum(self, first: int, second: int) -> int:
+        """The stream behind a write."""
+        self.stream.append(self.tape.put("add", self.tape.size(first), first, second, rule="add"))
+        return self.stream[-1]
 
     def _attention(self, x: int, trained: frozenset[str]) -> int:
         """Queries, keys and values, softmax, and the layer behind them."""

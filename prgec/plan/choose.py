@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from prgec.contract.names import CHEAP
 from prgec.errors import UsageError
 from prgec.plan.options import PlanOptions
 from prgec.plan.rows import EMBEDDING_BITS, PlanRow
@@ -21,7 +22,12 @@ _WHY_METHOD = {
 }
 # docs/reports/plan.md
 _MARGIN = 0.05
-_WORDS = {"layers": "{} blocks", "quantize": "quantize {}", "batch_size": "B = {}"}
+_WORDS = {
+    "layers": "{} blocks",
+    "quantize": "quantize {}",
+    "batch_size": "B = {}",
+    "recompute": "what is {} alone computed again",
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ def commands_of(row: PlanRow, options: PlanOptions, model: str) -> tuple[str, ..
     parts += ["--label-tokens", str(work.num_labels)]
     if work.layers != "all":
         parts += ["--layers", work.layers, "--prefix", work.prefix]
+    parts += ["--recompute", work.recompute] if work.recompute != CHEAP else []
     parts += _scheme_flags(work)
     parts += ["--generate", "--context", str(work.context)] if work.context else []
     run = ["prgec", "run", "model.pte", "--data", "train.jsonl", "--steps", str(options.steps)]
@@ -97,7 +104,7 @@ def _reasons(row: PlanRow, rows: Sequence[PlanRow], options: PlanOptions) -> lis
     passed_over = rows[: rows.index(row)]
     for method in dict.fromkeys(each.work.method for each in passed_over if each.work.method != work.method):
         said.append(_least([each for each in passed_over if each.work.method == method], method))
-    for name in ("layers", "quantize", "batch_size"):
+    for name in _WORDS:
         best = getattr(next(each for each in rows if each.work.method == work.method).work, name)
         if best != getattr(work, name):
             others = [each for each in passed_over if each.work.method == work.method]
@@ -141,4 +148,5 @@ def way_text(row: PlanRow) -> str:
     step = f"q={work.q} B={work.batch_size}" if work.method == "prge" else f"B={work.batch_size}"
     prefix = "" if work.prefix == "none" else f", prefix {work.prefix}"
     layers = "" if work.is_frozen else f" {work.layers}"
-    return f"{work.method} {work.quantize}{layers}{prefix} {step}"
+    again = "" if work.recompute == CHEAP else f", {work.recompute} again"
+    return f"{work.method} {work.quantize}{layers}{prefix}{again} {step}"

@@ -9,27 +9,39 @@ from prgec.passes.recomputation import Value, values_to_recompute
 from prgec.plan.op import Op
 from prgec.plan.tape import Tape
 
-_NOT_CHEAP = frozenset({"linear", "convert", "external"})
+# A layer, and its input in 8 bits.
+_OF_LAYERS = frozenset({"linear", "convert"})
+_NOT_CHEAP = _OF_LAYERS | {"external"}
 
 
-def recompute(tape: Tape, end: int) -> None:
-    """Give operations from `end` on copies of what is cheap, each right in front of its first reader."""
+def recompute(tape: Tape, end: int, stream: Sequence[int] = ()) -> None:
+    """Give operations from `end` on copies of what is cheap, each right in front of its first reader.
+
+    Args:
+        tape: A forward, and from `end` on its backward.
+        end: Number of the first operation of the backward.
+        stream: Sums of the residual stream, kept so that layers in front of the last one count as cheap; none of them
+            where layers are kept.
+    """
     backward = tape.ops[end:]
     read_late = {source for op in backward for source in op.inputs if source < end}
     del tape.ops[end:]
-    copies = _Copies(tape, values_to_recompute(_values(tape.ops), read_late))
+    copies = _Copies(tape, values_to_recompute(_values(tape.ops, stream), read_late))
     moved = list(range(end))
     for op in backward:
         inputs = tuple(copies.of(each) if each in copies.again else moved[each] for each in op.inputs)
         moved.append(tape.add(replace(op, inputs=inputs)))
 
 
-def _values(ops: Sequence[Op]) -> list[Value]:
+def _values(ops: Sequence[Op], stream: Sequence[int]) -> list[Value]:
     found: list[Value] = []
-    for op in ops:
+    last = max(stream, default=-1)
+    for number, op in enumerate(ops):
         # A weight, a table or an input, and such a one in another shape.
         is_free = op.kind == "external" or (op.kind == "view" and ops[op.inputs[0]].kind == "external")
-        found.append(Value(op.inputs, op.num_bytes, op.kind not in _NOT_CHEAP, is_free))
+        is_free = is_free or number in stream
+        is_layer = number < last and op.kind in _OF_LAYERS
+        found.append(Value(op.inputs, op.num_bytes, op.kind not in _NOT_CHEAP or is_layer, is_free))
     return found
 
 

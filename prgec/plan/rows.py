@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from prgec.backends import load_backend
-from prgec.contract.names import DEFAULT_OPTIMIZERS
+from prgec.contract.names import CHEAP, DEFAULT_OPTIMIZERS, RECOMPUTATIONS
 from prgec.plan.memory import Memory, memory_of
 from prgec.plan.op import F32
 from prgec.plan.options import BY_LEARNING, PlanOptions
@@ -65,6 +66,7 @@ class PlanRow:
             "batch_size": work.batch_size,
             "seq_len": work.seq_len,
             "prefix": work.prefix,
+            "recompute": work.recompute,
             "peak_bytes": self.memory.total,
             "peak_parts": self.memory.to_json(),
             "mapped_bytes": self.mapped_bytes,
@@ -90,10 +92,19 @@ def workloads(shape: ModelShape, options: PlanOptions) -> Iterator[Workload]:
         for layers in _layer_choices(shape) if method != SIDE else ("all",):
             for quantize in SCHEMES:
                 for q, batch_size in _PRGE_SIZES if method == "prge" else _GRADIENT_SIZES:
-                    for prefix in _prefixes(method, layers):
-                        sizes = (q, batch_size, options.seq_len, num_labels)
+                    for recompute, prefix in itertools.product(_recomputations(method), _prefixes(method, layers)):
                         yield Workload(
-                            method, quantize, layers, *sizes, prefix=prefix, context=context, optimizer=optimizer
+                            method,
+                            quantize,
+                            layers,
+                            q,
+                            batch_size,
+                            options.seq_len,
+                            num_labels,
+                            prefix=prefix,
+                            optimizer=optimizer,
+                            recompute=recompute,
+                            context=context,
                         )
 
 
@@ -159,6 +170,11 @@ def _layer_choices(shape: ModelShape) -> list[str]:
     """All blocks, the last half, the last quarter."""
     choices = {"all": None, **{f"last:{shape.layers // share}": None for share in _TRAINING_SHARES[1:]}}
     return [each for each in choices if each != "last:0" and each != f"last:{shape.layers}"]
+
+
+def _recomputations(method: str) -> tuple[str, ...]:
+    """The same steps, with less memory in more time: behind those that keep more."""
+    return RECOMPUTATIONS if method == "exact" else (CHEAP,)
 
 
 def _prefixes(method: str, layers: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from prgec.contract.names import CHEAP, LAYERS
 from prgec.errors import UsageError
 from prgec.plan.costs import Costs, counts_of
 from prgec.plan.options import CALIBRATED, METHODS
@@ -19,7 +20,7 @@ _FLOPS_A_MULTIPLICATION = 2
 # docs/reports/tinyllama-8da4w.md: two cores with AVX-512. Int8 products cost the same whatever weights are stored in.
 _REPORTED = {"none": 0.41e12, "8da8w": 1.05e12, "8da4w": 1.05e12}
 # Variants of `prgec bench` that are programs a plan knows, and their methods.
-VARIANTS = {"prgec": "prge", "exact": "exact", "shortcut": "shortcut"}
+VARIANTS = {"prgec": "prge", "exact": "exact", "exact-layers": "exact", "shortcut": "shortcut"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def work_of_row(row: Mapping[str, Any]) -> Workload:
         batch_size=int(row["B"]),
         seq_len=int(row["T"]),
         prefix="none" if layers == "all" or row["variant"] != "prgec" else "shared",
+        recompute=LAYERS if row["variant"] == "exact-layers" else CHEAP,
     )
 
 

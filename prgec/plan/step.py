@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import astuple, dataclass, replace
 
+from prgec.contract.names import LAYERS
 from prgec.plan.arena import Span, arena_bytes, live_bytes, spans_of
 from prgec.plan.backward import Backward
 from prgec.plan.block import Forward
@@ -154,7 +155,7 @@ def _written(shape: ModelShape, work: Workload, trained: int, below: int) -> _Wr
     if work.has_gradients:
         end = len(tape.ops)
         _differentiate(forward, logits, first_of_last, stream_of_last)
-        recompute(tape, end)
+        recompute(tape, end, forward.stream if work.recompute == LAYERS else ())
     constants = tuple(tape.constants().items())
     products = tape.multiplies, tape.multiplies_f32
     spans = tuple(spans_of(tape.ops))

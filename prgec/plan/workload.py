@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from prgec.contract.names import CHEAP
 from prgec.errors import UsageError
 from prgec.plan.shape import ModelShape
 
@@ -34,6 +35,7 @@ class Workload:
         state: Of prge.
         group_size: Inputs that share a scale of 4-bit weights.
         accumulates: Whether a step of exact and shortcut may be several calls.
+        recompute: What the backward of exact computes again: cheap, or layers too.
         context: C, positions that a program is given keys and values of; 0 where it reads no text on.
         quantize_cache: Bits of those, 0 for f32.
     """
@@ -51,6 +53,7 @@ class Workload:
     state: str = "seeded"
     group_size: int = _GROUP
     accumulates: bool = False
+    recompute: str = CHEAP
     context: int = 0
     quantize_cache: int = 0
 

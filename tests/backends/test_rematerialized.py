@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -18,9 +19,10 @@ from tests.passes.golden import run_pass
 from tests.passes.gradient_graphs import attention
 
 
-def test_copies_stay_behind_the_forward_in_a_delegate() -> None:
-    program = attention(num_blocks=2)
-    for each in (Differentiate(), Rematerialize(), TransposeToCopy(), ReshapeToView()):
+@pytest.mark.parametrize("layers", [False, True])
+def test_copies_stay_behind_the_forward_in_a_delegate(layers: bool) -> None:
+    program = attention(num_blocks=2, has_stream=layers)
+    for each in (Differentiate(), Rematerialize(layers), TransposeToCopy(), ReshapeToView()):
         run_pass(program, each)
     lowered = lower(load_backend("xnnpack"), {"forward": program.to_exported()})
     assert len(lowered.delegation.delegates) == 1

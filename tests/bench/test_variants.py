@@ -23,7 +23,8 @@ COMPILED = [name for name, variant in VARIANTS.items() if not variant.is_eager]
 
 def _pipeline(name: str) -> str:
     variant = VARIANTS[name]
-    options = replace(OPTIONS.compile_options(CELL, Path("model.pte")), method=variant.method, state=variant.state)
+    chosen = {"method": variant.method, "state": variant.state, "recompute": variant.recompute}
+    options = replace(OPTIONS.compile_options(CELL, Path("model.pte")), **chosen)
     passes = pipeline_of(variant, CELL, options, load_backend("xnnpack"))
     check_order(passes)
     return print_pipeline(passes)
@@ -73,6 +74,7 @@ def test_pipelines(name: str) -> None:
     assert (f"differentiate{{method={variant.method}}}" in spelled_out) == is_gradient
     assert ("insert-optimizer" in text) == is_gradient
     assert ("rematerialize" in text) == (is_gradient and name != "exact-kept")
+    assert ("rematerialize{layers=true}" in text) == (name == "exact-layers")
     assert ("inject-lora-fa" in text) == (variant.branch is not Branch.NONE)
     assert "quantize-base{scheme=8da4w" in text
 

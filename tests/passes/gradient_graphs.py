@@ -36,15 +36,19 @@ def two_blocks(trained: Sequence[int] = (0, 1)) -> GraphProgram:
     return done(b, stream)
 
 
-def attention(num_blocks: int) -> GraphProgram:
-    """Attention of a trained layer's queries over frozen keys with an activation behind it, so many times."""
+def attention(num_blocks: int, *, has_stream: bool = False) -> GraphProgram:
+    """Attention of a trained layer's queries over frozen keys with an activation behind it, so many times.
+
+    With a stream, each block adds what it makes to it.
+    """
     b = GraphBuilder(num_rows=2, dynamic=True)
     hidden = b.hidden()
     for block in range(num_blocks):
         k = b.hidden()
         scores = b.call(aten.bmm.default, layer(b, hidden, f"layers.{block}.proj"), b.call(aten.transpose.int, k, 1, 2))
         mixed = b.call(aten.bmm.default, b.call(aten.softmax.int, scores, -1), k)
-        hidden = b.call(aten.silu.default, mixed)
+        written = b.call(aten.silu.default, mixed)
+        hidden = b.call(aten.add.Tensor, hidden, written) if has_stream else written
     return done(b, hidden)
 
 

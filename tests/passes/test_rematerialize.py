@@ -5,17 +5,20 @@ import torch
 from torch.fx import Node
 
 from prgec.errors import PassError
-from prgec.passes.dependence import upstream
+from prgec.passes.dependence import downstream, upstream
 from prgec.passes.differentiate import Differentiate, outputs_of
 from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
 from prgec.passes.rematerialize import Rematerialize
+from prgec.passes.residual import residual_writes
 from prgec.passes.shapes import shape_of
 from tests.passes.golden import expect, run_pass
 from tests.passes.gradient_graphs import attention, one_layer
+from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
 EACH = Rematerialize()
+LAYERS = Rematerialize(layers=True)
 
 
 def example() -> GraphProgram:
@@ -96,6 +99,36 @@ def test_hit_adds_no_product_with_a_layer() -> None:
 
 def is_attention(node: Node) -> bool:
     return node.target is aten.softmax.int and not isinstance(shape_of(node)[-1], int)
+
+
+def test_hit_on_layers_leaves_the_stream_alone() -> None:
+    """What the backward reads of the blocks is the stream behind each of them, and keys, which no layer makes here."""
+    program = differentiated(attention(num_blocks=3, has_stream=True))
+    before, products = read_of_blocks(program), len(list(program.calls(aten.linear.default)))
+    assert run_pass(program, LAYERS).changed
+    stream = {node for write in residual_writes(outputs_of(program)[0]) for node in (write.stream, write.total)}
+    assert read_of_blocks(program) <= stream
+    assert not before <= stream
+    assert len(list(program.calls(aten.linear.default))) == products + 2 * 3, "a weight and an A of each block"
+    assert not run_pass(program, LAYERS).changed
+
+
+def read_of_blocks(program: GraphProgram) -> set[Node]:
+    """What is made of rows in front of the stream's end, and read by the backward."""
+    forward = upstream(outputs_of(program)[:1])
+    of_blocks = upstream([residual_writes(outputs_of(program)[0])[-1].total]) & downstream(program.placeholders())
+    made = {node for node in of_blocks if node.op == "call_function" and node.target is not aten.embedding.default}
+    late = [node for node in program.graph.nodes if node.op == "call_function" and node not in forward]
+    return {source for node in late for source in node.all_input_nodes if source in made}
+
+
+def test_layers_again_change_no_bit() -> None:
+    assert_parity(differentiated(attention(num_blocks=3, has_stream=True)), LAYERS)
+
+
+def test_failure_of_layers_without_a_stream() -> None:
+    with pytest.raises(PassError, match="layers are computed again from a residual stream, and the graph has none"):
+        LAYERS(example())
 
 
 def test_failure_without_gradients() -> None:

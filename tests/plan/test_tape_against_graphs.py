@@ -46,18 +46,23 @@ def _size(dim: Any) -> int:
 _USUAL = ("Llama", "Gemma 3", "Phi-3", "GPT-NeoX")
 
 
-@pytest.mark.parametrize("method", ["prge", "exact", "shortcut"])
+@pytest.mark.parametrize(
+    ("method", "recompute"), [("prge", "cheap"), ("exact", "cheap"), ("exact", "layers"), ("shortcut", "cheap")]
+)
 @pytest.mark.parametrize(
     "each",
     [pytest.param(each, id=each.name, marks=() if each.name in _USUAL else pytest.mark.slow) for each in ARCHITECTURES],
 )
-def test_multiplications_are_those_of_the_graph(each: Architecture, method: str, tmp_path: Path) -> None:
+def test_multiplications_are_those_of_the_graph(
+    each: Architecture, method: str, recompute: str, tmp_path: Path
+) -> None:
     sizes = {**_SIZES, "q": 1} if method != "prge" else _SIZES
     checkpoint = each.write(tmp_path / "model")
-    graphs = build_graphs(CompileOptions(model=str(checkpoint), method=method, alpha=8.0, **sizes))
+    graphs = build_graphs(CompileOptions(model=str(checkpoint), method=method, recompute=recompute, alpha=8.0, **sizes))
     found = _products(graphs.methods["forward"].graph)
     planned = step_sizes(
-        shape_of_config({**each.options, "model_type": each.model_type}, each.name), Workload(method, **sizes)
+        shape_of_config({**each.options, "model_type": each.model_type}, each.name),
+        Workload(method, recompute=recompute, **sizes),
     )
     # A plan rotates in every layer; SmolLM3 leaves some out.
     tolerance = 0.03 if each.name == "SmolLM3" else 0.0
