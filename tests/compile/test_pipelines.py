@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from prgec.backends import load_backend
+from prgec.compile.check import check_options
 from prgec.compile.options import CompileOptions
 from prgec.compile.pipelines import default_pipeline
+from prgec.errors import UsageError
 from prgec.passes.spec import print_pipeline
 
 
@@ -24,3 +26,26 @@ def test_each_optimizer_has_a_bound_of_its_own(optimizer: str, polyak: float | N
     options = CompileOptions("m", method="exact", optimizer=optimizer, polyak=polyak)
     passes = default_pipeline(options, load_backend("portable"))
     assert [text for each in passes if (text := print_pipeline([each])).startswith("insert-optimizer")] == [expected]
+
+
+def test_layers_are_computed_again_on_request() -> None:
+    texts = [
+        print_pipeline(default_pipeline(CompileOptions("m", method="exact", recompute=each), load_backend("xnnpack")))
+        for each in ("cheap", "layers")
+    ]
+    assert ["rematerialize{layers=true}" in each for each in texts] == [False, True]
+    assert texts[1].replace("{layers=true}", "") == texts[0]
+
+
+@pytest.mark.parametrize("method", ["prge", "shortcut", "side"])
+def test_layers_are_computed_again_by_exact_alone(method: str) -> None:
+    num_labels = 1 if method == "side" else 4
+    with pytest.raises(UsageError, match="^--recompute"):
+        check_options(CompileOptions("m", method=method, recompute="layers", num_labels=num_labels))
+
+
+def test_a_backend_with_an_order_of_its_own_computes_no_layers_again() -> None:
+    with pytest.raises(UsageError, match="^--backend openvino orders a program itself, so .* Hint: leave out --recomp"):
+        default_pipeline(
+            CompileOptions("m", method="exact", recompute="layers", backend="openvino"), load_backend("openvino")
+        )
