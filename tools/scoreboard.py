@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, pstdev
 from typing import Any
 
 from prgec.errors import DataError, PrgecError
@@ -45,29 +45,38 @@ _COLOURS = {False: "tab:blue", True: "tab:gray"}
 _COLUMNS = 3
 _HEAD = """# Scoreboard
 
-What each way to train ends at, and what it takes: accuracy on test, the most memory of its own that a process holds
-while it trains (MB, the median), and seconds of a processor for all steps of a run (CPU s); means over tasks and seeds.
-Memory is that of activations, gradients and optimisers, and what ExecuTorch keeps for inference as well, since PyTorch
-takes as much in each step and gives it back. Libraries, tokenizer, data and weights are not in it: PyTorch holds the
-weights in memory besides, in f32, as many MB as stand beside the name of the model; those of a compiled file are mapped
-from files, and in f32 a gradient has them there in two layouts. PyTorch's methods make logits at the labels alone, as
-compiled programs do; at every position, as a model's own loss has them, they would take more. What a model knows before
-the first step, by its own training and after rounding, is accuracy on dev ("before"). One row a method, with the
-options whose accuracy on dev is best among those that a budget of memory admits; tasks where it admits none are empty,
-and such a method is not in the picture. Programs run by ExecuTorch are compiled files on XNNPACK, as a device has them;
-PyTorch runs the same graphs where a study would rather not compile them ([study.md](study.md)). `exact` is what compile
-and run do unasked, by AdamW ([why](decisions/024-default-optimizer.md)), `exact-norm` the same by `--optimizer norm`,
-and `exact-layers` the same by `--recompute layers`, which ends at the same bits and was run with one seed ([what it
-saves](decisions/026-recomputed-layers.md)). Weights of `8da4w` are rounded by what layers read of the task's rows, as
-compile does with `--data` ([why](decisions/020-rounding.md)); those of Qwen, and `exact-norm-8da4w`, are older: rounded
-to the nearest values, with copies of 4 bits for gradients ([what that costs](decisions/025-transposed-copies.md)).
-Compiled before programs computed again what is cheap ([why](decisions/023-recomputation.md)), and so with more memory
-than today: `exact-norm-8da4w` and `exact-norm` of the encoder. Gemma 3 needs another eps and other rates than SmolLM2
-to be trained by zeroth order ([why](decisions/016-eps.md)). Made by
+What each way to train ends at and what it takes, on real models with real rows and on generated ones. Accuracy is on
+test, with its standard deviation over seeds where there are several; MB are of memory besides the weights, CPU s
+seconds of a processor for all steps of a run. "Before" is what a model knows before the first step, as accuracy on dev.
+One row a method, with the options that dev chose. [How it was measured](#how-it-was-measured) says more. Made by
 
     python tools/scoreboard.py
 
 out of the result files in `studies/results`.
+"""
+_NOTES = """## How it was measured
+
+- **Methods.** `exact` is what compile and run do unasked, by AdamW ([why](decisions/024-default-optimizer.md)),
+  `exact-norm` the same by `--optimizer norm`, `exact-layers` the same by `--recompute layers`, which ends at the same
+  bits and was run with one seed ([what it saves](decisions/026-recomputed-layers.md)). What stands beside them is
+  PyTorch's: Adam over the same layers, MeZO and side-tuning.
+- **Run by.** ExecuTorch runs compiled files on XNNPACK, as a device has them. PyTorch runs the same graphs where a
+  study would rather not compile them ([study.md](study.md)).
+- **MB** is the most that a process of its own holds while it trains, the median over runs: activations, gradients,
+  optimiser, and what ExecuTorch keeps for inference, since PyTorch takes as much in each step and gives it back.
+  Libraries, tokenizer, data and weights are left out. PyTorch holds the weights in memory besides, in f32, as many MB
+  as stand beside the name of the model; those of a compiled file are mapped from files, and in f32 a gradient has them
+  there in two layouts.
+- **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
+  model's own loss has them, PyTorch would take more of both.
+- **Options** are those whose accuracy on dev is best among those that a budget of memory admits. Tasks where it admits
+  none are empty, and such a method is not in the picture. Gemma 3 needs another eps and other rates than SmolLM2 to be
+  trained by zeroth order ([why](decisions/016-eps.md)).
+- **`8da4w`**: weights are rounded by what layers read of the task's rows, as compile does with `--data`
+  ([why](decisions/020-rounding.md)). Those of Qwen, and `exact-norm-8da4w`, are older: rounded to the nearest values,
+  with copies of 4 bits for gradients ([what that costs](decisions/025-transposed-copies.md)).
+- **Older programs**, from before what is cheap was computed again ([why](decisions/023-recomputation.md)), and so with
+  more memory than today: `exact-norm-8da4w`, and `exact-norm` of the encoder.
 """
 
 
@@ -82,7 +91,8 @@ class Score:
         is_baseline: Whether it is what PyTorch does, and none of prgec's.
         before: Mean accuracy on dev before the first step.
         by_task: Mean accuracy on test by task.
-        memory_mb: Median of the most that steps added; None where it was not measured.
+        spread: Its standard deviation over seeds, of tasks with several.
+        memory_mb: Median of the most that runs held while they trained; None where it was not measured.
         cpu_s: Mean time of a run's steps.
         runs: How many there are.
     """
@@ -93,6 +103,7 @@ class Score:
     is_baseline: bool
     before: float
     by_task: Mapping[str, float]
+    spread: Mapping[str, float]
     memory_mb: float | None
     cpu_s: float
     runs: int
@@ -141,6 +152,7 @@ def write(studies: Path, kept: Path, page: Path) -> None:
     plot(page.with_name(PICTURE), specs, found)
     parts = [_HEAD, f"![accuracy against memory, one dot a method; grey: PyTorch's own]({PICTURE})\n"]
     parts += [section(specs[name], scores) for name, scores in found.items() if name in specs]
+    parts.append(_NOTES)
     waiting = [
         f"    prgec study {studies.name}/{name}.toml    # {spec.title}"
         for name, spec in specs.items()
@@ -191,13 +203,15 @@ def section(study: Study, scores: Sequence[Score]) -> str:
     tasks = [task.name for task in study.tasks]
     rows = [
         f"| {score.method} | {score.options or '-'} | {score.engine} | {100 * score.before:.1f} "
-        f"| {100 * score.accuracy:.1f} | "
-        + " | ".join(f"{100 * score.by_task[task]:.1f}" if task in score.by_task else "" for task in tasks)
+        + (f"| {100 * score.accuracy:.1f} " if len(tasks) > 1 else "")
+        + "| "
+        + " | ".join(_cell(score, task) for task in tasks)
         + f" | {'' if score.memory_mb is None else f'{score.memory_mb:.1f}'} | {score.cpu_s:.1f} | {score.runs} |"
         for score in scores
     ]
     model = _MODELS.get(Path(study.model).name, f"`{Path(study.model).name}`")
-    heads = ["method", "options", "run by", "before", "mean", *tasks, "MB", "CPU s", "runs"]
+    mean = ["mean"] if len(tasks) > 1 else []
+    heads = ["method", "options", "run by", "before", *mean, *tasks, "MB", "CPU s", "runs"]
     return "\n".join(
         [
             f"## {study.title}",
@@ -211,6 +225,13 @@ def section(study: Study, scores: Sequence[Score]) -> str:
         + rows
         + [""]
     )
+
+
+def _cell(score: Score, task: str) -> str:
+    if task not in score.by_task:
+        return ""
+    spread = f" ± {100 * score.spread[task]:.1f}" if task in score.spread else ""
+    return f"{100 * score.by_task[task]:.1f}{spread}"
 
 
 def plot(path: Path, studies: Mapping[str, Study], found: Mapping[str, Sequence[Score]]) -> None:
@@ -271,7 +292,9 @@ def _part_names(axes: Any) -> None:
 
 
 def _score(method: str, runs: Sequence[Result], options: str) -> Score:
-    tasks = list(dict.fromkeys(run.task for run in runs))
+    by_task: dict[str, list[float]] = {}
+    for run in runs:
+        by_task.setdefault(run.task, []).append(run.test_accuracy)
     measured = [run.memory_bytes / _MEGABYTE for run in runs if run.memory_bytes is not None]
     return Score(
         method,
@@ -279,7 +302,8 @@ def _score(method: str, runs: Sequence[Result], options: str) -> Score:
         _ENGINES[runs[0].options.get("engine", TORCH)],
         runs[0].options["kind"] in _BASELINES,
         fmean(run.curve[0].accuracy for run in runs),
-        {task: fmean(run.test_accuracy for run in runs if run.task == task) for task in tasks},
+        {task: fmean(values) for task, values in by_task.items()},
+        {task: pstdev(values) for task, values in by_task.items() if len(values) > 1},
         median(measured) if measured else None,
         fmean(run.curve[-1].cpu_s for run in runs),
         len(runs),

@@ -58,5 +58,6 @@ class _Copies:
         if number not in self._copy_of:
             op = self.tape.ops[number]
             inputs = tuple(self.of(each) if each in self.again else each for each in op.inputs)
-            self._copy_of[number] = self.tape.add(replace(op, inputs=inputs, is_result=False))
+            # A weight that is read twice is packed once.
+            self._copy_of[number] = self.tape.add(replace(op, inputs=inputs, is_result=False, matrix=(0, 0)))
         return self._copy_of[number]

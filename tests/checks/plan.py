@@ -18,6 +18,7 @@ from prgec.bench.job import Job
 from prgec.bench.memory import measure
 from prgec.bench.options import Cell
 from prgec.bench.variants import VARIANTS
+from prgec.contract.names import LAYERS
 from prgec.plan.memory import Memory, memory_of
 from prgec.plan.shape import shape_of_config
 from prgec.plan.workload import Workload
@@ -104,6 +105,8 @@ PROGRAMS = (
         Workload("exact", layers="last:4", batch_size=4, seq_len=128),
     ),
     Program("Llama, 2 x 768", decoder("llama", 768, 2, 2048, 12, 4), Workload("exact", batch_size=4, seq_len=128)),
+    Program("Llama, 6 x 640, layers", _LARGER, Workload("exact", batch_size=8, seq_len=128, recompute=LAYERS)),
+    Program("Gemma 3, layers", _GEMMA, Workload("exact", "8da4w", batch_size=16, seq_len=128, recompute=LAYERS)),
 )
 
 
@@ -174,6 +177,7 @@ def compile_program(each: Program, path: Path) -> None:
                 layers=(work.layers,),
                 quantize=work.quantize,
                 rank=work.rank,
+                recompute=work.recompute,
             )
         )
 
