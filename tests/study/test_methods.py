@@ -294,34 +294,3 @@ def test_side_learns_beside_a_model_that_stays_as_it_is(checkpoint: str) -> None
     assert losses[-1] < 0.1 * losses[0]
     assert program.evaluate(*rows).mean() < before.mean()
     np.testing.assert_array_equal(program.said(*rows[:2])[1], logits)
-
-
-def test_candidates_that_read_the_same_are_computed_once(checkpoint: str) -> None:
-    """Logits of three rows are computed, at the one slot in use, for five that differ in their targets as well."""
-    program, shapes = _program(checkpoint, "frozen"), []
-    model = load_model(find_checkpoint(checkpoint))
-    read, at, said = [[5, 6, 7, 8], [5, 6, 7, 9], [5, 6, 7, 8]], [2, 3, 3], [40, 11]
-    chosen = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
-    tokens = np.array([read[row] for row, _ in chosen])
-    label_pos = np.array([[at[row], 0] for row, _ in chosen])
-    targets = np.array([[said[answer], -100] for _, answer in chosen])
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor(read)).logits
-    expected = [float(torch.nn.functional.cross_entropy(logits[n, at[n]], torch.tensor(said[m]))) for n, m in chosen]
-    program._loss.hf.get_output_embeddings().register_forward_hook(lambda *given: shapes.append(given[2].shape[:2]))
-    np.testing.assert_allclose(program.evaluate(tokens, label_pos, targets), expected, rtol=1e-5)
-    assert shapes == [(3, 1)]
-
-
-def test_a_step_makes_logits_at_labels_alone(checkpoint: str) -> None:
-    method, shapes = FirstOrder(checkpoint, seed=0, space="lora-fa", batch_size=2), []
-    loss = method.program._loss
-    loss.hf.get_output_embeddings().register_forward_hook(lambda *given: shapes.append(given[2].shape[:2]))
-    batch = _batch(method.program)
-    rows = [torch.from_numpy(each[:2]) for each in (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)]
-    with torch.no_grad():
-        expected = float(loss(*rows).mean())
-    shapes.clear()
-    assert method.step(batch, 1e-3).loss == pytest.approx(expected, rel=1e-5)
-    (shape,) = shapes
-    assert shape[1] < batch.tokens_NT.shape[1]
