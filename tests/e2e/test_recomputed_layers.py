@@ -27,7 +27,7 @@ def test_same_bits_in_less_memory(quantize: str, tmp_path: Path) -> None:
     for name, value in kept.items():
         assert value.any() or not name.endswith("lora_B"), "it trains"
         np.testing.assert_array_equal(again[name], value)
-    assert again_bytes < 0.6 * kept_bytes
+    assert again_bytes < 0.75 * kept_bytes, "of four blocks one is there in either"
 
 
 def _trained(quantize: str, recompute: str, path: Path) -> tuple[State, int]:
