@@ -67,7 +67,8 @@ _NOTES = """## How it was measured
   trained by zeroth order ([why](decisions/016-eps.md)).
 - **`8da4w`**: weights are rounded by what layers read of the task's rows, as compile does with `--data`
   ([why](decisions/020-rounding.md)). Those of Qwen, and `exact-norm-8da4w`, are older: rounded to the nearest values,
-  with copies of 4 bits for gradients ([what that costs](decisions/025-transposed-copies.md)).
+  with copies of 4 bits for gradients ([what that costs](decisions/025-transposed-copies.md)); the MB of Qwen leave out
+  what is kept for inference.
 - **Older programs**, from before what is cheap was computed again ([why](decisions/023-recomputation.md)), and so with
   more memory than today: `exact-norm-8da4w`, and `exact-norm` of the encoder.
 """
