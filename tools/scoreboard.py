@@ -38,8 +38,8 @@ _MODELS = {
 _HEAD = """# Scoreboard
 
 What each way to train ends at and what it takes, on real models with real rows and on generated ones. Accuracy is on
-test, with its standard deviation over seeds where there are several; MB are of memory besides the weights, CPU s
-seconds of a processor for all steps of a run. "Before" is what a model knows before the first step, as accuracy on dev.
+test, of one task with its standard deviation over seeds; MB are of memory besides the weights, CPU s seconds of a
+processor for all steps of a run. "Before" is what a model knows before the first step, as accuracy on dev.
 One row a method, with the options that dev chose. [How it was measured](#how-it-was-measured) says more. Made by
 
     python tools/scoreboard.py
@@ -130,7 +130,7 @@ def section(study: Study, scores: Sequence[Score]) -> str:
         f"| {score.method} | {score.options or '-'} | {score.engine} | {100 * score.before:.1f} "
         + (f"| {100 * score.accuracy:.1f} " if len(tasks) > 1 else "")
         + "| "
-        + " | ".join(_cell(score, task) for task in tasks)
+        + " | ".join(_cell(score, task, with_spread=len(tasks) == 1) for task in tasks)
         + f" | {'' if score.memory_mb is None else f'{score.memory_mb:.1f}'} | {score.cpu_s:.1f} | {score.runs} |"
         for score in scores
     ]
@@ -152,10 +152,10 @@ def section(study: Study, scores: Sequence[Score]) -> str:
     )
 
 
-def _cell(score: Score, task: str) -> str:
+def _cell(score: Score, task: str, *, with_spread: bool) -> str:
     if task not in score.by_task:
         return ""
-    spread = f" ± {100 * score.spread[task]:.1f}" if task in score.spread else ""
+    spread = f" ± {100 * score.spread[task]:.1f}" if with_spread and task in score.spread else ""
     return f"{100 * score.by_task[task]:.1f}{spread}"
 
 

@@ -58,7 +58,7 @@ def _draw(axes: Any, scores: Sequence[Score]) -> None:
     axes.margins(y=0.15)
     # Names stand to the right of their dots.
     sizes = [score.memory_mb for score in drawn if score.memory_mb] or [1.0]
-    axes.set_xlim(min(sizes) / 1.6, 4 * max(sizes))
+    axes.set_xlim(min(sizes) / 2.5, 4 * max(sizes))
 
 
 def _part_names(axes: Any) -> None:
