@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from prgec.compile.check import check_options
 from prgec.compile.options import CompileOptions
@@ -15,6 +15,7 @@ from prgec.contract.names import SIDE
 from prgec.data.dataset import Dataset, load_dataset
 from prgec.data.encode import Encoded, Encoder, encode_item, encode_pair
 from prgec.data.first_tokens import up_to_first
+from prgec.data.stats import spread_of
 from prgec.data.task import Example
 from prgec.errors import DataError
 
@@ -56,6 +57,9 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
             seq_len,
             max(len(each.row.tokens) for each in rows),
         )
+    shorter = None if options.seq_len else length_of_most([len(each.row.tokens) for each in rows], seq_len)
+    if shorter is not None:
+        logger.warning("T = %d holds the longest row, and memory grows with T: %s", seq_len, shorter)
     fitted = replace(options, seq_len=seq_len, num_labels=num_labels)
     check_options(fitted)
     if options.method == "shortcut":
@@ -81,6 +85,39 @@ def lengths_of(encoded: Sequence[Encoded], options: CompileOptions, max_position
         longest = max(longest, TEXT_SEQ_LEN)
     seq_len = options.seq_len or min(-(-longest // _MULTIPLE) * _MULTIPLE, max_positions or longest + _MULTIPLE)
     return seq_len, options.num_labels or (most if len(rows) == len(encoded) else seq_len - 1)
+
+
+@dataclass(frozen=True)
+class ShorterLength:
+    """A T that holds nearly all rows.
+
+    Attributes:
+        seq_len: T.
+        num_cut: Rows that are longer.
+        num_rows: Rows there are.
+    """
+
+    seq_len: int
+    num_cut: int
+    num_rows: int
+
+    def __str__(self) -> str:
+        return f"--seq-len {self.seq_len} would cut {self.num_cut} of {self.num_rows} rows, from the left"
+
+
+def length_of_most(lengths: Sequence[int], seq_len: int) -> ShorterLength | None:
+    """Return the T that cuts at most one row of a hundred, where it is at most half of the one that cuts none.
+
+    Args:
+        lengths: Tokens of each row, uncut.
+        seq_len: The T that was chosen for them.
+    """
+    if not lengths:
+        return None
+    shorter = -(-spread_of(lengths).p99 // _MULTIPLE) * _MULTIPLE
+    if 2 * shorter > seq_len:
+        return None
+    return ShorterLength(shorter, sum(length > shorter for length in lengths), len(lengths))
 
 
 def encode_choices(dataset: Dataset, tokenizer: Encoder) -> Iterator[Encoded]:

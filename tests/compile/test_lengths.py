@@ -69,6 +69,24 @@ def test_model_bounds_t(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.parametrize(
+    ("num_long", "seq_len", "remark"),
+    [
+        (1, 0, "T = 304 holds the longest row, and memory grows with T: --seq-len 24 would cut 1 of 120 rows"),
+        (1, 24, "1 of 120 rows are longer than T = 24, the longest has 303 tokens"),
+        (2, 0, ""),
+    ],
+)
+def test_says_where_few_rows_make_t(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, num_long: int, seq_len: int, remark: str
+) -> None:
+    """Where one row of a hundred at most is more than twice as long as the others."""
+    rows = [_row(20, 3)] * (120 - num_long - len(FREE)) + [_row(300, 3)] * num_long
+    with caplog.at_level(logging.WARNING, logger="prgec"):
+        assert _fit(_options(tmp_path, *rows, *FREE, seq_len=seq_len)) == (seq_len or 304, 3)
+    assert remark in caplog.text and (len(caplog.messages) == 1) == bool(remark)
+
+
+@pytest.mark.parametrize(
     ("record", "share"), [({"text": "x" * 99}, 100), (_row(4, 16), 80), (_row(9, 10), 53), (_row(20, 3), 0)]
 )
 @pytest.mark.parametrize("method", ["exact", "shortcut", "prge"])

@@ -87,6 +87,19 @@ def test_cuts_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(cut["padding"]) == ["3"] and cut["padding_to_t"] < whole["padding_to_t"]
 
 
+def test_says_what_a_shorter_t_would_cut(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Where few rows make T; a document is cut to any length and makes none."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(data_file("train").read_text() + json.dumps({"sentence": "a great film " * 30, "label": 1}) + "\n")
+    assert main(["data", "stats", str(path), "--model", "demo"]) == 0
+    assert "; --seq-len 32 would cut 1 of 1001 rows, from the left\n" in capsys.readouterr().out
+    assert main(["data", "stats", str(path), "--model", "demo", "--seq-len", "200"]) == 0
+    assert "would cut" not in capsys.readouterr().out
+    path.write_text(json.dumps({"text": "the film was great and " * 100}) + "\n")
+    assert main(["data", "stats", str(path), "--model", "demo"]) == 0
+    assert "would cut" not in capsys.readouterr().out
+
+
 def test_of_a_program(tiny_pte: Path, train_jsonl: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "stats", str(train_jsonl), "--model", str(tiny_pte)]) == 0
     text = capsys.readouterr().out
