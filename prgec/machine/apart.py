@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
 import signal
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, SpawnContext
@@ -56,9 +59,18 @@ def _answer(sender: Connection, asked: bytes) -> None:
     # Ctrl-C is for the process that waits: it ends this one, or stops after it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     quiet_libraries()
     call, arguments = pickle.loads(asked)
     try:
         sender.send(call(*arguments))
     except PrgecError as error:
         sender.send(error)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that waits for it is gone: a SIGKILL leaves it no time to end others."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,52 @@
+"""A call in a process of its own ends with the process that asked for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+_ASKS = """
+import multiprocessing
+from prgec.machine.apart import call_apart
+from tests.machine.test_apart import say_and_sleep
+if __name__ == "__main__":
+    call_apart(multiprocessing.get_context("{how}"), "sleeping", say_and_sleep)
+"""
+
+
+def say_and_sleep() -> None:
+    """Print which process this is, and stay."""
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+
+
+def _ends(pid: int) -> bool:
+    """Whether a process is over within ten seconds; in a container there may be nobody to bury it."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+def test_a_killed_process_leaves_none_behind(how: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", _ASKS.format(how=how)], stdout=subprocess.PIPE, text=True) as asks:
+        assert asks.stdout is not None
+        child = int(asks.stdout.readline())
+        asks.send_signal(signal.SIGKILL)
+        asks.wait()
+        gone = _ends(child)
+        if not gone:
+            os.kill(child, signal.SIGKILL)
+    assert gone
