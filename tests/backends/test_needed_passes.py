@@ -6,11 +6,14 @@ import pytest
 import torch
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.exir.pass_base import ExportPass
+from executorch.exir.passes import OpReplacePass
+from executorch.exir.passes.scalar_to_tensor_pass import ScalarToTensorPass
 from torch.export import Dim, export
 from torch.fx import GraphModule
+from torch.utils._pytree import tree_leaves
 
 from prgec.backends.decomposed import decompose
-from prgec.backends.needed_passes import OP_BY_OP, changes, only_needed_passes
+from prgec.backends.needed_passes import OP_BY_OP, changes, only_needed_passes, rewrite_in_place
 
 
 class _Clean(torch.nn.Module):
@@ -26,6 +29,19 @@ class _Transposed(torch.nn.Module):
 class _Scaled(torch.nn.Module):
     def forward(self, x_TD: torch.Tensor) -> torch.Tensor:
         return x_TD * 0.5
+
+
+class _Twice(torch.nn.Module):
+    def forward(self, x_TD: torch.Tensor) -> torch.Tensor:
+        return 3 * (x_TD * 0.5 - 1)
+
+
+class _Largest(torch.nn.Module):
+    """An op with several results, and a number that goes with integers."""
+
+    def forward(self, x_TD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        largest, where = x_TD.max(dim=1)
+        return largest * 2, where + 1.5
 
 
 class _Counted(torch.nn.Module):
@@ -51,6 +67,21 @@ def _written(graph: GraphModule) -> list[tuple[str, str]]:
     return [(target, str(args)) for target, args in rows]
 
 
+def _values(graph: GraphModule) -> list[str]:
+    """Shapes, types and strides; a trace names sizes that vary anew."""
+    return [
+        f"{value.shape} {value.dtype} {value.stride()}"
+        for node in graph.graph.nodes
+        if node.op != "output"
+        for value in tree_leaves(node.meta.get("val"))
+        if isinstance(value, torch.Tensor)
+    ]
+
+
+def _constants(graph: GraphModule) -> dict[str, tuple[torch.dtype, float]]:
+    return {name: (value.dtype, float(value)) for name, value in graph.named_buffers()}
+
+
 @pytest.mark.parametrize("module", [_Clean, _Transposed, _Scaled, _Counted, _Mixed])
 def test_a_pass_is_left_out_where_it_changes_nothing(module: type[torch.nn.Module]) -> None:
     graph, changing = _graph(module()), set()
@@ -64,7 +95,20 @@ def test_a_pass_is_left_out_where_it_changes_nothing(module: type[torch.nn.Modul
     assert bool(changing) == (module is not _Clean), "each module but the first has something for a pass"
 
 
-@pytest.mark.parametrize("module", [_Transposed, _Scaled, _Mixed])
+@pytest.mark.parametrize("module", [_Clean, _Transposed, _Scaled, _Twice, _Counted, _Mixed, _Largest])
+def test_in_place_is_what_a_trace_gives(module: type[torch.nn.Module]) -> None:
+    """Ops, their arguments, values' shapes, types and strides, and constants."""
+    traced, edited = _graph(module()), _graph(module())
+    for each in (ScalarToTensorPass, OpReplacePass):
+        traced = each()(traced).graph_module
+        rewrite_in_place(each(), edited)
+        edited.graph.lint()
+        assert _written(edited) == _written(traced)
+        assert _values(edited) == _values(traced)
+        assert _constants(edited) == _constants(traced)
+
+
+@pytest.mark.parametrize("module", [_Transposed, _Scaled, _Twice, _Mixed, _Largest])
 def test_programs_are_the_same(module: type[torch.nn.Module]) -> None:
     def lowered() -> bytes:
         program = export(module(), (torch.ones(4, 4),))
