@@ -48,30 +48,31 @@ def rounded_for(
         scheme: Range of the values.
         group: G; D for one scale an output.
     """
-    left_OD = weight_OD.detach().to(torch.float32).clone()
+    # Columns are what is rounded and corrected: with inputs in front each is one piece of memory.
+    left_DO = weight_OD.detach().to(torch.float32).t().contiguous()
     upper_DD = correction_DD.to(torch.float32)
-    values_OD = torch.empty_like(left_OD)
+    values_DO = torch.empty_like(left_DO, dtype=torch.int8)
     scales = []
-    width = left_OD.shape[1]
+    width = len(left_DO)
     for first in range(0, width, _BLOCK):
         last = min(first + _BLOCK, width)
-        errors_OE = torch.empty_like(left_OD[:, first:last])
+        errors_EO = torch.empty_like(left_DO[first:last])
         for d in range(first, last):
             if d % group == 0:
                 # Of a group that reaches beyond the block, the columns out there are seen before they are corrected.
-                scales.append(_scale(left_OD[:, d : d + group], upper_DD.diagonal()[d : d + group], scheme))
-            values_OD[:, d] = (left_OD[:, d] / scales[-1]).round_().clamp_(scheme.minimum, scheme.maximum)
-            error_O = (left_OD[:, d] - values_OD[:, d] * scales[-1]) / upper_DD[d, d]
-            left_OD[:, d:last] -= torch.outer(error_O, upper_DD[d, d:last])
-            errors_OE[:, d - first] = error_O
-        left_OD[:, last:] -= errors_OE @ upper_DD[first:last, last:]
-    return values_OD.to(torch.int8), torch.stack(scales, dim=1)
+                scales.append(_scale(left_DO[d : d + group], upper_DD.diagonal()[d : d + group], scheme))
+            value_O = (left_DO[d] / scales[-1]).round_().clamp_(scheme.minimum, scheme.maximum)
+            error_O = torch.div(left_DO[d] - value_O * scales[-1], upper_DD[d, d], out=errors_EO[d - first])
+            left_DO[d:last].addr_(upper_DD[d, d:last], error_O, alpha=-1)
+            values_DO[d] = value_O
+        left_DO[last:].addmm_(upper_DD[first:last, last:].t(), errors_EO, alpha=-1)
+    return values_DO.t().contiguous(), torch.stack(scales, dim=1)
 
 
-def _scale(weight_OG: torch.Tensor, diagonal_G: torch.Tensor, scheme: Scheme) -> torch.Tensor:
+def _scale(weight_GO: torch.Tensor, diagonal_G: torch.Tensor, scheme: Scheme) -> torch.Tensor:
     """The scale of least squared error, f32[O], an error in a column counting by what it costs; nearest rounding."""
     cost_G = diagonal_G.square().reciprocal()
-    lowest_O, highest_O = weight_OG.amin(dim=1) / scheme.minimum, weight_OG.amax(dim=1) / scheme.maximum
+    lowest_O, highest_O = weight_GO.amin(dim=0) / scheme.minimum, weight_GO.amax(dim=0) / scheme.maximum
     # A row of zeros has no scale of its own; any serves.
     widest_O = torch.maximum(lowest_O, highest_O).clamp_min(1e-30)
     best_O, scale_O = torch.full_like(widest_O, torch.inf), widest_O
@@ -79,8 +80,8 @@ def _scale(weight_OG: torch.Tensor, diagonal_G: torch.Tensor, scheme: Scheme) ->
         tried_O = (
             (widest_O * fraction).to(torch.bfloat16).to(torch.float32) if scheme.is_grouped else widest_O * fraction
         )
-        values_OG = (weight_OG / tried_O[:, None]).round_().clamp_(scheme.minimum, scheme.maximum)
-        error_O = (values_OG * tried_O[:, None] - weight_OG).square() @ cost_G
+        values_GO = (weight_GO / tried_O).round_().clamp_(scheme.minimum, scheme.maximum)
+        error_O = cost_G @ values_GO.mul_(tried_O).sub_(weight_GO).square_()
         is_better = error_O < best_O
         best_O, scale_O = torch.where(is_better, error_O, best_O), torch.where(is_better, tried_O, scale_O)
     return scale_O
