@@ -61,8 +61,8 @@ _NOTES = """## How it was measured
   there in two layouts.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
   model's own loss has them, PyTorch takes more memory and time.
-- **CPU s** were taken with one to three runs at a time on two cores, and some on another machine: good for a factor, not
-  for a tenth.
+- **CPU s** were taken with one to three runs at a time on two cores, and some on another machine: good for a factor,
+  not for a tenth.
 - **Options** are those whose accuracy on dev is best among those that a budget of memory admits. Tasks where it admits
   none are empty, and such a method is not in the picture. Gemma 3 needs another eps and other rates than SmolLM2 to be
   trained by zeroth order ([why](decisions/016-eps.md)).
