@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
-import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, SpawnContext
 from typing import Any
 
 from prgec.errors import BackendError, PrgecError
+from prgec.machine.parent import end_with_parent
 from prgec.machine.quiet import quiet_libraries
 
 
@@ -32,7 +31,7 @@ def call_apart(context: ForkContext | SpawnContext, what: str, call: Callable[..
     receiver, sender = context.Pipe(duplex=False)
     # As bytes: where the process begins anew, reading them imports libraries, which must be quiet by then.
     asked = pickle.dumps((call, arguments))
-    child = context.Process(target=_answer, args=(sender, asked), daemon=True)
+    child = context.Process(target=_answer, args=(os.getpid(), sender, asked), daemon=True)
     child.start()
     sender.close()
     answers: list[Any] = []
@@ -55,22 +54,14 @@ def call_apart(context: ForkContext | SpawnContext, what: str, call: Callable[..
     return answers[0]
 
 
-def _answer(sender: Connection, asked: bytes) -> None:
+def _answer(parent_pid: int, sender: Connection, asked: bytes) -> None:
     # Ctrl-C is for the process that waits: it ends this one, or stops after it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent(parent_pid)
     quiet_libraries()
     call, arguments = pickle.loads(asked)
     try:
         sender.send(call(*arguments))
     except PrgecError as error:
         sender.send(error)
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that waits for it is gone: a SIGKILL leaves it no time to end others."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -6,15 +6,13 @@ last epoch on the disk.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
-import signal
 import sys
 from functools import partial
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+from prgec.machine.parent import end_with_parent
 
 
 def learn(folder: Path) -> int:
@@ -40,15 +38,6 @@ def learn(folder: Path) -> int:
     return 0
 
 
-def _end_with_parent(server_pid: int) -> None:
-    """Ask Linux to end this process when its server is gone, however that went."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    # Who was killed before that sends no signal any more.
-    if os.getppid() != server_pid:
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    _end_with_parent(int(sys.argv[2]))
+    end_with_parent(int(sys.argv[2]))
     sys.exit(learn(Path(sys.argv[1])))

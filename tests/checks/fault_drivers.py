@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tests.processes import has_ended
+
 NOBODY = 65534
 _STEP = re.compile(rb"^step (\d+)/", re.M)
 
@@ -47,8 +49,7 @@ class Process:
 
     def has_ended(self) -> bool:
         """Return whether the run is over, waited for or not."""
-        state = Path(f"/proc/{self.pid}/stat")
-        return not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+        return has_ended(self.pid)
 
     def said(self) -> str:
         """Return what it wrote to stderr."""

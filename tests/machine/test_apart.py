@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+
+from tests.processes import has_ended, wait_until
 
 _ASKS = """
 import multiprocessing
@@ -26,19 +27,6 @@ def say_and_sleep() -> None:
     time.sleep(60)
 
 
-def _ends(pid: int) -> bool:
-    """Whether a process is over within ten seconds; in a container there may be nobody to bury it."""
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.1)
-    return False
-
-
 @pytest.mark.parametrize("how", ["fork", "spawn"])
 def test_a_killed_process_leaves_none_behind(how: str) -> None:
     with subprocess.Popen([sys.executable, "-c", _ASKS.format(how=how)], stdout=subprocess.PIPE, text=True) as asks:
@@ -46,7 +34,8 @@ def test_a_killed_process_leaves_none_behind(how: str) -> None:
         child = int(asks.stdout.readline())
         asks.send_signal(signal.SIGKILL)
         asks.wait()
-        gone = _ends(child)
-        if not gone:
+    try:
+        wait_until(lambda: has_ended(child), seconds=10)
+    finally:
+        if not has_ended(child):
             os.kill(child, signal.SIGKILL)
-    assert gone

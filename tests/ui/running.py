@@ -7,8 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 from types import TracebackType
@@ -95,11 +93,3 @@ def error_of(page: str) -> str:
     """Return what a page says went wrong."""
     found = re.search(r'<p class="error" role="alert">(.*?)</p>', page, re.S)
     return unescape(found[1]) if found else ""
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)

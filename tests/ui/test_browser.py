@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.ui.running import RunningUi, wait_until
+from tests.processes import wait_until
+from tests.ui.running import RunningUi
 from tests.ui.synthetic import write_run
 
 pytest.importorskip("starlette", reason="starlette is not installed")

@@ -13,7 +13,8 @@ import pytest
 
 from prgec.cli.main import main
 from prgec.machine.folder_lock import FolderLock, holder
-from tests.ui.running import RunningUi, error_of, wait_until
+from tests.processes import wait_until
+from tests.ui.running import RunningUi, error_of
 from tests.ui.synthetic import write_run
 
 pytest.importorskip("starlette", reason="starlette is not installed")
