@@ -48,7 +48,7 @@ def data() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def stats(file: Path, model: str, task: str, seq_len: int | None, batch_sizes: tuple[int, ...], as_json: bool) -> int:
     """Count lengths, padding by batch size, cuts and answers of FILE, and say the T and K it needs."""
-    from prgec.compile.lengths import length_of_most
+    from prgec.compile.lengths import shorter_length
     from prgec.data.dataset import load_dataset
     from prgec.data.stats import stats_of
     from prgec.errors import UsageError
@@ -62,12 +62,11 @@ def stats(file: Path, model: str, task: str, seq_len: int | None, batch_sizes: t
     if as_json:
         print_json(_document(dataset, model, found, sizes))
     else:
-        origin = f"of {model}" if is_program else "as prgec compile --data would choose"
-        shorter = None
-        if not is_program and seq_len is None:
-            shorter = length_of_most([len(each.row.tokens) for each in encoded if not each.is_text], sizes.seq_len)
-        chosen = f"T = {sizes.seq_len}, K = {sizes.num_labels}, {origin}"
-        print_lines(*_lines(dataset, found, f"{chosen}; {shorter}" if shorter else chosen))
+        lengths = f"T = {sizes.seq_len}, K = {sizes.num_labels}, "
+        lengths += f"of {model}" if is_program else "as prgec compile --data would choose"
+        if not is_program and seq_len is None and (shorter := shorter_length(encoded, sizes.seq_len)):
+            lengths += f"; {shorter}"
+        print_lines(*_lines(dataset, found, lengths))
     return 0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from prgec.compile.check import check_options
 from prgec.compile.options import CompileOptions
@@ -57,8 +57,7 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
             seq_len,
             max(len(each.row.tokens) for each in rows),
         )
-    shorter = None if options.seq_len else length_of_most([len(each.row.tokens) for each in rows], seq_len)
-    if shorter is not None:
+    if not options.seq_len and (shorter := shorter_length(rows, seq_len)):
         logger.warning("T = %d holds the longest row, and memory grows with T: %s", seq_len, shorter)
     fitted = replace(options, seq_len=seq_len, num_labels=num_labels)
     check_options(fitted)
@@ -83,41 +82,27 @@ def lengths_of(encoded: Sequence[Encoded], options: CompileOptions, max_position
         longest = max((each.row.label_pos[0] + most for each in rows), default=0)
     if len(rows) < len(encoded):
         longest = max(longest, TEXT_SEQ_LEN)
-    seq_len = options.seq_len or min(-(-longest // _MULTIPLE) * _MULTIPLE, max_positions or longest + _MULTIPLE)
+    seq_len = options.seq_len or min(_rounded_up(longest), max_positions or longest + _MULTIPLE)
     return seq_len, options.num_labels or (most if len(rows) == len(encoded) else seq_len - 1)
 
 
-@dataclass(frozen=True)
-class ShorterLength:
-    """A T that holds nearly all rows.
-
-    Attributes:
-        seq_len: T.
-        num_cut: Rows that are longer.
-        num_rows: Rows there are.
-    """
-
-    seq_len: int
-    num_cut: int
-    num_rows: int
-
-    def __str__(self) -> str:
-        return f"--seq-len {self.seq_len} would cut {self.num_cut} of {self.num_rows} rows, from the left"
-
-
-def length_of_most(lengths: Sequence[int], seq_len: int) -> ShorterLength | None:
-    """Return the T that cuts at most one row of a hundred, where it is at most half of the one that cuts none.
+def shorter_length(encoded: Sequence[Encoded], seq_len: int) -> str:
+    """Say which T cuts at most one row of a hundred; empty where that is more than half of the one that cuts none.
 
     Args:
-        lengths: Tokens of each row, uncut.
+        encoded: Every row, uncut; documents do not count, which can be cut anywhere.
         seq_len: The T that was chosen for them.
     """
-    if not lengths:
-        return None
-    shorter = -(-spread_of(lengths).p99 // _MULTIPLE) * _MULTIPLE
+    lengths = [len(each.row.tokens) for each in encoded if not each.is_text]
+    shorter = _rounded_up(spread_of(lengths).p99) if lengths else seq_len
     if 2 * shorter > seq_len:
-        return None
-    return ShorterLength(shorter, sum(length > shorter for length in lengths), len(lengths))
+        return ""
+    num_cut = sum(length > shorter for length in lengths)
+    return f"--seq-len {shorter} would cut {num_cut} of {len(lengths)} rows, from the left"
+
+
+def _rounded_up(num_tokens: int) -> int:
+    return -(-num_tokens // _MULTIPLE) * _MULTIPLE
 
 
 def encode_choices(dataset: Dataset, tokenizer: Encoder) -> Iterator[Encoded]:
