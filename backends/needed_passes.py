@@ -40,7 +40,7 @@ OP_BY_OP = (
 
 @contextmanager
 def only_needed_passes() -> Iterator[None]:
-    """Within it, ExecuTorch's conversion to the edge dialect leaves out the passes that a graph does not need."""
+    """Within it, ExecuTorch's conversion to the edge dialect traces a graph only for passes that need it."""
     whole, replace_ops = _program._get_aten_to_edge_passes, _program.OpReplacePass
 
     def needed(config: Any) -> tuple[list[Any], list[Any]]:
@@ -71,7 +71,8 @@ def rewrite_in_place(export_pass: ExportPass, graph_module: GraphModule) -> Pass
             with graph_module.graph.inserting_before(node):
                 node.args, node.kwargs = (tree_map(partial(_argument, node), each) for each in (args, kwargs))
             node.target, changed = op, True
-    graph_module.recompile()
+    if changed:
+        graph_module.recompile()
     return PassResult(graph_module, changed)
 
 
@@ -106,10 +107,10 @@ def _if_needed(each: Any) -> Callable[[GraphModule], PassResult | None]:
     export_pass = getattr(each, "__wrapped__", each)
     if type(export_pass) not in OP_BY_OP:
         return each  # type: ignore[no-any-return]
+    if isinstance(export_pass, ScalarToTensorPass):
+        return partial(rewrite_in_place, export_pass)
 
     def run(graph_module: GraphModule) -> PassResult | None:
-        if isinstance(export_pass, ScalarToTensorPass):
-            return rewrite_in_place(export_pass, graph_module)
         if not changes(export_pass, graph_module):
             return PassResult(graph_module, False)
         result: PassResult | None = each(graph_module)
