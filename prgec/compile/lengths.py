@@ -57,7 +57,7 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
             seq_len,
             max(len(each.row.tokens) for each in rows),
         )
-    if not options.seq_len and (shorter := shorter_length(rows, seq_len)):
+    if not options.seq_len and (shorter := shorter_length(rows, seq_len, options.generate)):
         logger.warning("T = %d holds the longest row, and memory grows with T: %s", seq_len, shorter)
     fitted = replace(options, seq_len=seq_len, num_labels=num_labels)
     check_options(fitted)
@@ -75,30 +75,41 @@ def lengths_of(encoded: Sequence[Encoded], options: CompileOptions, max_position
         max_positions: Most positions the model knows, None for any number.
     """
     rows = [each for each in encoded if not each.is_text]
-    most = max((len(each.row.targets) for each in rows), default=0)
-    longest = max((len(each.row.tokens) for each in rows), default=0)
-    if options.generate:
-        # An answer that is generated may be as long as the longest behind the longest prompt.
-        longest = max((each.row.label_pos[0] + most for each in rows), default=0)
+    most = _most_targets(rows)
+    longest = max(_needed(rows, options.generate), default=0)
     if len(rows) < len(encoded):
         longest = max(longest, TEXT_SEQ_LEN)
     seq_len = options.seq_len or min(_rounded_up(longest), max_positions or longest + _MULTIPLE)
     return seq_len, options.num_labels or (most if len(rows) == len(encoded) else seq_len - 1)
 
 
-def shorter_length(encoded: Sequence[Encoded], seq_len: int) -> str:
+def shorter_length(encoded: Sequence[Encoded], seq_len: int, generate: bool = False) -> str:
     """Say which T cuts at most one row of a hundred; empty where that is more than half of the one that cuts none.
 
     Args:
         encoded: Every row, uncut; documents do not count, which can be cut anywhere.
         seq_len: The T that was chosen for them.
+        generate: Whether T also holds an answer that is generated.
     """
-    lengths = [len(each.row.tokens) for each in encoded if not each.is_text]
+    lengths = _needed([each for each in encoded if not each.is_text], generate)
     shorter = _rounded_up(spread_of(lengths).p99) if lengths else seq_len
     if 2 * shorter > seq_len:
         return ""
     num_cut = sum(length > shorter for length in lengths)
     return f"--seq-len {shorter} would cut {num_cut} of {len(lengths)} rows, from the left"
+
+
+def _needed(rows: Sequence[Encoded], generate: bool) -> list[int]:
+    """Return the tokens that each row takes, with room for what may be generated behind its prompt."""
+    if not generate:
+        return [len(each.row.tokens) for each in rows]
+    # An answer that is generated may be as long as the longest that is known.
+    room = _most_targets(rows)
+    return [each.row.label_pos[0] + room for each in rows]
+
+
+def _most_targets(rows: Sequence[Encoded]) -> int:
+    return max((len(each.row.targets) for each in rows), default=0)
 
 
 def _rounded_up(num_tokens: int) -> int:

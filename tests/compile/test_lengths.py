@@ -86,6 +86,17 @@ def test_says_where_few_rows_make_t(
     assert remark in caplog.text and (len(caplog.messages) == 1) == bool(remark)
 
 
+@pytest.mark.parametrize(("generate", "shorter"), [(False, 24), (True, 32)])
+def test_a_shorter_t_leaves_room_for_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, generate: bool, shorter: int
+) -> None:
+    """Of the longest answer, which is nine tokens, behind the twenty of most prompts."""
+    rows = [_row(20, 1)] * 102 + [_row(300, 9)]
+    with caplog.at_level(logging.WARNING, logger="prgec"):
+        _fit(_options(tmp_path, *rows, *FREE, generate=generate))
+    assert f"--seq-len {shorter} would cut 1 of 120 rows" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("record", "share"), [({"text": "x" * 99}, 100), (_row(4, 16), 80), (_row(9, 10), 53), (_row(20, 3), 0)]
 )
