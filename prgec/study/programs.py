@@ -103,16 +103,17 @@ def _open(path: Path) -> tuple[Program, int]:
     from executorch.extension.pybindings import _C as bindings
 
     from prgec.engines.executorch.open import load_program
-    from prgec.engines.executorch.runtime import load_runtime
+    from prgec.engines.executorch.runtime import load_raw, load_runtime
     from prgec.engines.executorch.verified import open_verified
 
     # A study says how many threads PyTorch has; the delegate gets as many.
     with captured_stderr():
         bindings._unsafe_reset_threadpool(torch.get_num_threads())
-    raw, manifest, tokenizer = open_verified(path, verify=True)
+    _, manifest, tokenizer = open_verified(path, verify=True)
     load_runtime(manifest.backend)
     before = settled_memory().anon_bytes
-    program = load_program(path, raw, manifest, tokenizer)
+    # Opened again: the call that gave the manifest made all of the program's planned memory.
+    program = load_program(path, load_raw(path), manifest, tokenizer)
     return program, settled_memory().anon_bytes - before
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from prgec.contract.pte import read_pte
 from prgec.errors import CheckpointError, UsageError
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.study.alone import train_alone
@@ -41,6 +42,16 @@ def test_room_for_inference_is_memory_of_steps(path: Path) -> None:
     found = train_alone(Run("each", study.tasks[0], options, 1), study)
     embedded_bytes = 4 * rows * find_checkpoint(study.model).config["hidden_size"] * SHORTEST
     assert found.memory_bytes is not None and found.memory_bytes > embedded_bytes > 4_000_000
+
+
+@pytest.mark.slow
+def test_planned_memory_is_memory_of_a_run(path: Path) -> None:
+    """It is made with the call that reads the manifest, before any step: it counts all the same."""
+    study = read_study(path)
+    options = {**PRGE, "engine": "executorch", "batch_size": 2048}
+    method = build_method(study.model, Run("each", study.tasks[0], options, 0).made_of, 0, path)
+    planned_bytes = read_pte(method.program.path).methods["forward"].planned_bytes  # type: ignore[attr-defined]
+    assert method.held_bytes >= planned_bytes > 4_000_000
 
 
 def test_a_compilation_that_fails_is_told(path: Path, tmp_path: Path) -> None:
