@@ -1,8 +1,9 @@
 """Finds the residual stream: the sums a transformer's blocks write to, from the last one down.
 
 In `h' = h + f(h)` the sum reads the stream `h` and a write `f(h)` that depends on it. That says which operand is which
-for any architecture: attention and MLP in turn, both at once, with norms or scales around them. The stream ends where
-a sum has no such operand (an embedding of tokens plus one of positions) or is no sum at all.
+for any architecture: attention and MLP in turn, both at once, with norms or scales around them, in one shape or in two
+(OPT's MLPs take rows and tokens as one dimension). The stream ends where a sum has no such operand (an embedding of
+tokens plus one of positions) or is no sum at all.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def residual_writes(last: Node) -> list[Write]:
         write = as_write(total)
         assert write is not None
         writes.insert(0, write)
-        total = write.stream if as_write(write.stream) is not None else None
+        before = _behind_views(write.stream)
+        total = before if as_write(before) is not None else None
     return writes
 
 
@@ -58,6 +60,12 @@ def nearest_linears(written: Node) -> list[Node]:
 def nearest_states(written: Node) -> list[Node]:
     """The B of the sites among these linears."""
     return [node for node in _nearest(written) if is_b(node)]
+
+
+def _behind_views(node: Node) -> Node:
+    while node.target in (aten.view.default, aten.reshape.default):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _nearest(written: Node) -> list[Node]:

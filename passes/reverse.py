@@ -18,6 +18,7 @@ from prgec.errors import PassError
 from prgec.passes.dependence import downstream, upstream
 from prgec.passes.infra import describe
 from prgec.passes.rewrite import Rewriter
+from prgec.passes.shapes import is_same_shape, shape_of, view_sizes
 
 aten = torch.ops.aten
 
@@ -72,7 +73,7 @@ def gradients(
         rewriter: Adds them where it stands, which must be behind every node that is visited.
         rules: Op -> its derivative: `rule(tape, node, gradient)` yields (argument, share of its gradient) for the
             arguments that need one.
-        seeds: Node -> the node that holds its gradient, to begin with.
+        seeds: Node -> the node that holds its gradient, to begin with; in its shape, or to be viewed in it.
         wrt: Nodes whose gradients are asked for.
         half: Whether numbers have 16 bits where the graph will run.
 
@@ -86,7 +87,8 @@ def gradients(
     needed = downstream(wrt) & upstream(seeds)
     tape = Tape(rewriter, needed, half)
     for node, seed in seeds.items():
-        tape.add(node, seed)
+        is_same = is_same_shape(shape_of(node), shape_of(seed))
+        tape.add(node, seed if is_same else rewriter.call(aten.view.default, seed, view_sizes(shape_of(node))))
     leaves = set(wrt)
     for node in reversed(list(rewriter.program.graph.nodes)):
         gradient = tape.gradient(node)
