@@ -33,12 +33,19 @@ def update_nodes(program: ExportedProgram) -> set[Node]:
     """What computes trained weights, from state or from the inputs of a step, and no activation.
 
     Where gradients are computed the update comes last and depends on rows; what state alone computes then are reshaped
-    weights, which belong to the forward.
+    weights, which belong to the forward. So do copies of B that are made of a perturbation.
     """
     made_of_step = updates_of(_inputs(program, frozenset(STEP_INPUTS)), _inputs(program, ROWS))
     if all(node.op == "placeholder" for node in made_of_step):
         return set()
-    return updates_of(_inputs(program, _STEP), _inputs(program, ROWS))
+    return updates_of(_inputs(program, _STEP), _inputs(program, ROWS)) - _copies(program)
+
+
+def _copies(program: ExportedProgram) -> set[Node]:
+    """What is made of perturbations, by whatever."""
+    calls = _calls_of(program, torch.ops.prge.perturbation.default)
+    perturbations = {node for call in calls for node in call.users if node.args[1] == 0}
+    return downstream(perturbations) - perturbations
 
 
 def loss_nodes(program: ExportedProgram) -> set[Node]:
@@ -68,11 +75,21 @@ def untag_state(program: ExportedProgram) -> None:
 
 def gradient_nodes(program: ExportedProgram) -> list[Node]:
     """What updates at the end of the graph read as gradients; empty where the host makes the steps."""
-    wrapped = torch.ops.higher_order.auto_functionalized_v2
-    updates = [call for call in program.graph.find_nodes(op="call_function", target=wrapped) if _is_ours(call.args[0])]
+    updates = [call for call in _mutations(program) if _is_ours(call.args[0])]
     computed = downstream(_inputs(program, ROWS)) - loss_nodes(program) - downstream(updates)
     read = dict.fromkeys(node for call in updates for node in call.all_input_nodes)
     return [node for node in read if node in computed and node.op == "call_function"]
+
+
+def _calls_of(program: ExportedProgram, op: object) -> list[Node]:
+    return [call for call in _mutations(program) if call.args[0] is op]
+
+
+def _mutations(program: ExportedProgram) -> list[Node]:
+    """Calls that change an argument, as the tracer wraps them."""
+    wrapped = torch.ops.higher_order.auto_functionalized_v2
+    found: list[Node] = program.graph.find_nodes(op="call_function", target=wrapped)
+    return found
 
 
 def _is_ours(op: object) -> bool:

@@ -1,4 +1,4 @@
-"""Replace the update arithmetic of a site by one `prge::dual_update`.
+"""Replace the update arithmetic of a site by one `prge::dual_update`, or by `prge::perturbation` and its copies.
 
 Before:
     %0: i64[] = aten.sub(step, 1)
@@ -18,11 +18,19 @@ Before:
     %14: f32[2q, r, O] = aten.view(%13, [2q, r, O])
 After:
     %0: f32[2q, r, O] = prge.dual_update(@site.lora_B, g, lr, eps, seed, step, 0)
+After, spread=true:
+    %0: f32[q, 1, r, O] = prge.perturbation(@site.lora_B, g, lr, eps, seed, step, 0)
+    ...  what is in front of the first reader of the copies
+    %1: f32[q, 2, r, O] = aten.mul(%0, [+1, -1])
+    %2: f32[q, 2, r, O] = aten.add(%1, @site.lora_B)
+    %3: f32[2q, r, O] = aten.view(%2, [2q, r, O])
 
 Requires: updates from insert-self-update with state=seeded; dual state keeps its arithmetic (it must run on
 runtimes without our kernels, and its noise may come from another source).
 Ensures: nothing. Numerics: ROUNDING (the kernel sums queries in order; `sum` may not).
-Why: the chain streams q noise tensors through memory four times; the kernel makes them in registers.
+Why: the chain streams q noise tensors through memory four times; the kernel makes them in registers. What a kernel
+makes for a delegate is there for all sites at once, while what a delegate makes lasts until it was read: spread, a step
+holds q tensors of the size of B in place of 2q, whose sums and differences are the same bits.
 """
 
 from __future__ import annotations
@@ -45,6 +53,8 @@ from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - tor
 aten = torch.ops.aten
 prge = torch.ops.prge
 
+_SIGNS = "prge_signs"
+
 
 @dataclass(frozen=True)
 class Match:
@@ -63,16 +73,22 @@ class _Mismatch(Exception):
 
 @dataclass(frozen=True)
 class FuseUpdate(Pass):
-    """Fuse each seeded update chain into the kernel."""
+    """Fuse each seeded update chain into the kernel.
+
+    Attributes:
+        spread: Whether copies are made of the perturbation where they are read.
+    """
 
     name: ClassVar[str] = "fuse-update"
     tier: ClassVar[Tier] = rounding(1e-5)
     after: ClassVar[frozenset[str]] = frozenset({"insert-self-update", "hoist-updates"})
 
+    spread: bool = False
+
     def run(self, program: GraphProgram) -> PassResult:
         """Fuse every chain that matches; say why others do not."""
         found = (match(write) for write, _ in writes(program))
-        return rewrite_matches(program, found, partial(_fuse, Rewriter(program, self.name)))
+        return rewrite_matches(program, found, partial(_fuse, Rewriter(program, self.name), self.spread))
 
 
 def match(write: Node) -> Match | Refusal:
@@ -136,8 +152,20 @@ def _only_user(node: Node, op: Callable[..., Any], what: str) -> Node:
     return users[0]
 
 
-def _fuse(rewriter: Rewriter, found: Match) -> None:
+def _fuse(rewriter: Rewriter, spread: bool, found: Match) -> None:
+    op = prge.perturbation if spread else prge.dual_update
     with rewriter.before(found.write):
-        fused = rewriter.call(prge.dual_update.default, found.state, *found.inputs, found.site)
+        fused = rewriter.call(op.default, found.state, *found.inputs, found.site)
     rewriter.erase(found.write)
-    rewriter.replace(found.copies, fused)
+    rewriter.replace(found.copies, _copies(rewriter, found, fused) if spread else fused)
+
+
+def _copies(rewriter: Rewriter, found: Match, perturbation: Node) -> Node:
+    """Make M + eps z and M - eps z in front of their first reader, so that they last no longer than they are read."""
+    readers = set(found.copies.users)
+    first = next(node for node in found.copies.graph.nodes if node in readers)
+    with rewriter.before(first):
+        signs = rewriter.constant(_SIGNS, torch.tensor([1.0, -1.0]).view(1, 2, 1, 1))
+        moves = rewriter.call(aten.mul.Tensor, perturbation, signs)
+        moved = rewriter.call(aten.add.Tensor, moves, found.state)
+        return rewriter.call(aten.view.default, moved, shape_of(found.copies))

@@ -19,6 +19,7 @@ from prgec.runtime_ops.schemas import (
     DUAL_UPDATE,
     MOMENTUM_UPDATE,
     NAMESPACE,
+    PERTURBATION,
     RANDN,
     SCHEMAS,
     SGD_UPDATE,
@@ -36,6 +37,12 @@ def _dual_update_out(
     return _write("dual_update", out, reference.dual_update(master, g, lr, eps, seed, step, site))
 
 
+def _perturbation_out(
+    master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor, step: Tensor, site: int, *, out: Tensor
+) -> Tensor:
+    return _write("perturbation", out, reference.perturbation(master, g, lr, eps, seed, step, site))
+
+
 def _randn_fake(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int]) -> Tensor:
     reference.check_randn(seed, step, site, q, shape)
     return seed.new_empty((q, *shape), dtype=torch.float32)
@@ -46,6 +53,13 @@ def _dual_update_fake(
 ) -> Tensor:
     reference.check_dual_update(master, g, lr, eps, seed, step, site)
     return master.new_empty((2 * g.shape[0], *master.shape))
+
+
+def _perturbation_fake(
+    master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor, step: Tensor, site: int
+) -> Tensor:
+    reference.check_dual_update(master, g, lr, eps, seed, step, site, "perturbation")
+    return master.new_empty((g.shape[0], 1, *master.shape))
 
 
 def _randn_out_fake(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int], *, out: Tensor) -> Tensor:
@@ -85,6 +99,8 @@ _KERNELS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     f"{RANDN.qualified_name}.out": (_randn_out, _randn_out_fake),
     DUAL_UPDATE.qualified_name: (reference.dual_update, _dual_update_fake),
     f"{DUAL_UPDATE.qualified_name}.out": (_dual_update_out, _dual_update_out_fake),
+    PERTURBATION.qualified_name: (reference.perturbation, _perturbation_fake),
+    f"{PERTURBATION.qualified_name}.out": (_perturbation_out, _dual_update_out_fake),
     **_optimizer(STEP_SCALE.name, optimizers.step_scale, 4),
     **_optimizer(SGD_UPDATE.name, optimizers.sgd_update, 1),
     **_optimizer(MOMENTUM_UPDATE.name, optimizers.momentum_update, 1),

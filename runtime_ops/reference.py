@@ -64,6 +64,47 @@ def dual_update_from(
     site: int,
 ) -> Tensor:
     """`dual_update` of checked arguments with the noise from `draw(seed, step, site, q, shape)`."""
+    move = perturbation_from(draw, master, g, lr, eps, seed, step, site)
+    if not bool(eps != 0):
+        return master.repeat(2 * len(move), 1, 1)
+    return torch.cat((master + move, master - move), dim=1).flatten(0, 1)
+
+
+def perturbation(master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor, step: Tensor, site: int) -> Tensor:
+    """Apply the update of the step before to `master` as `dual_update` does; return how far its copies are from it.
+
+    Zero eps draws no noise.
+
+    Args:
+        master: f32[r, out], updated in place.
+        g: f32[q], projected gradients of step - 1.
+        lr: f32[].
+        eps: f32[].
+        seed: i64[].
+        step: i64[], the current step.
+        site: Number of the LoRA site, in [0, 2^32).
+
+    Returns:
+        `eps * z_i(step)`, f32[q, 1, r, out]; the second dimension is that of the two signs.
+
+    Raises:
+        ValueError: If an argument has the wrong dtype, rank or range.
+    """
+    check_dual_update(master, g, lr, eps, seed, step, site, op="perturbation")
+    return perturbation_from(noise.randn, master, g, lr, eps, seed, step, site)
+
+
+def perturbation_from(
+    draw: Callable[[Tensor, Tensor, int, int, Sequence[int]], Tensor],
+    master: Tensor,
+    g: Tensor,
+    lr: Tensor,
+    eps: Tensor,
+    seed: Tensor,
+    step: Tensor,
+    site: int,
+) -> Tensor:
+    """`perturbation` of checked arguments with the noise from `draw(seed, step, site, q, shape)`."""
     q = g.shape[0]
     if bool((g != 0).any()):
         z = draw(seed, step - 1, site, q, master.shape)
@@ -73,9 +114,8 @@ def dual_update_from(
         # A tensor divisor: by a Python number, some devices multiply with its rounded inverse.
         master.copy_(master - (lr / torch.full_like(lr, q)) * acc)
     if not bool(eps != 0):
-        return master.repeat(2 * q, 1, 1)
-    move = eps * draw(seed, step, site, q, master.shape)
-    return torch.stack((master + move, master - move), dim=1).flatten(0, 1)
+        return master.new_zeros((q, 1, *master.shape))
+    return (eps * draw(seed, step, site, q, master.shape)).unsqueeze(1)
 
 
 def check_randn(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int]) -> None:
@@ -92,14 +132,13 @@ def check_randn(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[i
 
 
 def check_dual_update(
-    master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor, step: Tensor, site: int
+    master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor, step: Tensor, site: int, op: str = "dual_update"
 ) -> None:
-    """Refuse arguments `dual_update` has no meaning for; looks at dtypes and shapes only, never at values.
+    """Refuse arguments that operator has no meaning for; looks at dtypes and shapes only, never at values.
 
     Raises:
         ValueError: Naming the first argument at fault.
     """
-    op = "dual_update"
     _check_tensor(op, "master", master, torch.float32, 2)
     _check_tensor(op, "g", g, torch.float32, 1)
     _check_tensor(op, "lr", lr, torch.float32, 0)

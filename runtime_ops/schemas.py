@@ -48,6 +48,7 @@ DUAL_UPDATE = OpSchema(
     arguments="Tensor(a!) master, Tensor g, Tensor lr, Tensor eps, Tensor seed, Tensor step, int site",
     out_alias="b",
 )
+PERTURBATION = OpSchema(name="perturbation", arguments=DUAL_UPDATE.arguments, out_alias="b")
 STEP_SCALE = OpSchema(
     name="step_scale",
     arguments="Tensor(a!) running, Tensor[] gradients, Tensor losses, Tensor lr, float clip, float beta1, float beta2, "
@@ -72,4 +73,4 @@ ADAMW_UPDATE = OpSchema(
     out_alias="z",
 )
 ACCUMULATE = OpSchema(name="accumulate", arguments="Tensor(a!) total, Tensor value, Tensor call", out_alias="z")
-SCHEMAS = (RANDN, DUAL_UPDATE, STEP_SCALE, SGD_UPDATE, MOMENTUM_UPDATE, ADAMW_UPDATE, ACCUMULATE)
+SCHEMAS = (RANDN, DUAL_UPDATE, PERTURBATION, STEP_SCALE, SGD_UPDATE, MOMENTUM_UPDATE, ADAMW_UPDATE, ACCUMULATE)

@@ -111,6 +111,7 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
         SharePrefix(options.q if options.method == "prge" else 0),
         Dualize(options.q),
         InsertSelfUpdate(options.state),
+        FuseUpdate(spread=backend.recomputes),
         QuantizeBase(options.quantize, options.group_size, GPTQ if options.rounds_by_prompts else NEAREST),
         QuantizeEmbedding(options.quantize_embedding, options.group_size),
         NarrowWeights(

@@ -260,6 +260,15 @@ class Forward:
     def _low(self, x: int) -> int:
         return self.product(x, self.tape.size(x) // self.tokens, self.work.rank)
 
+    def _copies(self, size: int) -> int:
+        """What branches multiply with: a perturbation becomes copies of B where they are read."""
+        tape, copied = self.tape, self.work.copies * size
+        if self.work.has_gradients or self.work.state != "seeded":
+            return tape.put("external", copied)
+        moves = tape.put("mul", copied, tape.put("external", self.work.q * size))
+        moved = tape.put("add", copied, moves, tape.put("external", size))
+        return tape.put("view", copied, moved, rule="same")
+
     def _site(self, x: int, layer: Linear, trained: frozenset[str], low: int | None = None) -> int:
         """A frozen layer, with its branch where it is trained."""
         tape = self.tape
@@ -268,7 +277,7 @@ class Forward:
             return y
         low = self._low(x) if low is None else low
         seen = tape.put("view", tape.size(low), low, rule="same")
-        b = tape.put("external", self.work.copies * self.work.rank * layer.outputs)
+        b = self._copies(self.work.rank * layer.outputs)
         self.sites.append(b)
         if self.work.has_gradients:
             # One B for all rows comes as a matrix, and the product wants a batch of one: a copy inside the arena.

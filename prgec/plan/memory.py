@@ -97,7 +97,7 @@ def _copies_of_state(work: Workload) -> int:
     """How many times the size of B the state takes."""
     if work.has_gradients:
         return 2 + _MOMENTS[work.optimizer] + work.accumulates
-    return 2 * work.q + 1 if work.state != "dual" else 4 * work.q + 4
+    return {"seeded": work.q + 1, "host": 2 * work.q + 1, "dual": 4 * work.q + 4}[work.state]
 
 
 def _tables(shape: ModelShape, work: Workload) -> int:

@@ -57,6 +57,22 @@ void perturb_tile(const Keyed& keyed, int64_t tile, int size, const float* maste
   }
 }
 
+void move_tile(const Keyed& keyed, int64_t tile, int size, float* moves) {
+  const DualUpdate& call = keyed.call;
+  float z[kTileElements];
+  for (int64_t i = 0; i < call.q; ++i) {
+    float* move = moves + i * call.numel;
+    if (call.eps == 0.0f) {
+      std::fill_n(move, size, 0.0f);
+      continue;
+    }
+    fill_normals(keyed.now, static_cast<uint32_t>(i), static_cast<uint32_t>(tile * kTileBlocks), (size + 3) / 4, z);
+    for (int e = 0; e < size; ++e) {
+      move[e] = call.eps * z[e];
+    }
+  }
+}
+
 void run_tile(const Keyed& keyed, int64_t tile) {
   const DualUpdate& call = keyed.call;
   const int size = tile_size(tile, call.numel);
@@ -67,6 +83,9 @@ void run_tile(const Keyed& keyed, int64_t tile) {
   }
   if (call.copies != nullptr) {
     perturb_tile(keyed, tile, size, master, call.copies + first);
+  }
+  if (call.moves != nullptr) {
+    move_tile(keyed, tile, size, call.moves + first);
   }
 }
 

@@ -1,5 +1,5 @@
-// What prge::dual_update computes, on plain memory: for its kernel, and for hosts that keep the state themselves.
-// Meaning: prgec/runtime_ops/reference.py.
+// What prge::dual_update and prge::perturbation compute, on plain memory: for their kernels, and for hosts that keep
+// the state themselves. Meaning: prgec/runtime_ops/reference.py.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ struct DualUpdate {
   int64_t seed;
   int64_t step;
   int64_t site;
-  float* copies; // f32[2q, numel]; null for the update alone
+  float* copies; // f32[2q, numel], or null
+  float* moves = nullptr; // f32[q, numel], or null: how far the copies are from the master
 };
 
 // Returns whether the thread pool took it.

@@ -1,4 +1,4 @@
-// prge::dual_update.out. Schema and meaning: prgec/runtime_ops/schemas.py and reference.py.
+// prge::dual_update.out and prge::perturbation.out. Schemas and meaning: prgec/runtime_ops/schemas.py and reference.py.
 #include <executorch/extension/kernel_util/make_boxed_from_unboxed_functor.h>
 #include <executorch/runtime/kernel/kernel_includes.h>
 
@@ -12,45 +12,82 @@ using executorch::aten::SizesType;
 using executorch::runtime::Error;
 using executorch::runtime::KernelRuntimeContext;
 
-bool resize_out(const Tensor& master, int64_t q, Tensor& out) {
+bool resize_to_copies(const Tensor& master, int64_t q, Tensor& out) {
   const SizesType sizes[3] = {
       static_cast<SizesType>(2 * q), static_cast<SizesType>(master.size(0)), static_cast<SizesType>(master.size(1))};
   return executorch::runtime::resize_tensor(out, {sizes, 3}) == Error::Ok;
 }
 
-// Reports to `ctx` what does not follow the schema.
+bool resize_to_moves(const Tensor& master, int64_t q, Tensor& out) {
+  const SizesType sizes[4] = {
+      static_cast<SizesType>(q), 1, static_cast<SizesType>(master.size(0)), static_cast<SizesType>(master.size(1))};
+  return executorch::runtime::resize_tensor(out, {sizes, 4}) == Error::Ok;
+}
+
+// Reports to `ctx` what does not follow the schema that both operators have.
 bool check_arguments(
-    KernelRuntimeContext& ctx, const Tensor& master, const Tensor& g, const Tensor& lr, const Tensor& eps,
-    const Tensor& seed, const Tensor& step, int64_t site, Tensor& out) {
+    KernelRuntimeContext& ctx, const char* op, const Tensor& master, const Tensor& g, const Tensor& lr,
+    const Tensor& eps, const Tensor& seed, const Tensor& step, int64_t site, const Tensor& out) {
   ET_KERNEL_CHECK_MSG(
       ctx, is_contiguous(master, ScalarType::Float, 2) && is_contiguous(g, ScalarType::Float, 1) && g.numel() > 0,
-      InvalidArgument, false, "prge::dual_update: master must be float32[r, out] and g float32[q] with q >= 1");
+      InvalidArgument, false, "prge::%s: master must be float32[r, out] and g float32[q] with q >= 1", op);
   ET_KERNEL_CHECK_MSG(
       ctx, is_contiguous(lr, ScalarType::Float, 0) && is_contiguous(eps, ScalarType::Float, 0), InvalidArgument, false,
-      "prge::dual_update: lr and eps must be float32 of rank 0");
+      "prge::%s: lr and eps must be float32 of rank 0", op);
   ET_KERNEL_CHECK_MSG(
       ctx, is_contiguous(seed, ScalarType::Long, 0) && is_contiguous(step, ScalarType::Long, 0), InvalidArgument, false,
-      "prge::dual_update: seed and step must be int64 of rank 0");
-  ET_KERNEL_CHECK_MSG(ctx, is_site(site), InvalidArgument, false, "prge::dual_update: site is outside [0, 2^32)");
+      "prge::%s: seed and step must be int64 of rank 0", op);
+  ET_KERNEL_CHECK_MSG(ctx, is_site(site), InvalidArgument, false, "prge::%s: site is outside [0, 2^32)", op);
   ET_KERNEL_CHECK_MSG(
-      ctx,
-      out.scalar_type() == ScalarType::Float && resize_out(master, g.numel(), out) &&
-          executorch::runtime::tensor_is_default_dim_order(out),
-      InvalidArgument, false, "prge::dual_update: out must be float32[2q, r, out]");
+      ctx, out.scalar_type() == ScalarType::Float && executorch::runtime::tensor_is_default_dim_order(out),
+      InvalidArgument, false, "prge::%s: out must be float32", op);
   return true;
+}
+
+DualUpdate update_of(
+    const Tensor& master, const Tensor& g, const Tensor& lr, const Tensor& eps, const Tensor& seed, const Tensor& step,
+    int64_t site) {
+  // The schemas declare the mutation; the boxing of kernels knows one mutable tensor only, `out`.
+  return {
+      master.mutable_data_ptr<float>(),
+      master.numel(),
+      g.const_data_ptr<float>(),
+      g.numel(),
+      float_of(lr),
+      float_of(eps),
+      int_of(seed),
+      int_of(step),
+      site,
+      nullptr};
 }
 
 Tensor& dual_update_out(
     KernelRuntimeContext& ctx, const Tensor& master, const Tensor& g, const Tensor& lr, const Tensor& eps,
     const Tensor& seed, const Tensor& step, int64_t site, Tensor& out) {
-  if (!check_arguments(ctx, master, g, lr, eps, seed, step, site, out)) {
+  if (!check_arguments(ctx, "dual_update", master, g, lr, eps, seed, step, site, out)) {
     return out;
   }
-  const bool ran = dual_update(
-      {// The schema declares the mutation; the boxing of kernels knows one mutable tensor only, `out`.
-       master.mutable_data_ptr<float>(), master.numel(), g.const_data_ptr<float>(), g.numel(), float_of(lr),
-       float_of(eps), int_of(seed), int_of(step), site, out.mutable_data_ptr<float>()});
-  ET_KERNEL_CHECK_MSG(ctx, ran, Internal, out, "prge::dual_update: the thread pool failed");
+  ET_KERNEL_CHECK_MSG(
+      ctx, resize_to_copies(master, g.numel(), out), InvalidArgument, out,
+      "prge::dual_update: out must be float32[2q, r, out]");
+  DualUpdate call = update_of(master, g, lr, eps, seed, step, site);
+  call.copies = out.mutable_data_ptr<float>();
+  ET_KERNEL_CHECK_MSG(ctx, dual_update(call), Internal, out, "prge::dual_update: the thread pool failed");
+  return out;
+}
+
+Tensor& perturbation_out(
+    KernelRuntimeContext& ctx, const Tensor& master, const Tensor& g, const Tensor& lr, const Tensor& eps,
+    const Tensor& seed, const Tensor& step, int64_t site, Tensor& out) {
+  if (!check_arguments(ctx, "perturbation", master, g, lr, eps, seed, step, site, out)) {
+    return out;
+  }
+  ET_KERNEL_CHECK_MSG(
+      ctx, resize_to_moves(master, g.numel(), out), InvalidArgument, out,
+      "prge::perturbation: out must be float32[q, 1, r, out]");
+  DualUpdate call = update_of(master, g, lr, eps, seed, step, site);
+  call.moves = out.mutable_data_ptr<float>();
+  ET_KERNEL_CHECK_MSG(ctx, dual_update(call), Internal, out, "prge::perturbation: the thread pool failed");
   return out;
 }
 
@@ -58,3 +95,4 @@ Tensor& dual_update_out(
 } // namespace prgec
 
 EXECUTORCH_LIBRARY(prge, "dual_update.out", prgec::dual_update_out);
+EXECUTORCH_LIBRARY(prge, "perturbation.out", prgec::perturbation_out);

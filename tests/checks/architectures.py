@@ -35,7 +35,7 @@ _INTRODUCTION = """# Architectures
 Tiny random models of these architectures compile for XNNPACK with a dynamic T and every linear layer but the head as a
 site. Loss: largest relative difference from the untouched transformers model, with eps = 0 and g = 0, at T = 2 to 16.
 Training loss: the same against textbook MeZO on that model over four steps. CPU ops: calls outside the delegate, one
-`prge.dual_update` a site among them. Made by:
+`prge.perturbation` a site among them. Made by:
 
     python tools/architectures.py --markdown > docs/architectures.md
 """

@@ -7,6 +7,7 @@ import torch
 
 from prgec.passes.fuse_update import FuseUpdate
 from prgec.passes.insert_self_update import InsertSelfUpdate
+from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from tests.passes.builder import GraphBuilder, row_inputs
@@ -16,6 +17,7 @@ from tests.passes.parity import assert_close, run, state_of
 aten = torch.ops.aten
 prge = torch.ops.prge
 EACH = FuseUpdate()
+SPREAD = FuseUpdate(spread=True)
 Q = 2
 
 
@@ -62,6 +64,28 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], g: f32[2], lr
   %4: f32[4, T, 2] = aten.bmm(%3, %2)
   %5: f32[4, T, 2] = aten.view(%4, [4, -1, 2])
   return %5
+""",  # noqa: E501 - a golden line is as long as it is
+    )
+
+
+def test_hit_spread() -> None:
+    """Copies are made right in front of the product that reads them."""
+    program = example()
+    run_pass(program, SPREAD)
+    expect(
+        print_program(program),
+        """\
+graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], g: f32[2], lr: f32[], eps: f32[], seed: i64[], step: i64[]):
+  %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
+  %1: f32[4, T, 1] = aten.linear(%0, @site0.lora_A)
+  %2: f32[2, 1, 1, 2] = prge.perturbation(@site0.lora_B, g, lr, eps, seed, step, 0)
+  %3: f32[4, T, 1] = aten.reshape(%1, [4, -1, 1])
+  %4: f32[2, 2, 1, 2] = aten.mul(%2, @prge_signs)
+  %5: f32[2, 2, 1, 2] = aten.add(%4, @site0.lora_B)
+  %6: f32[4, 1, 2] = aten.view(%5, [4, 1, 2])
+  %7: f32[4, T, 2] = aten.bmm(%3, %6)
+  %8: f32[4, T, 2] = aten.view(%7, [4, -1, 2])
+  return %8
 """,  # noqa: E501 - a golden line is as long as it is
     )
 
@@ -132,11 +156,24 @@ def test_miss_chain_that_computes_something_else(spoil: Callable[[GraphProgram, 
     assert [str(r) for r in result.refusals] == [f"site0.lora_B: {reason}"]
 
 
-def test_parity() -> None:
+@pytest.mark.parametrize("each", [EACH, SPREAD])
+def test_parity(each: FuseUpdate) -> None:
     """Outputs and master over three steps with g that is not zero."""
     before, after = example(num_sites=2), example(num_sites=2)
-    run_pass(after, EACH)
+    run_pass(after, each)
     for step in range(3):
         inputs = (*row_inputs(before, seed=step)[:-1], torch.tensor(step))
         assert_close(run(after, inputs), run(before, inputs), EACH.tier)
         assert_close(tuple(state_of(after).values()), tuple(state_of(before).values()), EACH.tier)
+
+
+@pytest.mark.parametrize("eps", [0.01, 0.0])
+def test_copies_are_the_same_bits_however_they_are_made(eps: float) -> None:
+    whole, spread = example(num_sites=2), example(num_sites=2)
+    run_pass(whole, EACH)
+    run_pass(spread, SPREAD)
+    for step in range(3):
+        inputs = [*row_inputs(whole, seed=step)[:-1], torch.tensor(step)]
+        inputs[5] = torch.tensor(eps)
+        assert torch.equal(run(spread, tuple(inputs))[0], run(whole, tuple(inputs))[0])
+    assert all(torch.equal(a, b) for a, b in zip(state_of(spread).values(), state_of(whole).values(), strict=True))

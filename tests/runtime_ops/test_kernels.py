@@ -11,16 +11,16 @@ from prgec.runtime_ops import reference
 
 
 class Update(torch.nn.Module):
-    """Owns the master of one site; returns the copies and the master after the update."""
+    """Owns the master of one site; returns what an operator makes of it, and the master after the update."""
 
-    def __init__(self, rank: int, out: int, site: int = 5) -> None:
+    def __init__(self, rank: int, out: int, site: int = 5, op: str = "dual_update") -> None:
         super().__init__()
-        self.site = site
+        self.site, self.op = site, op
         self.register_buffer("master", torch.zeros(rank, out))
 
     def forward(self, g: Any, lr: Any, eps: Any, seed: Any, step: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        copies = torch.ops.prge.dual_update(self.master, g, lr, eps, seed, step, self.site)
-        return copies, self.master.clone()
+        made = getattr(torch.ops.prge, self.op)(self.master, g, lr, eps, seed, step, self.site)
+        return made, self.master.clone()
 
 
 class Noise(torch.nn.Module):
@@ -39,14 +39,15 @@ def step_args(q: int, step: int, eps: float = 0.011, zero_g: bool = False) -> tu
 
 # One element, odd sizes, both sides of the 256-element tile, and enough tiles for several threads.
 @pytest.mark.parametrize(("rank", "out", "q"), [(1, 1, 3), (3, 5, 1), (1, 255, 2), (1, 257, 8), (16, 2051, 4)])
-def test_dual_update_equals_eager(compiled: Any, rank: int, out: int, q: int) -> None:
-    module = Update(rank, out)
+@pytest.mark.parametrize("op", ["dual_update", "perturbation"])
+def test_updates_equal_eager(compiled: Any, rank: int, out: int, q: int, op: str) -> None:
+    module = Update(rank, out, op=op)
     execute = compiled(module, step_args(q, 0))
     schedule = [step_args(q, 0, zero_g=True), step_args(q, 1), step_args(q, 2), step_args(q, 3, eps=0.0)]
     for args in [*schedule, step_args(q, 4, zero_g=True), step_args(q, -1), step_args(q, 2**32)]:
-        copies, master = execute(*args)
-        expected_copies, expected_master = module(*args)
-        assert_same_bits(copies, expected_copies)
+        made, master = execute(*args)
+        expected, expected_master = module(*args)
+        assert_same_bits(made, expected)
         assert_same_bits(master, expected_master)
     assert master.abs().max() > 0
 
@@ -82,13 +83,14 @@ def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
         (3, torch.tensor(1, dtype=torch.int32), "seed and step must be int64 of rank 0"),
     ],
 )
-def test_dual_update_kernel_refuses(
-    compiled: Any, monkeypatch: Any, capfd: Any, position: int, value: torch.Tensor, message: str
+@pytest.mark.parametrize("op", ["dual_update", "perturbation"])
+def test_update_kernels_refuse(
+    compiled: Any, monkeypatch: Any, capfd: Any, position: int, value: torch.Tensor, message: str, op: str
 ) -> None:
     args = list(step_args(2, 0))
     args[position] = value
-    refuse_at_run_time(compiled, monkeypatch, Update(3, 5), tuple(args))
-    assert f"prge::dual_update: {message}" in "".join(capfd.readouterr())
+    refuse_at_run_time(compiled, monkeypatch, Update(3, 5, op=op), tuple(args))
+    assert f"prge::{op}: {message}" in "".join(capfd.readouterr())
 
 
 def test_randn_kernel_refuses_a_site_beyond_32_bits(compiled: Any, monkeypatch: Any, capfd: Any) -> None:

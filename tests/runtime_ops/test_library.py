@@ -44,6 +44,7 @@ def test_registration_is_idempotent() -> None:
 def test_opcheck() -> None:
     torch.library.opcheck(torch.ops.prge.randn.default, (SEED, STEP, 2, 3, [5, 7]))
     torch.library.opcheck(torch.ops.prge.dual_update.default, tuple(update_args().values()))
+    torch.library.opcheck(torch.ops.prge.perturbation.default, tuple(update_args().values()))
 
 
 def test_fake_kernels_agree_with_real_shapes() -> None:
@@ -69,6 +70,16 @@ def test_dual_update_is_its_definition() -> None:
         assert torch.equal(copies[2 * i + 1], args["master"] - args["eps"] * now[i])
 
 
+@pytest.mark.parametrize("eps", [0.01, 0.0])
+def test_perturbation_is_how_far_copies_are_from_the_master(eps: float) -> None:
+    given, same = update_args(q=3, eps=torch.tensor(eps)), update_args(q=3, eps=torch.tensor(eps))
+    copies, moves = torch.ops.prge.dual_update(**given), torch.ops.prge.perturbation(**same)
+    assert torch.equal(same["master"], given["master"])
+    assert moves.shape == (3, 1, 3, 5)
+    assert torch.equal(copies[0::2], same["master"] + moves[:, 0])
+    assert torch.equal(copies[1::2], same["master"] - moves[:, 0])
+
+
 def test_zero_g_leaves_master_untouched() -> None:
     args = update_args(g=torch.zeros(2), lr=torch.tensor(float("inf")))
     before = args["master"].clone()
@@ -89,6 +100,9 @@ def test_out_overloads_write_in_place() -> None:
     copies = torch.empty(4, 3, 5)
     torch.ops.prge.dual_update.out(**update_args(), out=copies)
     assert torch.equal(copies, torch.ops.prge.dual_update(**update_args()))
+    moves = torch.empty(2, 1, 3, 5)
+    torch.ops.prge.perturbation.out(**update_args(), out=moves)
+    assert torch.equal(moves, torch.ops.prge.perturbation(**update_args()))
 
 
 @pytest.mark.parametrize(
@@ -105,9 +119,10 @@ def test_out_overloads_write_in_place() -> None:
         ({"site": -1}, "site is -1; expected 0 <= site < 2^32"),
     ],
 )
-def test_dual_update_refuses(changes: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize("op", ["dual_update", "perturbation"])
+def test_updates_refuse(changes: dict[str, Any], message: str, op: str) -> None:
     args = update_args(**changes)
-    assert error_of(lambda: torch.ops.prge.dual_update(**args)) == f"prge::dual_update: {message}"
+    assert error_of(lambda: getattr(torch.ops.prge, op)(**args)) == f"prge::{op}: {message}"
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,14 @@ class NoiseSource:
         reference.check_dual_update(master, g, lr, eps, seed, step, site)
         return reference.dual_update_from(self.draw, master, g, lr, eps, seed, step, site)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def perturbation(
+        self, master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor, step: Tensor, site: int
+    ) -> Tensor:
+        """Stand in for `prge::perturbation`."""
+        reference.check_dual_update(master, g, lr, eps, seed, step, site, "perturbation")
+        return reference.perturbation_from(self.draw, master, g, lr, eps, seed, step, site)
+
     def _drawn(self, seed: int, step: int, site: int, q: int, shape: Sequence[int]) -> Tensor:
         if self._fill is None:
             key = torch.tensor((seed, step), dtype=torch.int64, device=self._device)

@@ -272,6 +272,7 @@ class TorchProgram:
         stand_ins = {
             torch.ops.prge.randn.default: self._noise.randn,
             torch.ops.prge.dual_update.default: self._noise.dual_update,
+            torch.ops.prge.perturbation.default: self._noise.perturbation,
         }
         for node in program.graph.nodes:
             if node.op != "call_function":
