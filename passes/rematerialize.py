@@ -12,8 +12,10 @@ After:
     %8: f32[B, H, T, T] = aten.softmax(%0, -1)
     %9: f32[B, H, T, T] = aten.mul(%8, %7)
 
-Cheap is every op with a derivative but a product with a constant. `recomputation.py` says which values are worth it; of
-a Llama they are the attention matrices, what attention mixes, and the activations of the MLP. With `layers` products
+Cheap is every op with a derivative but a product with a constant; of those it is the one that turns halves for RoPE.
+`recomputation.py` says which values are worth it: of a Llama the attention matrices, what attention mixes, and the
+activations of the MLP, and where queries and keys have norms, what is made of these too. So is a reshaped B, which
+XNNPACK copies: two copies, each in front of its reader, take less than one that stays for both. With `layers` products
 with the weights of a block are among them, and what is kept is the residual stream: activation checkpointing (Chen et
 al., "Training Deep Nets with Sublinear Memory Cost", section 3), with the sums of the stream as checkpoints. Each copy
 stands right in front of its first reader, so that one block's are there at a time.
@@ -42,11 +44,14 @@ from prgec.passes.program import GraphProgram
 from prgec.passes.recomputation import Value, values_to_recompute
 from prgec.passes.residual import residual_writes
 from prgec.passes.rewrite import Rewriter
+from prgec.passes.rotate_half_to_linear import turns_halves
 from prgec.passes.shapes import dtype_of, is_tensor, largest, shape_of
+from prgec.passes.sites import is_b
 
 aten = torch.ops.aten
 
 _CHEAP = frozenset(RULES) - {aten.linear.default}
+_RESHAPES = frozenset({aten.view.default, aten.reshape.default, aten.unsqueeze.default})
 
 
 @dataclass(frozen=True)
@@ -90,13 +95,14 @@ class Rematerialize(Pass):
         writes = residual_writes(order[-1]) if self.layers else []
         # Kept whoever reads it, for layers to be computed from.
         stream = {node for write in writes for node in (write.stream, write.total)}
-        layers = {node for node in upstream([write.total for write in writes]) if node.target is aten.linear.default}
+        products = {node for node in upstream([write.total for write in writes]) if node.target is aten.linear.default}
+        products |= {node for node in order if turns_halves(program, node)}
         return [
             Value(
                 tuple(number_of[source] for source in node.all_input_nodes if source in number_of),
                 _num_bytes(node),
-                node.target in _CHEAP or node in layers,
-                node.op != "call_function" or node not in of_rows or node in stream,
+                node.target in _CHEAP or node in products,
+                node in stream or not (node in of_rows or _is_copy_of_b(node)),
             )
             for node in order
         ]
@@ -128,6 +134,10 @@ class _Copies:
             with self.rewriter.before(reader):
                 self._copy_of[source] = self.rewriter.call(source.target, *args, **source.kwargs)  # type: ignore[arg-type]
         return self._copy_of[source]
+
+
+def _is_copy_of_b(node: Node) -> bool:
+    return node.target in _RESHAPES and is_b(node.args[0])
 
 
 def _num_bytes(node: Node) -> int:

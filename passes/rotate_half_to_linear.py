@@ -76,6 +76,16 @@ def rotation(width: int) -> torch.Tensor:
     return matrix
 
 
+def turns_halves(program: GraphProgram, node: Node) -> bool:
+    """Whether a node is such a product."""
+    if node.target is not aten.linear.default or len(node.args) != 2:
+        return False
+    matrix, width = node.args[1], shape_of(node)[-1]
+    if not isinstance(matrix, Node) or matrix.op != "get_attr" or shape_of(matrix) != (width, width):
+        return False
+    return torch.equal(program.attribute(matrix), rotation(int(width)))
+
+
 def match(node: Node) -> Rotation | None:
     """Return a rotation whose shape depends on T; None for any other concatenation."""
     parts = node.args[0]

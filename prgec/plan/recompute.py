@@ -37,12 +37,15 @@ def _values(ops: Sequence[Op], stream: Sequence[int]) -> list[Value]:
     found: list[Value] = []
     last = max(stream, default=-1)
     for number, op in enumerate(ops):
-        # A weight, a table or an input, and such a one in another shape.
-        is_free = op.kind == "external" or (op.kind == "view" and ops[op.inputs[0]].kind == "external")
-        is_free = is_free or number in stream
-        is_layer = number < last and op.kind in _OF_LAYERS
-        found.append(Value(op.inputs, op.num_bytes, op.kind not in _NOT_CHEAP or is_layer, is_free))
+        is_free = op.kind == "external" or number in stream
+        is_product = op.kind in _OF_LAYERS and (number < last or _turns_halves(op))
+        found.append(Value(op.inputs, op.num_bytes, op.kind not in _NOT_CHEAP or is_product, is_free))
     return found
+
+
+def _turns_halves(op: Op) -> bool:
+    """Whether it is RoPE's product with a matrix as wide as a head."""
+    return not op.is_frozen and op.matrix[0] == op.matrix[1] > 0
 
 
 class _Copies:

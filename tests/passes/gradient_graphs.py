@@ -13,6 +13,7 @@ from prgec.passes.branch_to_bmm import BranchToBmm
 from prgec.passes.differentiate import Differentiate
 from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
+from prgec.passes.rotate_half_to_linear import rotation
 from tests.passes.builder import GraphBuilder, row_inputs
 from tests.passes.golden import run_pass
 
@@ -50,6 +51,16 @@ def attention(num_blocks: int, *, has_stream: bool = False) -> GraphProgram:
         written = b.call(aten.silu.default, mixed)
         hidden = b.call(aten.add.Tensor, hidden, written) if has_stream else written
     return done(b, hidden)
+
+
+def turned_heads() -> GraphProgram:
+    """Scores of rows among themselves, of a trained layer behind what a derivative reads and RoPE's halves."""
+    b = GraphBuilder(num_rows=2, dynamic=True)
+    normed = b.call(aten.silu.default, layer(b, b.hidden(), "layers.0.proj"))
+    halves = b.call(aten.linear.default, normed, b.tensor("halves", rotation(WIDTH)))
+    turned = b.call(aten.add.Tensor, normed, halves)
+    scores = b.call(aten.bmm.default, turned, b.call(aten.transpose.int, turned, 1, 2))
+    return done(b, b.call(aten.bmm.default, b.call(aten.softmax.int, scores, -1), turned))
 
 
 def layer(b: GraphBuilder, x: Node, name: str, *, out: int = WIDTH, is_trained: bool = True) -> Node:

@@ -11,9 +11,11 @@ from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
 from prgec.passes.rematerialize import Rematerialize
 from prgec.passes.residual import residual_writes
+from prgec.passes.rotate_half_to_linear import turns_halves
 from prgec.passes.shapes import shape_of
+from prgec.passes.sites import is_b
 from tests.passes.golden import expect, run_pass
-from tests.passes.gradient_graphs import attention, one_layer
+from tests.passes.gradient_graphs import attention, one_layer, turned_heads
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
@@ -93,8 +95,38 @@ def test_copies_of_a_block_are_made_when_the_backward_comes_to_it() -> None:
 def test_hit_adds_no_product_with_a_layer() -> None:
     program = differentiated(attention(num_blocks=2))
     before = len(list(program.calls(aten.linear.default)))
-    assert run_pass(program, EACH).hits == 10
+    assert run_pass(program, EACH).hits == 11
     assert len(list(program.calls(aten.linear.default))) == before
+
+
+def test_hit_on_turned_halves() -> None:
+    """Heads that were turned are made again, with the product that turns them, from what a derivative reads anyway."""
+    program = differentiated(turned_heads())
+    halves = [node for node in program.calls(aten.linear.default) if turns_halves(program, node)]
+    run_pass(program, EACH)
+    again = [node for node in program.calls(aten.linear.default) if turns_halves(program, node)]
+    forward = upstream(outputs_of(program)[:1])
+    assert [node in forward for node in again] == [True, False], "one product of the forward, and one again"
+    sums = [node for node in program.calls(aten.add.Tensor) if halves[0] in node.all_input_nodes]
+    assert all(reader in forward for reader in sums[0].users)
+
+
+def test_turned_halves_change_no_bit() -> None:
+    assert_parity(differentiated(turned_heads()), EACH)
+
+
+def test_hit_on_reshaped_b() -> None:
+    """No copy of a B stays from the forward to the backward."""
+    program = differentiated(attention(num_blocks=2))
+    assert copies_of_b_read_late(program)
+    run_pass(program, EACH)
+    assert not copies_of_b_read_late(program)
+
+
+def copies_of_b_read_late(program: GraphProgram) -> list[Node]:
+    forward = upstream(outputs_of(program)[:1])
+    copies = [node for node in program.calls(aten.reshape.default, aten.view.default) if is_b(node.args[0])]
+    return [node for node in copies if node in forward and not forward.issuperset(node.users)]
 
 
 def is_attention(node: Node) -> bool:
