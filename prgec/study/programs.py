@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from prgec.compile.options import CompileOptions
+from prgec.contract.pte import read_pte
 from prgec.engines.executorch.program import Program
 from prgec.engines.torch.program import TorchProgram
 from prgec.errors import UsageError
@@ -103,18 +104,20 @@ def _open(path: Path) -> tuple[Program, int]:
     from executorch.extension.pybindings import _C as bindings
 
     from prgec.engines.executorch.open import load_program
-    from prgec.engines.executorch.runtime import load_raw, load_runtime
+    from prgec.engines.executorch.runtime import load_runtime
     from prgec.engines.executorch.verified import open_verified
 
     # A study says how many threads PyTorch has; the delegate gets as many.
     with captured_stderr():
         bindings._unsafe_reset_threadpool(torch.get_num_threads())
-    _, manifest, tokenizer = open_verified(path, verify=True)
-    load_runtime(manifest.backend)
+    opened = open_verified(path, verify=True)
+    load_runtime(opened[1].backend)
     before = settled_memory().anon_bytes
-    # Opened again: the call that gave the manifest made all of the program's planned memory.
-    program = load_program(path, load_raw(path), manifest, tokenizer)
-    return program, settled_memory().anon_bytes - before
+    program = load_program(path, *opened)
+    # Made by the call that gave the manifest, for the largest method: the runtime's Python bindings have one for all.
+    # Not measured by opening the file again: pieces of the first would stay in the heap, and count.
+    planned_bytes = max(method.planned_bytes for method in read_pte(path).methods.values())
+    return program, planned_bytes + settled_memory().anon_bytes - before
 
 
 def _compile(options: CompileOptions) -> None:
