@@ -23,7 +23,7 @@ from prgec.plan.workload import Workload
 
 SHAPE = read_shape("TinyLlama-1.1B")
 # What the reports have measured of the program at TinyLlama shapes, q = 4, B = 1, T = 64: MB of anonymous memory.
-_REPORTED = [("8da4w", "bench", 1052.0), ("none", "bench", 4606.1), ("8da4w", "cpp", 932.0), ("8da4w", "python", 999.6)]
+_REPORTED = [("8da4w", "bench", 949.8), ("none", "bench", 4503.9), ("8da4w", "cpp", 796.3), ("8da4w", "python", 902.4)]
 _STEP = Workload(q=4, batch_size=1, seq_len=64)
 
 
