@@ -43,7 +43,7 @@ def update_nodes(program: ExportedProgram) -> set[Node]:
 
 def _copies(program: ExportedProgram) -> set[Node]:
     """What is made of perturbations, by whatever."""
-    calls = _calls_of(program, torch.ops.prge.perturbation.default)
+    calls = [call for call in _mutations(program) if call.args[0] is torch.ops.prge.perturbation.default]
     perturbations = {node for call in calls for node in call.users if node.args[1] == 0}
     return downstream(perturbations) - perturbations
 
@@ -79,10 +79,6 @@ def gradient_nodes(program: ExportedProgram) -> list[Node]:
     computed = downstream(_inputs(program, ROWS)) - loss_nodes(program) - downstream(updates)
     read = dict.fromkeys(node for call in updates for node in call.all_input_nodes)
     return [node for node in read if node in computed and node.op == "call_function"]
-
-
-def _calls_of(program: ExportedProgram, op: object) -> list[Node]:
-    return [call for call in _mutations(program) if call.args[0] is op]
 
 
 def _mutations(program: ExportedProgram) -> list[Node]:

@@ -83,7 +83,9 @@ def turns_halves(program: GraphProgram, node: Node) -> bool:
     matrix, width = node.args[1], shape_of(node)[-1]
     if not isinstance(matrix, Node) or matrix.op != "get_attr" or shape_of(matrix) != (width, width):
         return False
-    return torch.equal(program.attribute(matrix), rotation(int(width)))
+    value = program.attribute(matrix)
+    # One row tells a layer, whose weights may be large and still in a file.
+    return int(value[0].count_nonzero()) == 1 and torch.equal(value, rotation(int(width)))
 
 
 def match(node: Node) -> Rotation | None:

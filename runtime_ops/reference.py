@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from prgec.runtime_ops import noise
+
+# Noise f32[q, *shape] of (seed, step, site, q, shape).
+Draw: TypeAlias = Callable[[Tensor, Tensor, int, int, Sequence[int]], Tensor]
 
 
 def randn(seed: Tensor, step: Tensor, site: int, q: int, shape: Sequence[int]) -> Tensor:
@@ -54,16 +58,9 @@ def dual_update(master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor
 
 
 def dual_update_from(
-    draw: Callable[[Tensor, Tensor, int, int, Sequence[int]], Tensor],
-    master: Tensor,
-    g: Tensor,
-    lr: Tensor,
-    eps: Tensor,
-    seed: Tensor,
-    step: Tensor,
-    site: int,
+    draw: Draw, master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor, step: Tensor, site: int
 ) -> Tensor:
-    """`dual_update` of checked arguments with the noise from `draw(seed, step, site, q, shape)`."""
+    """`dual_update` of checked arguments with the noise from `draw`."""
     move = perturbation_from(draw, master, g, lr, eps, seed, step, site)
     if not bool(eps != 0):
         return master.repeat(2 * len(move), 1, 1)
@@ -95,16 +92,9 @@ def perturbation(master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tenso
 
 
 def perturbation_from(
-    draw: Callable[[Tensor, Tensor, int, int, Sequence[int]], Tensor],
-    master: Tensor,
-    g: Tensor,
-    lr: Tensor,
-    eps: Tensor,
-    seed: Tensor,
-    step: Tensor,
-    site: int,
+    draw: Draw, master: Tensor, g: Tensor, lr: Tensor, eps: Tensor, seed: Tensor, step: Tensor, site: int
 ) -> Tensor:
-    """`perturbation` of checked arguments with the noise from `draw(seed, step, site, q, shape)`."""
+    """`perturbation` of checked arguments with the noise from `draw`."""
     q = g.shape[0]
     if bool((g != 0).any()):
         z = draw(seed, step - 1, site, q, master.shape)

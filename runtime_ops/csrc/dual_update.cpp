@@ -37,9 +37,18 @@ void update_tile(const Keyed& keyed, int64_t tile, int size, float* master) {
   }
 }
 
+// How far the copies of query i are from the master: eps * z, of an eps that is not zero.
+void draw_moves(const Keyed& keyed, int64_t i, int64_t tile, int size, float* moves) {
+  float z[kTileElements];
+  fill_normals(keyed.now, static_cast<uint32_t>(i), static_cast<uint32_t>(tile * kTileBlocks), (size + 3) / 4, z);
+  for (int e = 0; e < size; ++e) {
+    moves[e] = keyed.call.eps * z[e];
+  }
+}
+
 void perturb_tile(const Keyed& keyed, int64_t tile, int size, const float* master, float* copies) {
   const DualUpdate& call = keyed.call;
-  float z[kTileElements];
+  float moves[kTileElements];
   for (int64_t i = 0; i < call.q; ++i) {
     float* plus = copies + 2 * i * call.numel;
     float* minus = plus + call.numel;
@@ -48,27 +57,21 @@ void perturb_tile(const Keyed& keyed, int64_t tile, int size, const float* maste
       std::memcpy(minus, master, size * sizeof(float));
       continue;
     }
-    fill_normals(keyed.now, static_cast<uint32_t>(i), static_cast<uint32_t>(tile * kTileBlocks), (size + 3) / 4, z);
+    draw_moves(keyed, i, tile, size, moves);
     for (int e = 0; e < size; ++e) {
-      const float move = call.eps * z[e];
-      plus[e] = master[e] + move;
-      minus[e] = master[e] - move;
+      plus[e] = master[e] + moves[e];
+      minus[e] = master[e] - moves[e];
     }
   }
 }
 
 void move_tile(const Keyed& keyed, int64_t tile, int size, float* moves) {
-  const DualUpdate& call = keyed.call;
-  float z[kTileElements];
-  for (int64_t i = 0; i < call.q; ++i) {
-    float* move = moves + i * call.numel;
-    if (call.eps == 0.0f) {
-      std::fill_n(move, size, 0.0f);
-      continue;
-    }
-    fill_normals(keyed.now, static_cast<uint32_t>(i), static_cast<uint32_t>(tile * kTileBlocks), (size + 3) / 4, z);
-    for (int e = 0; e < size; ++e) {
-      move[e] = call.eps * z[e];
+  for (int64_t i = 0; i < keyed.call.q; ++i) {
+    float* of_query = moves + i * keyed.call.numel;
+    if (keyed.call.eps == 0.0f) {
+      std::fill_n(of_query, size, 0.0f);
+    } else {
+      draw_moves(keyed, i, tile, size, of_query);
     }
   }
 }

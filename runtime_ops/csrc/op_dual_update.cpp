@@ -44,11 +44,28 @@ bool check_arguments(
   return true;
 }
 
-DualUpdate update_of(
-    const Tensor& master, const Tensor& g, const Tensor& lr, const Tensor& eps, const Tensor& seed, const Tensor& step,
-    int64_t site) {
+// One of the operators: how its result is called, shaped and filled.
+struct Operator {
+  const char* name;
+  const char* shape;
+  bool (*resize)(const Tensor& master, int64_t q, Tensor& out);
+  float* DualUpdate::* made;
+};
+
+constexpr Operator kDualUpdate = {"dual_update", "2q, r, out", resize_to_copies, &DualUpdate::copies};
+constexpr Operator kPerturbation = {"perturbation", "q, 1, r, out", resize_to_moves, &DualUpdate::moves};
+
+Tensor& run(
+    const Operator& op, KernelRuntimeContext& ctx, const Tensor& master, const Tensor& g, const Tensor& lr,
+    const Tensor& eps, const Tensor& seed, const Tensor& step, int64_t site, Tensor& out) {
+  if (!check_arguments(ctx, op.name, master, g, lr, eps, seed, step, site, out)) {
+    return out;
+  }
+  ET_KERNEL_CHECK_MSG(
+      ctx, op.resize(master, g.numel(), out), InvalidArgument, out, "prge::%s: out must be float32[%s]", op.name,
+      op.shape);
   // The schemas declare the mutation; the boxing of kernels knows one mutable tensor only, `out`.
-  return {
+  DualUpdate call = {
       master.mutable_data_ptr<float>(),
       master.numel(),
       g.const_data_ptr<float>(),
@@ -59,36 +76,21 @@ DualUpdate update_of(
       int_of(step),
       site,
       nullptr};
+  call.*op.made = out.mutable_data_ptr<float>();
+  ET_KERNEL_CHECK_MSG(ctx, dual_update(call), Internal, out, "prge::%s: the thread pool failed", op.name);
+  return out;
 }
 
 Tensor& dual_update_out(
     KernelRuntimeContext& ctx, const Tensor& master, const Tensor& g, const Tensor& lr, const Tensor& eps,
     const Tensor& seed, const Tensor& step, int64_t site, Tensor& out) {
-  if (!check_arguments(ctx, "dual_update", master, g, lr, eps, seed, step, site, out)) {
-    return out;
-  }
-  ET_KERNEL_CHECK_MSG(
-      ctx, resize_to_copies(master, g.numel(), out), InvalidArgument, out,
-      "prge::dual_update: out must be float32[2q, r, out]");
-  DualUpdate call = update_of(master, g, lr, eps, seed, step, site);
-  call.copies = out.mutable_data_ptr<float>();
-  ET_KERNEL_CHECK_MSG(ctx, dual_update(call), Internal, out, "prge::dual_update: the thread pool failed");
-  return out;
+  return run(kDualUpdate, ctx, master, g, lr, eps, seed, step, site, out);
 }
 
 Tensor& perturbation_out(
     KernelRuntimeContext& ctx, const Tensor& master, const Tensor& g, const Tensor& lr, const Tensor& eps,
     const Tensor& seed, const Tensor& step, int64_t site, Tensor& out) {
-  if (!check_arguments(ctx, "perturbation", master, g, lr, eps, seed, step, site, out)) {
-    return out;
-  }
-  ET_KERNEL_CHECK_MSG(
-      ctx, resize_to_moves(master, g.numel(), out), InvalidArgument, out,
-      "prge::perturbation: out must be float32[q, 1, r, out]");
-  DualUpdate call = update_of(master, g, lr, eps, seed, step, site);
-  call.moves = out.mutable_data_ptr<float>();
-  ET_KERNEL_CHECK_MSG(ctx, dual_update(call), Internal, out, "prge::perturbation: the thread pool failed");
-  return out;
+  return run(kPerturbation, ctx, master, g, lr, eps, seed, step, site, out);
 }
 
 } // namespace
