@@ -25,7 +25,7 @@ class Gradient(GradientTrainer):
     def __init__(self, model: str, *, seed: int, method: str = "exact", **options: Any) -> None:
         del seed
         self.program, self.held_bytes = shared_program(model, _complete(method, options))
-        self.program.write_optimizer({name: 0.0 * array for name, array in self.program.read_optimizer().items()})
+        self.program.forget_steps()
         super().__init__(self.program)
         self.rows_per_step = _FORWARDS_PER_STEP * self.program.manifest.num_rows
 

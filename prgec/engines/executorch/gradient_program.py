@@ -62,11 +62,10 @@ class GradientProgram(Program):
         return loss_B, factors
 
     def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
-        state, optimizer = self.read_state(), self.read_optimizer()
+        # At a rate of 0 it leaves the weights as they are, and no step was taken that the optimiser could remember:
+        # nothing to be kept meanwhile, in what may be the most memory of the run.
         self.train(tokens_NT, label_pos_NK, targets_NK, 0.0)
-        # A step of nothing still counts as a step.
-        self.write_state(state)
-        self.write_optimizer(optimizer)
+        self.forget_steps()
 
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row under the present state: f32[B]; rows are B different texts.
@@ -103,15 +102,18 @@ class GradientProgram(Program):
         """Overwrite the optimiser's state; nothing is written if any name or shape is wrong.
 
         Raises:
-            ProgramError: If names or shapes differ from the program's.
+            ProgramError: If names or shapes differ from the program's, or the runtime reports a failure.
         """
+        # Not behind it: making room takes a step, and forgets it.
+        self._make_room(num_tokens=0)
         self._overwrite(self._optimizer(), state)
 
     def forget_steps(self) -> None:
         """Make the optimiser's state what it is before the first step."""
         # A forward that was never loaded has taken none.
         if self._load_forward.cache_info().currsize:
-            self.write_optimizer({name: np.zeros_like(each) for name, each in self.read_optimizer().items()})
+            for tensor in self._optimizer().values():
+                tensor[...] = 0.0
 
     def _optimizer(self) -> Mapping[str, Any]:
         forward = self._load_forward()

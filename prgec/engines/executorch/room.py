@@ -19,7 +19,8 @@ from prgec.contract.names import IGNORE_TARGET
 def needs_room(manifest: Manifest, num_tokens: int) -> bool:
     """Whether calls longer than one of so many tokens would take more memory at a time than they need."""
     # Only there does memory grow with T; and where blocks are a method of their own, its results are kept by text.
-    return manifest.backend == "xnnpack" and num_tokens < manifest.seq_len and manifest.prefix != "method"
+    grows = manifest.backend == "xnnpack" and manifest.dynamic_seq_len and manifest.prefix != "method"
+    return grows and num_tokens < manifest.seq_len
 
 
 def rows_of_nothing(manifest: Manifest) -> tuple[IntArray, IntArray, IntArray]:

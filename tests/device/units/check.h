@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,11 +33,27 @@ inline void report(bool is_good, const char* file, int line, const char* what) {
   }
 }
 
-// A folder of this process, which the system clears away.
+// A folder of this process, removed when it ends.
+class Scratch {
+ public:
+  Scratch() {
+    char pattern[] = "/tmp/prge-unit-XXXXXX";
+    path_ = mkdtemp(pattern);
+  }
+  ~Scratch() {
+    std::filesystem::remove_all(path_);
+  }
+  std::string file(const char* name) const {
+    return path_ + "/" + name;
+  }
+
+ private:
+  std::string path_;
+};
+
 inline std::string scratch(const char* name) {
-  static char folder[] = "/tmp/prge-unit-XXXXXX";
-  static const char* made = mkdtemp(folder);
-  return std::string(made) + "/" + name;
+  static const Scratch folder;
+  return folder.file(name);
 }
 
 } // namespace check

@@ -117,6 +117,9 @@ class Program {
   void set_state(const State& state);
   // Makes an optimiser's state what it is before the first step.
   void forget_steps();
+  // Takes the memory of the longest call there is, once; an optimiser must not have taken a step, since it forgets it.
+  // A first step does it otherwise.
+  Error make_room();
   // SHA-256 over the names, shapes and values of all masters.
   Digest masters_sha256() const;
   // The same of an optimiser's state.
@@ -145,7 +148,6 @@ class Program {
   Error keep_state(const std::vector<executorch::runtime::EValue>& outputs);
   Result<std::vector<executorch::runtime::EValue>> execute(const char* method, const Inputs& inputs);
   Error run_prefix();
-  Error make_room();
   Error run_longest();
   Error load_extend();
 

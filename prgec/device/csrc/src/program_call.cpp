@@ -98,7 +98,8 @@ Error Program::make_room() {
   const Manifest& m = manifest_;
   // Only there does memory grow with T; where blocks are a method of their own, the Python driver keeps its results.
   const bool had_room = std::exchange(has_room_, true);
-  if (had_room || m.backend != "xnnpack" || m.prefix == Prefix::Method || num_tokens_ == m.seq_len) {
+  const bool grows = m.backend == "xnnpack" && m.is_dynamic && m.prefix != Prefix::Method;
+  if (had_room || !grows || num_tokens_ == m.seq_len) {
     return Error::Ok;
   }
   const auto rows = std::tuple(num_tokens_, tokens_, label_pos_, targets_);
@@ -119,11 +120,11 @@ Error Program::run_longest() {
     PRGE_TRY(all.error());
     return execute("forward", *all).error();
   }
-  // A step of nothing still counts as a step.
-  const State before = state();
+  // At a rate of 0 it leaves the weights as they are, and no step was taken that the optimiser could remember: nothing to
+  // be kept meanwhile, in what may be the most memory of the run.
   std::vector<float> factors;
   PRGE_TRY(train(0, {}, factors).error());
-  set_state(before);
+  forget_steps();
   return Error::Ok;
 }
 

@@ -103,6 +103,7 @@ Result<uint64_t> Trainer::Impl::take_up(const std::string& path, JournalReader& 
     hear(reader, good_bytes);
     PRGE_TRY(replay(reader, load_snapshot(reader), done));
   } else {
+    PRGE_TRY(program->make_room()); // not behind it: making room takes a step, and forgets it
     good_bytes = back_to_snapshot(reader, done);
     hear(reader, good_bytes);
   }
