@@ -63,12 +63,14 @@ def _name(line: dict[str, Any]) -> str:
 
 def _shortened(task: StudyTask, folder: Path) -> StudyTask:
     """The same rows to train on, and few to score."""
-    files = {}
-    for split in ("dev", "test"):
-        files[split] = folder / f"{task.name}-{split}.jsonl"
-        rows = getattr(task, split).read_text(encoding="utf-8").splitlines(keepends=True)
-        files[split].write_text("".join(rows[:SCORED_ROWS]), encoding="utf-8")
-    return dataclasses.replace(task, **files)
+
+    def few(file: Path, split: str) -> Path:
+        rows = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        path = folder / f"{task.name}-{split}.jsonl"
+        path.write_text("".join(rows[:SCORED_ROWS]), encoding="utf-8")
+        return path
+
+    return dataclasses.replace(task, dev=few(task.dev, "dev"), test=few(task.test, "test"))
 
 
 def _measure(study: Study, task: StudyTask, line: dict[str, Any]) -> int:

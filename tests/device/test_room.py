@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ from prgec.engines.executorch.program import Program
 LENGTHS = (5, 9, 7, 12)
 
 
-def _take_steps(program: Program) -> list[bytes]:
+def _take_steps(program: Program, lengths: Sequence[int] = LENGTHS) -> list[bytes]:
     """Losses, state and optimiser of some steps on rows of many lengths, to the bit."""
     m, random, found = program.manifest, np.random.default_rng(0), []
-    for step, length in enumerate(LENGTHS):
+    for step, length in enumerate(lengths):
         tokens = random.integers(3, m.vocab_size, (m.num_rows, length))
         label_pos = np.full((m.num_rows, m.num_labels), length - 2)
         targets = np.full_like(label_pos, 7)
@@ -45,6 +45,18 @@ def test_it_changes_no_bit(name: str, program: Callable[[str], Path], monkeypatc
     without._has_room = True
     assert _take_steps(with_room) == _take_steps(without)
     assert lengths == [with_room.manifest.seq_len] and lengths[0] > max(LENGTHS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shortcut", "gathering"])
+def test_what_an_optimiser_remembers_is_kept(name: str, program: Callable[[str], Path]) -> None:
+    """Where a run goes on with rows that are not the longest."""
+    first, second = open_pte(program(name)), open_pte(program(name))
+    _take_steps(first)
+    second.write_state(first.read_state())
+    second.write_optimizer(first.read_optimizer())
+    assert any(each.any() for each in second.read_optimizer().values())
+    assert _take_steps(second, LENGTHS[:1]) == _take_steps(first, LENGTHS[:1])
 
 
 def _noting(run_longest: Callable[..., None], lengths: list[int]) -> Callable[..., None]:
