@@ -59,15 +59,12 @@ _NOTES = """## How it was measured
   Libraries, tokenizer, data and weights are left out. PyTorch holds the weights in memory besides, in f32, as many MB
   as stand beside the name of the model; those of a compiled file are mapped from files, and in f32 a gradient has them
   there in two layouts.
-- **MB of runs before 2026-11-25** had left out what a program plans for state, inputs and outputs. It was added: the
-  bytes that `prgec inspect` says, of Qwen's rows those of blocks of its widths, continued to the 14 that train.
-  `prge-q16` of Gemma 3, run by the same program with seeds 1 and 2, agrees with its sum to 0.1 %; mails with seeds 1
-  and 2, on a machine short of memory, to 5 %, of `shortcut` to 12.
-- **MB of programs that take less today** ([prge](decisions/027-perturbations.md),
-  [exact](decisions/023-recomputation.md)): `exact`, `prge-q4` and `prge-q16` of both models on reviews, and
-  `exact-layers` of Gemma 3, were run again with seed 0. They end at the same accuracy and loss, and the rows of other
-  seeds were moved by the same difference. `exact` of SmolLM2 came out 2 % larger, though its arena is 3 % smaller:
-  what a process holds varies by as much with the order in which it meets lengths of rows.
+- **MB of compiled programs** are of the programs that today's compiler makes (2026-11-25): `tools/remeasure.py` took
+  the first steps of each anew, which make room for the longest rows and hold the most; its figure stands for all runs
+  of its options. A whole run of `exact` on SmolLM2 and reviews came out 1 % beside its short one. As their whole runs
+  measured them, by today's programs too, are `prge` on reviews by SmolLM2 and Gemma 3, and Qwen; of Qwen's `exact`
+  rows a part was not measured but continued from three blocks of its widths, what the program plans for state, inputs
+  and outputs, and `exact-norm-8da4w` is of an older program.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
   model's own loss has them, PyTorch takes more memory and time.
 - **CPU s** were taken with one to three runs at a time on two cores, and some on another machine: good for a factor,
@@ -76,11 +73,8 @@ _NOTES = """## How it was measured
   none are empty, and such a method is not in the picture. Gemma 3 needs another eps and other rates than SmolLM2 to be
   trained by zeroth order ([why](decisions/016-eps.md)).
 - **`8da4w`**: weights are rounded by what layers read of the task's rows, as compile does with `--data`
-  ([why](decisions/020-rounding.md)). `exact-norm-8da4w` is older: rounded to the nearest values, with copies of 4 bits
-  for gradients ([what that costs](decisions/025-transposed-copies.md)).
-- **Older programs**, with more memory than today: all others of `exact` and `prge`, by a tenth on Gemma 3 and by some
-  hundredths elsewhere, of `prge` by a third or more. From before what is cheap was computed again
-  ([why](decisions/023-recomputation.md)): `exact-norm-8da4w`, and `exact-norm` of the encoder.
+  ([why](decisions/020-rounding.md)). Accuracy of `exact-norm-8da4w` is older: weights rounded to the nearest values,
+  with copies of 4 bits for gradients ([what that costs](decisions/025-transposed-copies.md)).
 """
 
 

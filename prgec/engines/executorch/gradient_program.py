@@ -17,6 +17,7 @@ from prgec.contract.names import CALL_INPUT, EVALUATE_INPUTS, EVALUATE_METHOD, F
 from prgec.engines.executorch.program import LoadMethod, Program
 from prgec.engines.executorch.runtime import float_scalar, int_arrays
 from prgec.errors import InternalError
+from prgec.machine.memory import give_back_freed
 
 
 class GradientProgram(Program):
@@ -62,6 +63,8 @@ class GradientProgram(Program):
         return loss_B, factors
 
     def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
+        self._load_forward()
+        give_back_freed()
         # At a rate of 0 it leaves the weights as they are, and no step was taken that the optimiser could remember:
         # nothing to be kept meanwhile, in what may be the most memory of the run.
         self.train(tokens_NT, label_pos_NK, targets_NK, 0.0)
