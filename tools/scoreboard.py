@@ -59,12 +59,14 @@ _NOTES = """## How it was measured
   Libraries, tokenizer, data and weights are left out. PyTorch holds the weights in memory besides, in f32, as many MB
   as stand beside the name of the model; those of a compiled file are mapped from files, and in f32 a gradient has them
   there in two layouts.
-- **MB of compiled programs** are of the programs that today's compiler makes (2026-11-25): `tools/remeasure.py` took
-  the first steps of each anew, which make room for the longest rows and hold the most; its figure stands for all runs
-  of its options. A whole run of `exact` on SmolLM2 and reviews came out 1 % beside its short one. As their whole runs
-  measured them, by today's programs too, are `prge` on reviews by SmolLM2 and Gemma 3, and Qwen; of Qwen's `exact`
-  rows a part was not measured but continued from three blocks of its widths, what the program plans for state, inputs
-  and outputs, and `exact-norm-8da4w` is of an older program.
+- **MB of `exact`, `exact-layers`, `exact-norm` and their 4 bits** are of the programs that today's compiler makes, as
+  are those of `shortcut` in f32: `tools/remeasure.py` (2026-11-25) took the first steps of each anew, which make room
+  for the longest rows and hold the most, and its figure stands for all runs of its options. Not so `exact-norm` of
+  mails, and Qwen. These, all of `prge` and `shortcut-8da4w` are as their whole runs measured them. Programs took more
+  by then: `prge` of mails and the encoder by a third or more ([why](decisions/027-perturbations.md)), gradients some
+  hundredths.
+- **MB of Qwen's `exact` rows** have a part that was not measured but continued from three blocks of its widths: what
+  the program plans for state, inputs and outputs. `exact-norm-8da4w` of Qwen and SmolLM2 is of an older program.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
   model's own loss has them, PyTorch takes more memory and time.
 - **CPU s** were taken with one to three runs at a time on two cores, and some on another machine: good for a factor,
