@@ -120,8 +120,8 @@ Error Program::run_longest() {
     PRGE_TRY(all.error());
     return execute("forward", *all).error();
   }
-  // At a rate of 0 it leaves the weights as they are, and no step was taken that the optimiser could remember: nothing to
-  // be kept meanwhile, in what may be the most memory of the run.
+  // At a rate of 0 it leaves the weights as they are, and no step was taken that the optimiser could remember: nothing
+  // to be kept meanwhile, in what may be the most memory of the run.
   std::vector<float> factors;
   PRGE_TRY(train(0, {}, factors).error());
   forget_steps();
