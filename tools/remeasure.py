@@ -20,13 +20,12 @@ from typing import Any
 
 from prgec.machine.files import write_atomic
 from prgec.study.alone import train_alone
+from prgec.study.results import Result, line_of, read_results
 from prgec.study.spec import EXECUTORCH, Run, Study, StudyTask, read_study
 
 # Four steps of q = 4 with four rows or of q = 16 with one, five of a gradient of eight.
 FORWARD_ROWS = 128
 SCORED_ROWS = 16
-# Nothing of memory follows from these.
-FREE = ("lr", "data")
 
 
 def main() -> None:
@@ -37,28 +36,34 @@ def main() -> None:
     parser.add_argument("--only", action="append", metavar="METHOD", help="measure this method (repeatable)")
     options = parser.parse_args()
     study = read_study(options.study)
-    lines = [json.loads(line) for line in options.results.read_text(encoding="utf-8").splitlines()]
-    asked = [line for line in lines if _is_compiled(line) and (not options.only or line["method"] in options.only)]
-    found: dict[str, int] = {}
+    results = read_results(options.results)
+    asked = [each for each in results.values() if _is_compiled(each) and each.method in (options.only or [each.method])]
+    programs: dict[str, list[Result]] = {}
+    for each in asked:
+        programs.setdefault(_name(each), []).append(each)
     with tempfile.TemporaryDirectory() as folder:
         tasks = {task.name: _shortened(task, Path(folder)) for task in study.tasks}
-        for line in asked:
-            name = _name(line)
-            if name not in found:
-                found[name] = _measure(study, tasks[line["task"]], line)
-                print(f"{line['method']}: {line['memory_bytes'] / 1e6:.1f} -> {found[name] / 1e6:.1f} MB", flush=True)
-            line["memory_bytes"] = found[name]
-            write_atomic(options.results, "".join(json.dumps(each) + "\n" for each in lines).encode())
+        for runs in programs.values():
+            memory_bytes = _measure(study, tasks[runs[0].task], runs[0])
+            print(
+                f"{runs[0].method}: {(runs[0].memory_bytes or 0) / 1e6:.1f} -> {memory_bytes / 1e6:.1f} MB", flush=True
+            )
+            results |= {each.key: dataclasses.replace(each, memory_bytes=memory_bytes) for each in runs}
+            write_atomic(options.results, b"".join(map(line_of, results.values())))
 
 
-def _is_compiled(line: dict[str, Any]) -> bool:
-    return line["options"].get("engine") == EXECUTORCH and line["memory_bytes"] is not None
+def _is_compiled(result: Result) -> bool:
+    return result.options.get("engine") == EXECUTORCH and result.memory_bytes is not None
 
 
-def _name(line: dict[str, Any]) -> str:
+def _options(result: Result) -> dict[str, Any]:
+    """Those that memory follows from, and the rate."""
+    return {name: value for name, value in result.options.items() if name != "data"}
+
+
+def _name(result: Result) -> str:
     """What programs of equal memory have in common."""
-    options = {name: value for name, value in line["options"].items() if name not in FREE}
-    return json.dumps([line["task"], options], sort_keys=True)
+    return json.dumps([result.task, {**_options(result), "lr": None}], sort_keys=True)
 
 
 def _shortened(task: StudyTask, folder: Path) -> StudyTask:
@@ -73,12 +78,11 @@ def _shortened(task: StudyTask, folder: Path) -> StudyTask:
     return dataclasses.replace(task, dev=few(task.dev, "dev"), test=few(task.test, "test"))
 
 
-def _measure(study: Study, task: StudyTask, line: dict[str, Any]) -> int:
+def _measure(study: Study, task: StudyTask, like: Result) -> int:
     budget = dataclasses.replace(study.budget, seconds=0.0, forward_rows=FORWARD_ROWS, eval_every=FORWARD_ROWS)
-    options = {name: value for name, value in line["options"].items() if name != "data"}
-    result = train_alone(Run(line["method"], task, options, 0), dataclasses.replace(study, budget=budget))
+    result = train_alone(Run(like.method, task, _options(like), 0), dataclasses.replace(study, budget=budget))
     if result.memory_bytes is None or result.failure:
-        raise SystemExit(f"{line['method']}: nothing was measured {result.failure}")
+        raise SystemExit(f"{like.method}: nothing was measured {result.failure}")
     return result.memory_bytes
 
 

@@ -62,9 +62,12 @@ _NOTES = """## How it was measured
 - **MB of `exact`, `exact-layers`, `exact-norm` and their 4 bits** are of the programs that today's compiler makes, as
   are those of `shortcut` in f32: `tools/remeasure.py` (2026-11-25) took the first steps of each anew, which make room
   for the longest rows and hold the most, and its figure stands for all runs of its options. Not so `exact-norm` of
-  mails, and Qwen. These, all of `prge` and `shortcut-8da4w` are as their whole runs measured them. Programs took more
-  by then: `prge` of mails and the encoder by a third or more ([why](decisions/027-perturbations.md)), gradients some
-  hundredths.
+  mails, and Qwen.
+- **MB of all others that ExecuTorch runs** are of whole runs, and most of these had left out what a program plans for
+  state, inputs and outputs: the bytes that `prgec inspect` says were added. `prge` on reviews by SmolLM2 and Gemma 3
+  was run again with seed 0, and other seeds were moved by the same difference. `prge` of mails and the encoder is of
+  programs that took a third more or worse ([why](decisions/027-perturbations.md)), gradients of some that took some
+  hundredths more.
 - **MB of Qwen's `exact` rows** have a part that was not measured but continued from three blocks of its widths: what
   the program plans for state, inputs and outputs. `exact-norm-8da4w` of Qwen and SmolLM2 is of an older program.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a

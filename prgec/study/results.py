@@ -114,7 +114,12 @@ def append_result(path: Path, result: Result) -> None:
     with path.open("ab+") as file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
-        file.write(json.dumps(asdict(result), allow_nan=False).encode() + b"\n")
+        file.write(line_of(result))
+
+
+def line_of(result: Result) -> bytes:
+    """Return the line of the file of results that says `result`."""
+    return json.dumps(asdict(result), allow_nan=False).encode() + b"\n"
 
 
 def of_method(results: Iterable[Result], method: str, task: str) -> list[Result]:

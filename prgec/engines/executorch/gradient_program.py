@@ -64,6 +64,7 @@ class GradientProgram(Program):
 
     def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
         self._load_forward()
+        # What scoring and loading took would lie beside it.
         give_back_freed()
         # At a rate of 0 it leaves the weights as they are, and no step was taken that the optimiser could remember:
         # nothing to be kept meanwhile, in what may be the most memory of the run.

@@ -32,7 +32,6 @@ from prgec.engines.executorch.room import needs_room, rows_of_nothing
 from prgec.engines.executorch.runtime import NOT_OURS, float_array, int_arrays, keys, scalars
 from prgec.engines.prefix import PrefixRunner, keep_prefix
 from prgec.errors import InternalError, ProgramError
-from prgec.machine.memory import give_back_freed
 
 LoadMethod: TypeAlias = Callable[[str, Sequence[str] | None], Any]
 
@@ -136,11 +135,7 @@ class Program:
     def _make_room(self, num_tokens: int) -> None:
         """Run the longest call there is once, before the first step (`room.py` says why)."""
         had_room, self._has_room = self._has_room, True
-        if had_room:
-            return
-        # What scoring took before would lie beside it.
-        give_back_freed()
-        if needs_room(self.manifest, num_tokens):
+        if not had_room and needs_room(self.manifest, num_tokens):
             self._run_longest(*rows_of_nothing(self.manifest))
 
     def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
