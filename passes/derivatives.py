@@ -39,12 +39,25 @@ _STEEP, _STEEP_HALF = 1e30, 2.0**15
 
 
 def linear(tape: Tape, node: Node, dy: Node) -> Shares:
-    """`y = x W^T + b` with constant W [O, D]: `dx = dy W`, a linear with the transposed weight where O > 1."""
+    """`y = x W^T + b` with constant W [O, D]: `dx = dy W`, a linear with the transposed weight where O > 1.
+
+    A branch beside the layer has a view of dy by then, and the product reads that one: nothing holds both.
+    """
     x, weight = node.args[:2]
     if any(tape.needs(each) for each in node.args[1:]):
         raise PassError(f"{tape.rewriter.rule}: the weight of {describe(node)} is trained; only branches are")
-    assert isinstance(weight, Node)
-    yield x, product_with_transposed(tape, dy, weight)
+    assert isinstance(weight, Node) and isinstance(x, Node)
+    seen = _last_view(dy)
+    dx = product_with_transposed(tape, seen, weight)
+    yield x, dx if seen is dy else reshaped_like(tape, dx, x, node)
+
+
+def _last_view(dy: Node) -> Node:
+    """The end of the views of a gradient that one product reads, if it is as wide; else the gradient."""
+    last = dy
+    while found := [each for each in last.users if each.target in (aten.view.default, aten.reshape.default)]:
+        last = found[0]
+    return last if shape_of(last)[-1] == shape_of(dy)[-1] else dy
 
 
 def bmm(tape: Tape, node: Node, dy: Node) -> Shares:

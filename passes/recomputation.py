@@ -11,6 +11,7 @@ No torch here: the compiler asks for graphs, and `prgec plan` for lists of sizes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,17 @@ def values_to_recompute(values: Sequence[Value], read_late: set[int]) -> set[int
     while choice.walk():
         pass
     return choice.again
+
+
+def checkpoints(num_sums: int) -> range:
+    """Return which sums to keep of a chain in which each could follow from the one in front of it.
+
+    The backward reads the last sum first. Computed again from the first, all of them are there from then on; with one
+    in every sqrt(n) kept, those up to the next kept one are (Chen et al., "Training Deep Nets with Sublinear Memory
+    Cost", section 3). Of fewer than four there is nothing to gain.
+    """
+    every = math.isqrt(num_sums)
+    return range(every - 1, num_sums, every) if every > 1 else range(0)
 
 
 class _Choice:

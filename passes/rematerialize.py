@@ -17,8 +17,9 @@ Cheap is every op with a derivative but a product with a constant; of those it i
 activations of the MLP, and where queries and keys have norms, what is made of these too. So is a reshaped B, which
 XNNPACK copies: two copies, each in front of its reader, take less than one that stays for both. With `layers` products
 with the weights of a block are among them, and what is kept is the residual stream: activation checkpointing (Chen et
-al., "Training Deep Nets with Sublinear Memory Cost", section 3), with the sums of the stream as checkpoints. Each copy
-stands right in front of its first reader, so that one block's are there at a time.
+al., "Training Deep Nets with Sublinear Memory Cost", section 3), with the sums of the stream as checkpoints. Without,
+one sum in a few is kept where all would follow from the first. Each copy stands right in front of its first reader, so
+that one block's are there at a time; one that is a step of arithmetic from a value that stays is made for each.
 
 Requires: gradients from differentiate. Ensures: the gradients there were.
 Numerics: EXACT (the same ops on the same values).
@@ -41,8 +42,8 @@ from prgec.passes.derivatives import RULES
 from prgec.passes.differentiate import outputs_of
 from prgec.passes.infra import EXACT, Pass, PassResult, Tier
 from prgec.passes.program import GraphProgram
-from prgec.passes.recomputation import Value, values_to_recompute
-from prgec.passes.residual import residual_writes
+from prgec.passes.recomputation import Value, checkpoints, values_to_recompute
+from prgec.passes.residual import Write, residual_writes
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.rotate_half_to_linear import turns_halves
 from prgec.passes.shapes import dtype_of, is_tensor, largest, shape_of
@@ -51,6 +52,7 @@ from prgec.passes.sites import is_b
 aten = torch.ops.aten
 
 _CHEAP = frozenset(RULES) - {aten.linear.default}
+_ARITHMETIC = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
 _RESHAPES = frozenset({aten.view.default, aten.reshape.default, aten.unsqueeze.default})
 
 
@@ -82,27 +84,41 @@ class Rematerialize(Pass):
         order = [node for node in program.graph.nodes if node in forward]
         number_of = {node: number for number, node in enumerate(order)}
         late = [node for node in program.graph.nodes if node.op == "call_function" and node not in forward]
-        read_late = {number_of[source] for node in late for source in node.all_input_nodes if source in forward}
-        again = values_to_recompute(self._values(program, order, number_of), read_late)
+        read_late = {source for node in late for source in node.all_input_nodes if source in forward}
+        values = self._values(program, order, number_of, read_late)
+        again = values_to_recompute(values, {number_of[node] for node in read_late})
         copies = _Copies(Rewriter(program, self.name), {order[number] for number in again})
         for node in late:
             copies.feed(node)
+        copies.separate(downstream(program.placeholders()))
         return PassResult(program, copies.num_made > 0, copies.num_made)
 
-    def _values(self, program: GraphProgram, order: list[Node], number_of: dict[Node, int]) -> list[Value]:
+    def _kept(self, writes: list[Write], read_late: set[Node]) -> set[Node]:
+        """Sums of the stream that are kept whatever they follow from: for layers all of them, else one in a few.
+
+        Without layers these matter to models with norms behind layers: a norm's derivative reads what it scales, so
+        every sum follows from the first by cheap operations.
+        """
+        if self.layers:
+            return {node for write in writes for node in (write.stream, write.total)}
+        return {writes[number].total for number in checkpoints(len(writes))} & read_late
+
+    def _values(
+        self, program: GraphProgram, order: list[Node], number_of: dict[Node, int], read_late: set[Node]
+    ) -> list[Value]:
         """The forward as sizes at the largest T. What depends on no row is there all the time, or small beside it."""
         of_rows = downstream(program.placeholders())
-        writes = residual_writes(order[-1]) if self.layers else []
-        # Kept whoever reads it, for layers to be computed from.
-        stream = {node for write in writes for node in (write.stream, write.total)}
-        products = {node for node in upstream([write.total for write in writes]) if node.target is aten.linear.default}
+        writes = residual_writes(order[-1])
+        kept = self._kept(writes, read_late)
+        ends = [write.total for write in writes] if self.layers else []
+        products = {node for node in upstream(ends) if node.target is aten.linear.default}
         products |= {node for node in order if turns_halves(program, node)}
         return [
             Value(
                 tuple(number_of[source] for source in node.all_input_nodes if source in number_of),
                 _num_bytes(node),
                 node.target in _CHEAP or node in products,
-                node in stream or not (node in of_rows or _is_copy_of_b(node)),
+                node in kept or not (node in of_rows or _is_copy_of_b(node)),
             )
             for node in order
         ]
@@ -126,6 +142,21 @@ class _Copies:
         for source in node.all_input_nodes:
             if source in self.again:
                 self.rewriter.feed(node, source, self._copy(source, node))
+
+    def separate(self, of_rows: set[Node]) -> None:
+        """Let each reader have a copy of its own where that is one step from a value that is there until then."""
+        position = {node: number for number, node in enumerate(self.rewriter.program.graph.nodes)}
+        for copy in self._copy_of.values():
+            sources = of_rows.intersection(copy.all_input_nodes)
+            if copy.target not in _ARITHMETIC or len(sources) != 1:
+                continue
+            others = sources.pop().users.keys() - {copy}
+            end = max((position[each] for each in others if each in position), default=-1)
+            for reader in sorted(copy.users, key=position.__getitem__)[1:]:
+                if position[reader] <= end:
+                    with self.rewriter.before(reader):
+                        again = self.rewriter.call(copy.target, *copy.args, **copy.kwargs)
+                    self.rewriter.feed(reader, copy, again)
 
     def _copy(self, source: Node, reader: Node) -> Node:
         if source not in self._copy_of:

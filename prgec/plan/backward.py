@@ -5,6 +5,7 @@ The rules stand for those of `prgec.passes.derivatives`, with sizes in place of 
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -13,6 +14,8 @@ from prgec.plan.op import Op
 from prgec.plan.tape import Tape
 
 Shares: TypeAlias = Iterator[tuple[int, int]]
+
+_PRODUCTS = frozenset({"linear", "bmm"})
 
 
 @dataclass
@@ -48,13 +51,30 @@ class Backward:
         """
         self.found.update(seeds)
         leaves = set(self.wrt)
-        for number in range(self._end - 1, -1, -1):
+        for number in self._whole_gradients():
             dy = self.found.get(number)
-            if dy is None or number in leaves or number not in self._needed:
+            if dy is None or number in leaves:
                 continue
             for source, share in _RULES[self.tape.ops[number].rule](self, number, dy):
                 self._add(source, share)
         return {number: self.found[number] for number in self.wrt if number in self.found}
+
+    def _whole_gradients(self) -> Iterator[int]:
+        """Operations on the way, each behind its readers: the last first, but products behind all others."""
+        ops, needed = self.tape.ops[: self._end], self._needed
+        waiting = dict.fromkeys(needed, 0)
+        for number in needed:
+            for source in needed.intersection(ops[number].inputs):
+                waiting[source] += 1
+        ready = [(ops[number].kind in _PRODUCTS, -number) for number, readers in waiting.items() if not readers]
+        heapq.heapify(ready)
+        while ready:
+            number = -heapq.heappop(ready)[1]
+            yield number
+            for source in needed.intersection(ops[number].inputs):
+                waiting[source] -= 1
+                if not waiting[source]:
+                    heapq.heappush(ready, (ops[source].kind in _PRODUCTS, -source))
 
     def needs(self, number: int) -> bool:
         """Whether a gradient of an operation is of any use."""
@@ -72,6 +92,14 @@ class Backward:
         """A gradient summed over what broadcasting repeated of `source`."""
         size, wanted = self.tape.size(dy), self.tape.size(source)
         return dy if size <= wanted else self.tape.add(Op("linear", wanted, (dy,), multiplies_f32=size))
+
+    def last_view(self, dy: int) -> int:
+        """The end of the views of a gradient, or the gradient."""
+        for number in range(dy + 1, len(self.tape.ops)):
+            op = self.tape.ops[number]
+            if op.kind == "view" and op.inputs == (dy,):
+                dy = number
+        return dy
 
     def _add(self, number: int, share: int) -> None:
         before = self.found.get(number)
@@ -121,9 +149,11 @@ def _linear(walk: Backward, number: int, dy: int) -> Shares:
         (source,) = walk.inputs(source)
     if not walk.needs(source):
         return
-    read = tape.add(Op("convert", tape.size(dy), (dy,), element_bytes=1)) if op.multiplies else dy
+    seen = walk.last_view(dy)
+    read = tape.add(Op("convert", tape.size(dy), (seen,), element_bytes=1)) if op.multiplies else seen
     size, matrix = tape.size(source), op.matrix[::-1]
-    yield source, tape.add(replace(op, elements=size, inputs=(read,), matrix=matrix, is_copy=True, is_result=False))
+    dx = tape.add(replace(op, elements=size, inputs=(read,), matrix=matrix, is_copy=True, is_result=False))
+    yield source, dx if seen == dy else walk.like_op("view", dx)
 
 
 def _product(walk: Backward, number: int, dy: int) -> Shares:

@@ -5,40 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from prgec.passes.recomputation import Value, values_to_recompute
+from prgec.passes.recomputation import Value, checkpoints, values_to_recompute
 from prgec.plan.op import Op
 from prgec.plan.tape import Tape
 
 # A layer, and its input in 8 bits.
 _OF_LAYERS = frozenset({"linear", "convert"})
+_ARITHMETIC = frozenset({"add", "sub", "mul"})
 _NOT_CHEAP = _OF_LAYERS | {"external"}
 
 
-def recompute(tape: Tape, end: int, stream: Sequence[int] = ()) -> None:
+def recompute(tape: Tape, end: int, stream: Sequence[int], *, layers: bool = False) -> None:
     """Give operations from `end` on copies of what is cheap, each right in front of its first reader.
 
     Args:
         tape: A forward, and from `end` on its backward.
         end: Number of the first operation of the backward.
-        stream: Sums of the residual stream, kept so that layers in front of the last one count as cheap; none of them
-            where layers are kept.
+        stream: Sums of the residual stream, in order.
+        layers: Whether layers in front of the last sum count as cheap.
     """
     backward = tape.ops[end:]
     read_late = {source for op in backward for source in op.inputs if source < end}
     del tape.ops[end:]
-    copies = _Copies(tape, values_to_recompute(_values(tape.ops, stream), read_late))
+    kept = set(stream) if layers else {stream[number] for number in checkpoints(len(stream))} & read_late
+    values = _values(tape.ops, kept, max(stream) if layers else -1)
+    copies = _Copies(tape, values_to_recompute(values, read_late))
     moved = list(range(end))
     for op in backward:
         inputs = tuple(copies.of(each) if each in copies.again else moved[each] for each in op.inputs)
         moved.append(tape.add(replace(op, inputs=inputs)))
+    _separate(tape, copies.made)
 
 
-def _values(ops: Sequence[Op], stream: Sequence[int]) -> list[Value]:
+def _values(ops: Sequence[Op], kept: set[int], end_of_layers: int) -> list[Value]:
     found: list[Value] = []
-    last = max(stream, default=-1)
     for number, op in enumerate(ops):
-        is_free = op.kind == "external" or number in stream
-        is_product = op.kind in _OF_LAYERS and (number < last or _turns_halves(op))
+        is_free = op.kind == "external" or number in kept
+        is_product = op.kind in _OF_LAYERS and (number < end_of_layers or _turns_halves(op))
         found.append(Value(op.inputs, op.num_bytes, op.kind not in _NOT_CHEAP or is_product, is_free))
     return found
 
@@ -48,6 +51,37 @@ def _turns_halves(op: Op) -> bool:
     return not op.is_frozen and op.matrix[0] == op.matrix[1] > 0
 
 
+def _separate(tape: Tape, copies: Sequence[int]) -> None:
+    """Let each reader have a copy of its own where that is one step from a value that is there until then."""
+    readers: dict[int, list[int]] = {}
+    for number, op in enumerate(tape.ops):
+        for source in set(op.inputs):
+            readers.setdefault(source, []).append(number)
+    own: dict[int, dict[int, Op]] = {}
+    for copy in copies:
+        op, sources = tape.ops[copy], {each for each in tape.ops[copy].inputs if tape.ops[each].kind != "external"}
+        if op.kind not in _ARITHMETIC or len(sources) != 1:
+            continue
+        users = readers[copy]
+        end = max((each for each in readers[sources.pop()] if each != copy), default=-1)
+        for reader in [each for each in users[1:] if each <= end]:
+            own.setdefault(reader, {})[copy] = op
+            users.remove(reader)
+    _put_in_front(tape, own)
+
+
+def _put_in_front(tape: Tape, added: dict[int, dict[int, Op]]) -> None:
+    """Add operations in front of those that read them in place of others: reader -> what it reads -> its own."""
+    ops, moved = list(tape.ops), list[int]()
+    tape.ops.clear()
+    for number, op in enumerate(ops):
+        mine = {
+            old: tape.add(replace(each, inputs=tuple(moved[source] for source in each.inputs)))
+            for old, each in added.get(number, {}).items()
+        }
+        moved.append(tape.add(replace(op, inputs=tuple(mine.get(each, moved[each]) for each in op.inputs))))
+
+
 class _Copies:
     """Copies of forward operations, each added to the tape when it is first asked for."""
 
@@ -55,6 +89,11 @@ class _Copies:
         self.tape = tape
         self.again = again
         self._copy_of: dict[int, int] = {}
+
+    @property
+    def made(self) -> list[int]:
+        """Numbers of the copies."""
+        return list(self._copy_of.values())
 
     def of(self, number: int) -> int:
         """Return the number of the copy of an operation."""

@@ -6,6 +6,7 @@ import functools
 from dataclasses import astuple, dataclass, replace
 
 from prgec.contract.names import LAYERS
+from prgec.passes.recomputation import checkpoints
 from prgec.plan.arena import Span, arena_bytes, live_bytes, spans_of
 from prgec.plan.backward import Backward
 from prgec.plan.block import Forward
@@ -64,8 +65,24 @@ def step_sizes(shape: ModelShape, work: Workload) -> StepSizes:
     found = _sizes(shape, work, min(trained, _WRITTEN_OUT), 0)
     if trained > _WRITTEN_OUT:
         found = found.plus(found.plus(_sizes(shape, work, _WRITTEN_OUT - 1, 0), -1.0), trained - _WRITTEN_OUT)
+        found = replace(found, arena_bytes=found.arena_bytes - _dropped_stream_bytes(shape, work, trained))
     gaps = _gap_bytes(shape, _as_written(shape, work), min(trained, _WITH_ALL_GAPS))
     return replace(found, arena_bytes=found.arena_bytes + gaps)
+
+
+def _dropped_stream_bytes(shape: ModelShape, work: Workload, trained: int) -> int:
+    """What more of the residual stream is there by extrapolation than of so many blocks, where sums are made again."""
+    if work.method != "exact" or work.recompute == LAYERS or not shape.family.has_post_norms:
+        return 0
+    few, more, all_of_them = (_sums_there(2 * each) for each in (_WRITTEN_OUT - 1, _WRITTEN_OUT, trained))
+    extrapolated = more + (more - few) * (trained - _WRITTEN_OUT)
+    return (extrapolated - all_of_them) * work.rows * work.seq_len * shape.width * F32
+
+
+def _sums_there(num_sums: int) -> int:
+    """Sums of the stream in memory when the backward begins: those kept, and those made again in front of the last."""
+    kept = checkpoints(num_sums)
+    return len(kept) + (num_sums - 1 - kept[-1] or kept.step - 1)
 
 
 @functools.cache
@@ -155,7 +172,7 @@ def _written(shape: ModelShape, work: Workload, trained: int, below: int) -> _Wr
     if work.has_gradients:
         end = len(tape.ops)
         _differentiate(forward, logits, first_of_last, stream_of_last)
-        recompute(tape, end, forward.stream if work.recompute == LAYERS else ())
+        recompute(tape, end, forward.stream, layers=work.recompute == LAYERS)
     constants = tuple(tape.constants().items())
     products = tape.multiplies, tape.multiplies_f32
     spans = tuple(spans_of(tape.ops))

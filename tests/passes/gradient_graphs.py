@@ -53,6 +53,26 @@ def attention(num_blocks: int, *, has_stream: bool = False) -> GraphProgram:
     return done(b, hidden)
 
 
+def normed_writes(num_blocks: int) -> GraphProgram:
+    """A stream whose writes end in what derivatives read, as norms behind layers do: all sums follow from the first."""
+    b = GraphBuilder(num_rows=2, dynamic=True)
+    stream = b.hidden()
+    for block in range(num_blocks):
+        made = layer(b, b.call(aten.silu.default, stream), f"layers.{block}.o_proj")
+        stream = b.call(aten.add.Tensor, stream, b.call(aten.silu.default, made))
+    return done(b, stream)
+
+
+def gated() -> GraphProgram:
+    """Two layers of the same rows, one of them bent nearly as GELU's approximation is, times the other."""
+    b = GraphBuilder(num_rows=2, dynamic=True)
+    x = b.hidden()
+    gate = layer(b, x, "layers.0.gate_proj")
+    bent = b.call(aten.add.Tensor, b.call(aten.tanh.default, b.call(aten.mul.Tensor, gate, gate)), 1.0)
+    activation = b.call(aten.mul.Tensor, b.call(aten.mul.Tensor, gate, 0.5), bent)
+    return done(b, b.call(aten.mul.Tensor, activation, layer(b, x, "layers.0.up_proj")))
+
+
 def turned_heads() -> GraphProgram:
     """Scores of rows among themselves, of a trained layer behind what a derivative reads and RoPE's halves."""
     b = GraphBuilder(num_rows=2, dynamic=True)

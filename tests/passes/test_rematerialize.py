@@ -15,7 +15,7 @@ from prgec.passes.rotate_half_to_linear import turns_halves
 from prgec.passes.shapes import shape_of
 from prgec.passes.sites import is_b
 from tests.passes.golden import expect, run_pass
-from tests.passes.gradient_graphs import attention, one_layer, turned_heads
+from tests.passes.gradient_graphs import attention, gated, normed_writes, one_layer, turned_heads
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
@@ -131,6 +131,50 @@ def copies_of_b_read_late(program: GraphProgram) -> list[Node]:
 
 def is_attention(node: Node) -> bool:
     return node.target is aten.softmax.int and not isinstance(shape_of(node)[-1], int)
+
+
+def test_one_in_a_few_sums_is_kept_where_all_follow_from_the_first() -> None:
+    """Of sixteen every fourth, and the sums behind one are made when the backward is through with those above.
+
+    The first is kept for what nothing else needs: what it is made of.
+    """
+    program = differentiated(normed_writes(num_blocks=16))
+    sums = [write.total for write in residual_writes(outputs_of(program)[0])]
+    run_pass(program, EACH)
+    forward = upstream(outputs_of(program)[:1])
+    assert [n for n, each in enumerate(sums) if not forward.issuperset(each.users)] == [0, 3, 7, 11]
+    nodes = list(program.graph.nodes)
+    copies = [n for n, node in enumerate(nodes) if node not in forward and is_write(node)]
+    gradients = [nodes.index(each) for each in outputs_of(program)[1:17]]
+    assert len(copies) == 11
+    assert [sum(copy < gradients[block] for copy in copies) for block in (12, 8, 4, 0)] == [3, 6, 9, 11]
+
+
+def is_write(node: Node) -> bool:
+    """Whether it adds what a block of `normed_writes` writes."""
+    return node.target is aten.add.Tensor and any(
+        isinstance(each, Node) and each.target is aten.silu.default for each in node.args
+    )
+
+
+def test_sums_made_again_change_no_bit() -> None:
+    assert_parity(differentiated(normed_writes(num_blocks=9)), EACH)
+
+
+def test_each_reader_makes_what_is_one_step_from_a_kept_value() -> None:
+    """Half of the gate, for an activation and for its derivative, with the gate there until then; tanh is made once."""
+    program = differentiated(gated())
+    run_pass(program, EACH)
+    forward = upstream(outputs_of(program)[:1])
+    late = [node for node in program.graph.nodes if node not in forward]
+    gate = next(node for node in program.calls(aten.tanh.default)).all_input_nodes[0].args[0]
+    halves = [node for node in late if node.target is aten.mul.Tensor and node.args == (gate, 0.5)]
+    assert [len(node.users) for node in halves] == [1, 1]
+    assert sum(node.target is aten.tanh.default for node in late) == 1
+
+
+def test_copies_of_their_own_change_no_bit() -> None:
+    assert_parity(differentiated(gated()), EACH)
 
 
 def test_hit_on_layers_leaves_the_stream_alone() -> None:

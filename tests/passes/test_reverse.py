@@ -38,6 +38,37 @@ def test_the_walk_ends_at_what_is_asked_for() -> None:
     assert list(_gradients(b, b.call(aten.neg.default, middle), [middle])) == [middle]
 
 
+def test_products_wait_for_all_others() -> None:
+    """The derivative of an activation comes in front of the products with layers on either side of it."""
+    b = Leaves()
+    x = b.leaf(2, 4)
+    gate = b.call(aten.linear.default, x, b.constant(4, 4))
+    bent = b.call(aten.silu.default, gate)
+    up = b.call(aten.linear.default, x, b.constant(4, 4))
+    _gradients(b, b.call(aten.mul.Tensor, bent, up), [x])
+    late = [node.target for node in b.program.graph.nodes][list(b.program.graph.nodes).index(up) + 2 :]
+    first = late.index(aten.linear.default)
+    assert aten.sigmoid.default in late[:first]
+    assert late.count(aten.linear.default) == 2 and set(late[first:]) <= {
+        aten.linear.default,
+        aten.add.Tensor,
+        "output",
+    } | {node.target for node in b.program.graph.nodes if node.op == "get_attr"}
+
+
+def test_a_product_reads_the_view_that_another_reads() -> None:
+    """A gradient that a layer and the branch beside it read is there once."""
+    b = Leaves()
+    x, low = b.leaf(2, 3, 4), b.leaf(1, 6, 2)
+    branch = b.call(aten.reshape.default, b.call(aten.bmm.default, low, b.constant(1, 2, 5)), [2, 3, 5])
+    y = b.call(aten.add.Tensor, b.call(aten.linear.default, x, b.constant(5, 4)), branch)
+    found = _gradients(b, b.call(aten.neg.default, y), [x, low])
+    (dy,) = [node for node in b.program.graph.nodes if node.target is aten.neg.default and node is not y][1:]
+    (view,) = dy.users
+    assert {node.target for node in view.users} == {aten.linear.default, aten.bmm.default}
+    assert list(found[x].meta["val"].shape) == [2, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [

@@ -55,14 +55,16 @@ def test_hit() -> None:
   %62: f32[2, 4] = aten.reshape(%59, [2, 4])
   %63: f32[2, T, 4] = aten.linear(%61, @layers.1.o_proj.transposed.lora_A_T)
   %64: f32[2, T, 4] = aten.add(%53, %63)
-  %65: f32[2, T, 4] = aten.linear(%53, @layers.1.o_proj.transposed.weight)
-  %66: f32[2, T, 4] = aten.add(%64, %65)
-  %67: f32[1, 2, T, 4] = aten.reshape(%66, [1, 2, -1, 4])
-  %68: f32[1, 2*T, 4] = aten.reshape(%67, [1, -1, 4])
-  %69: f32[1, 2, 2*T] = aten.transpose.int(%4, 1, 2)
-  %70: f32[1, 2, 4] = aten.bmm(%69, %68)
-  %71: f32[2, 4] = aten.reshape(%70, [2, 4])
-  return %37, %71, %62
+  %65: f32[1, 2*T, 4] = aten.linear(%55, @layers.1.o_proj.transposed.weight)
+  %66: f32[1, 2, T, 4] = aten.reshape(%65, [1, 2, -1, 4])
+  %67: f32[2, T, 4] = aten.reshape(%66, [2, -1, 4])
+  %68: f32[2, T, 4] = aten.add(%64, %67)
+  %69: f32[1, 2, T, 4] = aten.reshape(%68, [1, 2, -1, 4])
+  %70: f32[1, 2*T, 4] = aten.reshape(%69, [1, -1, 4])
+  %71: f32[1, 2, 2*T] = aten.transpose.int(%4, 1, 2)
+  %72: f32[1, 2, 4] = aten.bmm(%71, %70)
+  %73: f32[2, 4] = aten.reshape(%72, [2, 4])
+  return %37, %73, %62
 """,
     )
 
