@@ -80,6 +80,7 @@ _LLAMA = decoder("llama", 320, 3, 864, 10, 5)
 _LARGER = decoder("llama", 640, 6, 1728, 10, 5)
 _NEOX = decoder("gpt_neox", 256, 3, 1024, 8, 8, rotary_pct=0.25)
 _GEMMA = decoder("gemma3_text", 256, 3, 768, 4, 2, head_dim=96, sliding_window=64)
+_DEEPER_GEMMA = decoder("gemma3_text", 256, 12, 768, 4, 2, head_dim=96, sliding_window=64)
 _QWEN3 = decoder("qwen3", 256, 3, 768, 8, 2, head_dim=64)
 PROGRAMS = (
     Program("Llama", _LLAMA, Workload("prge", q=4, batch_size=8, seq_len=192)),
@@ -87,6 +88,7 @@ PROGRAMS = (
     Program("OPT", opt(320, 3), Workload("prge", "8da8w", q=4, batch_size=8, seq_len=160)),
     Program("Gemma 3", _GEMMA, Workload("prge", q=4, batch_size=6, seq_len=160)),
     Program("Gemma 3", _GEMMA, Workload("exact", "8da4w", batch_size=16, seq_len=128)),
+    Program("Gemma 3, 12 blocks", _DEEPER_GEMMA, Workload("exact", batch_size=8, seq_len=128)),
     Program("GPT-NeoX", _NEOX, Workload("prge", q=4, batch_size=8, seq_len=160)),
     Program("GPT-NeoX", _NEOX, Workload("exact", batch_size=16, seq_len=128)),
     Program("GPT-2", gpt2(256, 3), Workload("exact", batch_size=24, seq_len=128, optimizer="momentum")),
