@@ -59,17 +59,14 @@ _NOTES = """## How it was measured
   Libraries, tokenizer, data and weights are left out. PyTorch holds the weights in memory besides, in f32, as many MB
   as stand beside the name of the model; those of a compiled file are mapped from files, and in f32 a gradient has them
   there in two layouts.
-- **MB of `exact`, `exact-layers`, `exact-norm` and their 4 bits** are of the programs that today's compiler makes, as
-  are those of `shortcut` in f32: `tools/remeasure.py` (2026-11-25) took the first steps of each anew, which make room
-  for the longest rows and hold the most, and its figure stands for all runs of its options. Not so `exact-norm` of
-  mails, and Qwen.
-- **MB of all others that ExecuTorch runs** are of whole runs, and most of these had left out what a program plans for
-  state, inputs and outputs: the bytes that `prgec inspect` says were added. `prge` on reviews by SmolLM2 and Gemma 3
-  was run again with seed 0, and other seeds were moved by the same difference. `prge` of mails and the encoder is of
-  programs that took a third more or worse ([why](decisions/027-perturbations.md)), gradients of some that took some
-  hundredths more.
-- **MB of Qwen's `exact` rows** have a part that was not measured but continued from three blocks of its widths: what
-  the program plans for state, inputs and outputs. `exact-norm-8da4w` of Qwen and SmolLM2 is of an older program.
+- **MB of what ExecuTorch runs** are of the programs that today's compiler makes: `tools/remeasure.py` (2026-11-25)
+  took the first steps of each anew, which make room for the longest rows and hold the most, and its figure stands for
+  all runs of its options. Accuracy is of the runs of before; what compilers have changed since moves no bit of a loss
+  ([what it saves](decisions/028-order-of-the-backward.md)).
+- **Older MB.** `prge` on reviews by SmolLM2 and Gemma 3 was run whole with seed 0, and other seeds were moved by the
+  same difference. `exact-layers` of mails is of a whole run with some hundredths more than today's. Of Qwen's `exact`
+  rows a part was not measured but continued from three blocks of its widths: what the program plans for state, inputs
+  and outputs. Qwen's other rows and `exact-norm-8da4w` of SmolLM2 are of older programs.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
   model's own loss has them, PyTorch takes more memory and time.
 - **CPU s** were taken with one to three runs at a time on two cores, and some on another machine: good for a factor,

@@ -88,7 +88,6 @@ PROGRAMS = (
     Program("OPT", opt(320, 3), Workload("prge", "8da8w", q=4, batch_size=8, seq_len=160)),
     Program("Gemma 3", _GEMMA, Workload("prge", q=4, batch_size=6, seq_len=160)),
     Program("Gemma 3", _GEMMA, Workload("exact", "8da4w", batch_size=16, seq_len=128)),
-    Program("Gemma 3, 12 blocks", _DEEPER_GEMMA, Workload("exact", batch_size=8, seq_len=128)),
     Program("GPT-NeoX", _NEOX, Workload("prge", q=4, batch_size=8, seq_len=160)),
     Program("GPT-NeoX", _NEOX, Workload("exact", batch_size=16, seq_len=128)),
     Program("GPT-2", gpt2(256, 3), Workload("exact", batch_size=24, seq_len=128, optimizer="momentum")),
@@ -109,6 +108,7 @@ PROGRAMS = (
     Program("Llama, 2 x 768", decoder("llama", 768, 2, 2048, 12, 4), Workload("exact", batch_size=4, seq_len=128)),
     Program("Llama, 6 x 640, layers", _LARGER, Workload("exact", batch_size=8, seq_len=128, recompute=LAYERS)),
     Program("Gemma 3, layers", _GEMMA, Workload("exact", "8da4w", batch_size=16, seq_len=128, recompute=LAYERS)),
+    Program("Gemma 3, 12 blocks", _DEEPER_GEMMA, Workload("exact", batch_size=8, seq_len=128)),
 )
 
 
