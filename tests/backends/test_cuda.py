@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
 from prgec.backends import load_backend
@@ -199,11 +200,13 @@ class GradientTwin(DeviceGradientProgram):
 
 
 class _Package:
+    """Takes and gives arrays, as methods of a program do."""
+
     def __init__(self, run: Any) -> None:
         self._run = run
 
-    def __call__(self, inputs: list[torch.Tensor]) -> Any:
-        return self._run(*inputs)
+    def __call__(self, inputs: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        return [each.numpy() for each in self._run(*map(torch.tensor, inputs))]
 
 
 @pytest.fixture(scope="module")
