@@ -59,14 +59,15 @@ _NOTES = """## How it was measured
   Libraries, tokenizer, data and weights are left out. PyTorch holds the weights in memory besides, in f32, as many MB
   as stand beside the name of the model; those of a compiled file are mapped from files, and in f32 a gradient has them
   there in two layouts.
-- **MB of what ExecuTorch runs** are of the programs that today's compiler makes: `tools/remeasure.py` (2026-11-25)
-  took the first steps of each anew, which make room for the longest rows and hold the most, and its figure stands for
-  all runs of its options. Accuracy is of the runs of before; what compilers have changed since moves no bit of a loss
+- **MB of what ExecuTorch runs** are of the programs that today's compiler makes: `tools/remeasure.py` (2026-11-25 and
+  2026-11-26) took the first steps of each anew, which make room for the longest rows, and its figure stands for all
+  runs of its options. Accuracy is of the runs of before; what compilers have changed since moves no bit of a loss
   ([what it saves](decisions/028-order-of-the-backward.md)).
-- **Older MB.** `prge` on reviews by SmolLM2 and Gemma 3 was run whole with seed 0, and other seeds were moved by the
-  same difference. `exact-layers` of mails is of a whole run with some hundredths more than today's. Of Qwen's `exact`
-  rows a part was not measured but continued from three blocks of its widths: what the program plans for state, inputs
-  and outputs. Qwen's other rows and `exact-norm-8da4w` of SmolLM2 are of older programs.
+- **MB of whole runs.** Qwen's `exact` rows and SmolLM2's `exact-norm-8da4w` are whole runs of today's programs
+  (2026-11-26), memory and accuracy. `prge` of SmolLM2 and Gemma 3 on reviews is of a whole run of seed 0, and other seeds were moved by the
+  same difference; a short run takes the same but for SmolLM2's `prge-q16`, 275 MB in place of 248, and why was not
+  found. `exact-layers` of mails is of a whole run with some hundredths more than today's. Qwen's `shortcut` is of an
+  older program.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
   model's own loss has them, PyTorch takes more memory and time.
 - **CPU s** were taken with one to three runs at a time on two cores, and some on another machine: good for a factor,
@@ -75,8 +76,7 @@ _NOTES = """## How it was measured
   none are empty, and such a method is not in the picture. Gemma 3 needs another eps and other rates than SmolLM2 to be
   trained by zeroth order ([why](decisions/016-eps.md)).
 - **`8da4w`**: weights are rounded by what layers read of the task's rows, as compile does with `--data`
-  ([why](decisions/020-rounding.md)). Accuracy of `exact-norm-8da4w` is older: weights rounded to the nearest values,
-  with copies of 4 bits for gradients ([what that costs](decisions/025-transposed-copies.md)).
+  ([why](decisions/020-rounding.md)).
 """
 
 
