@@ -129,7 +129,7 @@ def test_side_learns_a_task(
             "-o",
             files["side.safetensors"],
             "--epochs",
-            "60",
+            "200",
             "--lr",
             "3e-3",
             "--held-out",
