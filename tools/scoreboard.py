@@ -64,10 +64,10 @@ _NOTES = """## How it was measured
   runs of its options. Accuracy is of the runs of before; what compilers have changed since moves no bit of a loss
   ([what it saves](decisions/028-order-of-the-backward.md)).
 - **MB of whole runs.** Qwen's `exact` rows and SmolLM2's `exact-norm-8da4w` are whole runs of today's programs
-  (2026-11-26), memory and accuracy. `prge` of SmolLM2 and Gemma 3 on reviews is of a whole run of seed 0, and other seeds were moved by the
-  same difference; a short run takes the same but for SmolLM2's `prge-q16`, 275 MB in place of 248, and why was not
-  found. `exact-layers` of mails is of a whole run with some hundredths more than today's. Qwen's `shortcut` is of an
-  older program.
+  (2026-11-26), memory and accuracy. `prge` of SmolLM2 and Gemma 3 on reviews is of a whole run of seed 0, and other
+  seeds were moved by the same difference; a short run takes the same but for SmolLM2's `prge-q16`, 275 MB in place of
+  248, and why was not found. `exact-layers` of mails is of a whole run with some hundredths more than today's. Qwen's
+  `shortcut` is of an older program.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
   model's own loss has them, PyTorch takes more memory and time.
 - **CPU s** were taken with one to three runs at a time on two cores, and some on another machine: good for a factor,
