@@ -18,7 +18,6 @@ from prgec.backends.cuda.backend import CudaBackend, exact_integers
 from prgec.cli.main import main
 from prgec.compile.options import CompileOptions
 from prgec.compile.pipelines import default_pipeline
-from prgec.contract.manifest import Manifest
 from prgec.engines.executorch.device_gradient_program import DeviceGradientProgram
 from prgec.engines.executorch.device_program import DeviceProgram
 from prgec.engines.executorch.open import open_pte
@@ -179,24 +178,16 @@ class Twin(DeviceProgram):
     """The exported step of a CUDA program, compiled by AOTInductor for this CPU, under the driver's own contract."""
 
     def __init__(self, package: Path, like: Program) -> None:
-        self.path = package
-        self.manifest: Manifest = like.manifest
-        self.tokenizer = like.tokenizer
-        self.prefix = None
         method = _Package(torch._inductor.aoti_load_package(str(package)))
-        self._bind_state(lambda name, inputs: method)
+        super().__init__(package, like.manifest, like.tokenizer, lambda name, inputs: method)
 
 
 class GradientTwin(DeviceGradientProgram):
     """The same of a program that computes its own gradients."""
 
     def __init__(self, package: Path, like: Program) -> None:
-        self.path = package
-        self.manifest: Manifest = like.manifest
-        self.tokenizer = like.tokenizer
-        self.prefix = None
         method = _Package(torch._inductor.aoti_load_package(str(package)))
-        self._bind_state(lambda name, inputs: method)
+        super().__init__(package, like.manifest, like.tokenizer, lambda name, inputs: method)
 
 
 class _Package:
