@@ -143,8 +143,9 @@ def test_every_variant(checkpoint: Path, tmp_path: Path, quantize: str, capsys: 
     assert list(rows) == list(VARIANTS)
     ours = ["prgec", "inner", "outer", "sequential", "inference"]
     assert {name: rows[name]["delegates"] for name in ours} == dict.fromkeys(ours, 1)
-    # Which of the two has more is the partitioner's business: selecting labels leaves out cuts and makes one.
-    assert min(rows[name]["delegates"] for name in ("paper", "paper-at-labels")) > 5
+    # In front of a quantised head, selecting labels is a cut of its own.
+    most = rows["paper"]["delegates"] + (quantize != "none")
+    assert most >= rows["paper-at-labels"]["delegates"] > 5 and rows["paper"]["delegates"] > 5
     assert (rows["eager"]["backend"], rows["eager"]["quantize"]) == ("torch", "none")
     assert all(row["step_s"] > 0 for row in rows.values())
 

@@ -46,7 +46,7 @@ def _trained(quantize: str, recompute: str, path: Path) -> tuple[State, int]:
         seq_len=TOKENS,
         num_labels=1,
     )
-    path = compile_model(options).path
+    compile_model(options)
     # What the process of the tests has freed and not given back would hide what a step holds.
     found: tuple[State, int] = call_apart(multiprocessing.get_context("spawn"), "training", _train, path)
     return found
