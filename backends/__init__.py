@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from prgec.backends.base import Backend, Setting
     from prgec.contract.manifest import Manifest
 
+# How a program is lowered: by edits of its graphs in place, or by ExecuTorch's own traces.
+IN_PLACE, STOCK = "in-place", "stock"
+
 BACKENDS: dict[str, str] = {
     "xnnpack": "prgec.backends.xnnpack:XnnpackBackend",
     "cuda": "prgec.backends.cuda.backend:CudaBackend",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from prgec.contract.names import STATE_MODES
 
 if TYPE_CHECKING:
+    from executorch.exir.backend.backend_details import PreprocessResult
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
     from torch.fx import GraphModule, Node
@@ -71,6 +72,9 @@ class Backend(ABC):
     is_half: ClassVar[bool] = False
     recomputes: ClassVar[bool] = False
     states: ClassVar[frozenset[str]] = frozenset(STATE_MODES)
+
+    # Makes a delegate of a part of a program, `preprocess(part, weights=store)`; None leaves it to ExecuTorch.
+    preprocess: ClassVar[Callable[..., PreprocessResult] | None] = None
 
     @property
     def soc(self) -> str:

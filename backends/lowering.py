@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from executorch.exir import (
-    EdgeCompileConfig,
     EdgeProgramManager,
     ExecutorchBackendConfig,
     ExecutorchProgramManager,
     to_edge_transform_and_lower,
 )
+from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.passes import MemoryPlanningPass
 
+from prgec.backends import IN_PLACE
 from prgec.backends.base import Backend
-from prgec.backends.decomposed import decompose
 from prgec.backends.delegation import DelegationReport, report
-from prgec.backends.needed_passes import only_needed_passes
+from prgec.backends.edge.convert import EDGE_CONFIG, to_edge
+from prgec.backends.edge.delegate import delegate
+from prgec.backends.edge.execution import to_executorch
 from prgec.contract.names import (
     EMIT_METHOD,
     EVALUATE_METHOD,
@@ -31,7 +34,10 @@ from prgec.contract.names import (
 from prgec.errors import BackendError, PrgecError
 
 if TYPE_CHECKING:
+    from executorch.exir.backend.partitioner import Partitioner
+    from torch._ops import OpOverload
     from torch.export import ExportedProgram
+    from torch.fx import Node
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Lowered:
 
     edge: EdgeProgramManager
     delegation: DelegationReport
+    route: str = IN_PLACE
 
     def finish(
         self, constants: Mapping[str, Any], *, external_constants: bool = False, copies_inputs: bool = True
@@ -51,15 +58,16 @@ class Lowered:
             external_constants: Keep weights out of the .pte, for a file beside it.
             copies_inputs: Whether a call copies its inputs into memory of the program, or reads them where they are.
         """
-        methods = {name: self.edge.exported_program(name) for name in self.edge.methods}
-        edge = EdgeProgramManager(methods, constant_methods=dict(constants), compile_config=_EDGE_CONFIG)
-        return edge.to_executorch(
-            ExecutorchBackendConfig(
-                memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True, alloc_graph_input=copies_inputs),
-                emit_mutable_buffer_names=True,
-                external_constants=external_constants,
-            )
+        config = ExecutorchBackendConfig(
+            memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True, alloc_graph_input=copies_inputs),
+            emit_mutable_buffer_names=True,
+            external_constants=external_constants,
         )
+        if self.route == IN_PLACE:
+            return to_executorch(self.edge, constants, config)
+        methods = {name: self.edge.exported_program(name) for name in self.edge.methods}
+        edge = EdgeProgramManager(methods, constant_methods=dict(constants), compile_config=EDGE_CONFIG)
+        return edge.to_executorch(config)
 
 
 # The first of these that a program has is the one it reports of.
@@ -72,31 +80,66 @@ PARTITIONED = (
     NEXT_TOKENS_METHOD,
     EXTEND_METHOD,
 )
-# Our own ops and int64 arithmetic on sizes are not part of the core ATen opset the IR check knows.
-_EDGE_CONFIG = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=True)
 
 
-def lower(backend: Backend, programs: Mapping[str, ExportedProgram]) -> Lowered:
+def lower(backend: Backend, programs: Mapping[str, ExportedProgram], route: str = IN_PLACE) -> Lowered:
     """Lower all methods for one backend; only those with a forward in them are partitioned.
+
+    Args:
+        backend: Target.
+        programs: Methods in the dialect of `torch.export`, writes in place; in-place lowering consumes their graphs.
+        route: `IN_PLACE`, or `STOCK` for ExecuTorch's own.
 
     Raises:
         BackendError: If ExecuTorch or the delegate refuses the graph.
     """
-    with backend.lowering(), only_needed_passes():
+    with backend.lowering():
         prepared = dict(backend.prepare(programs))
         heavy = [name for name in PARTITIONED if name in prepared]
-        partitioners = {name: list(backend.partitioners()) for name in heavy}
         try:
-            edge = to_edge_transform_and_lower(
-                # Partitioners say themselves what they want whole.
-                {name: each if partitioners.get(name) else decompose(each) for name, each in prepared.items()},
-                transform_passes={name: list(backend.edge_passes(prepared[name])) for name in heavy},
-                partitioner=partitioners,
-                compile_config=_EDGE_CONFIG,
-            )
+            edge = (_in_place if route == IN_PLACE else _stock)(backend, prepared, heavy)
         except PrgecError:
             raise
         except Exception as error:  # ExecuTorch has no common base class for lowering failures
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
             raise BackendError(f"{backend.name}: lowering failed: {reason}") from error
-        return Lowered(edge, report(edge.exported_program(heavy[0]), backend.why_on_cpu))
+        return Lowered(edge, report(edge.exported_program(heavy[0]), backend.why_on_cpu), route)
+
+
+def _stock(backend: Backend, programs: Mapping[str, ExportedProgram], heavy: Sequence[str]) -> EdgeProgramManager:
+    """ExecuTorch's own route: several traces of each graph."""
+    return to_edge_transform_and_lower(
+        dict(programs),
+        transform_passes={name: list(backend.edge_passes(programs[name])) for name in heavy},
+        partitioner={name: list(backend.partitioners()) for name in heavy},
+        compile_config=EDGE_CONFIG,
+    )
+
+
+def _in_place(backend: Backend, programs: Mapping[str, ExportedProgram], heavy: Sequence[str]) -> EdgeProgramManager:
+    """Edits of the graphs where they are."""
+    partitioners = {name: backend.partitioners() if name in heavy else () for name in programs}
+    passes = {name: backend.edge_passes(programs[name]) for name in heavy}
+    edges = {name: to_edge(program, *_whole(program, partitioners[name])) for name, program in programs.items()}
+    if backend.preprocess is None:
+        edge = EdgeProgramManager(dict(edges), compile_config=EDGE_CONFIG)
+        if any(passes.values()):
+            edge = edge.transform(passes)
+        chosen = {name: found[0] for name, found in partitioners.items() if found}
+        return edge.to_backend(chosen) if chosen else edge
+    weights = NamedDataStore()
+    for name in heavy:
+        for edit in passes[name]:
+            edit(edges[name].graph_module)
+        for partitioner in partitioners[name]:
+            delegate(edges[name], partitioner, partial(backend.preprocess, weights=weights))
+    return EdgeProgramManager(dict(edges), compile_config=EDGE_CONFIG)
+
+
+def _whole(
+    program: ExportedProgram, partitioners: Sequence[Partitioner]
+) -> tuple[frozenset[OpOverload], Callable[[Node], bool]]:
+    """Ops that a delegate takes undecomposed, and whether it takes one call of them."""
+    answers = [each.ops_to_not_decompose(program) for each in partitioners]
+    checks = [check for _, check in answers if check is not None]
+    return frozenset(op for ops, _ in answers for op in ops), lambda node: all(check(node) for check in checks)

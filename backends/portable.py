@@ -17,6 +17,8 @@ class PortableBackend(Backend):
     recomputes: ClassVar[bool] = True
     schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
     embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})
+    # The op table leaves attention to these passes, as it is written in one way then.
+    legality: ClassVar[frozenset[str]] = frozenset({"lower-sdpa", "lower-eager-attention"})
 
     def check(self) -> None:
         """ExecuTorch itself is all it needs."""

@@ -9,6 +9,8 @@ from prgec.backends.base import Backend
 from prgec.errors import BackendError
 
 if TYPE_CHECKING:
+    from executorch.exir._serialize._named_data_store import NamedDataStore
+    from executorch.exir.backend.backend_details import PreprocessResult
     from executorch.exir.backend.partitioner import Partitioner
     from torch.export import ExportedProgram
     from torch.fx import Node
@@ -80,6 +82,13 @@ class XnnpackBackend(Backend):
 
         check_packed_weights(programs)
         return programs
+
+    @staticmethod
+    def preprocess(program: ExportedProgram, weights: NamedDataStore) -> PreprocessResult:
+        """By XNNPACK's own visitors, without the passes before them that trace the graph again."""
+        from prgec.backends.xnnpack_serialize import serialize
+
+        return serialize(program, weights)
 
     def partitioners(self) -> Sequence[Partitioner]:
         """XNNPACK's own partitioner, kept off the loss."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from executorch.exir.backend.backend_details import CompileSpec
@@ -9,9 +11,9 @@ from executorch.exir.backend.canonical_partitioners.pattern_op_partitioner impor
 from executorch.exir.backend.partitioner import DelegationSpec
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
+from torch.fx import Graph, Node
 from torch.fx.passes.infra.partitioner import Partition
 
-from prgec.backends.decomposed import decompose
 from prgec.backends.sources import loss_nodes, update_nodes
 
 # With this key XNNPACK's preprocess runs one of its seventeen passes. The others are for images (bilinear sampling,
@@ -45,16 +47,28 @@ class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorc
         kept, _ = super().ops_to_not_decompose(ep)
         return kept, None
 
-    def transform_for_pre_decomposition(self, program: ExportedProgram) -> ExportedProgram:
-        """Do both steps that follow in one."""
-        kept, _ = self.ops_to_not_decompose(program)
-        return decompose(program, kept)
-
     def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
         """Merge all supported nodes between the updates and the log-softmax."""
         outside = loss_nodes(ep) | update_nodes(ep)
         groups = [[node for node in group if node not in outside] for group in self.get_matched_nodes_from_configs(ep)]
-        partitions: list[Partition] = generate_partitions_from_list_of_nodes(
-            ep.graph_module, [group for group in groups if group]
-        )
+        groups = [group for group in groups if group]
+        together = {node for group in groups for node in group}
+        if together and fit_together(ep.graph, together):
+            return [Partition(id=0, nodes=[node for node in ep.graph.nodes if node in together])]
+        partitions: list[Partition] = generate_partitions_from_list_of_nodes(ep.graph_module, groups)
         return partitions
+
+
+def fit_together(graph: Graph, nodes: Set[Node]) -> bool:
+    """Whether nodes can be one delegate: nothing outside stands between two of them.
+
+    The general search tries to merge each node with all others, which takes minutes where one walk is enough.
+    """
+    between: set[Node] = set()
+    for node in graph.nodes:
+        reads_delegate = any(source in nodes or source in between for source in node.all_input_nodes)
+        if node not in nodes and reads_delegate:
+            between.add(node)
+        if node in nodes and not between.isdisjoint(node.all_input_nodes):
+            return False
+    return True

@@ -32,6 +32,7 @@ from prgec.frontend.model import export_loss, load_model
 from prgec.machine.apart import call_apart
 from prgec.machine.files import write_atomic
 from prgec.passes.infra import Pass
+from prgec.passes.lift import lift
 from prgec.passes.pipeline import run_pipeline
 from prgec.passes.spec import print_pipeline
 
@@ -183,7 +184,7 @@ def _build_forward(path: Path, checkpoint: Checkpoint, recipe: _Recipe, passes: 
     )
     with named_by_flags():
         run_pipeline(program, passes)
-    lowered = lower(backend, {FORWARD_METHOD: program.to_exported()})
+    lowered = lower(backend, {FORWARD_METHOD: lift(program)})
     note = {"trains": False, "model": checkpoint.name, "rows": recipe.rows, "pipeline": recipe.pipeline}
     write_program(path, lowered.finish({BENCH_METHOD: json.dumps(note, sort_keys=True)}))
     return len(lowered.delegation.delegates)

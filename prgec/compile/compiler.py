@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from prgec.backends import load_backend
+from prgec.backends import IN_PLACE, load_backend
 from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport
 from prgec.backends.lowering import lower
@@ -60,6 +60,7 @@ from prgec.passes.extract_emit import emitted_sizes, extract_emit
 from prgec.passes.extract_evaluate import extract_evaluate
 from prgec.passes.extract_next_tokens import extract_next_tokens
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
+from prgec.passes.lift import lift
 from prgec.passes.pipeline import PassRecord
 from prgec.passes.program import GraphProgram
 from prgec.passes.saved import save_program
@@ -128,12 +129,11 @@ def compile_model(
     backend = backend or _backend_of(options)
     clock = _Clock(progress)
     graphs = _build(options, backend, clock)
-    manifest = graphs.manifest
     with clock.stage("lower"):
-        executable, delegation = _lower(backend, graphs.methods, manifest, graphs.tokenizer, graphs.lora_a)
+        executable, delegation = _lower(backend, graphs, options.lowering)
     with clock.stage("write"):
         file_bytes = write_program(options.output, executable)
-    return CompileResult(options.output, manifest, delegation, graphs.passes, file_bytes, clock.seconds)
+    return CompileResult(options.output, graphs.manifest, delegation, graphs.passes, file_bytes, clock.seconds)
 
 
 def build_graphs(options: CompileOptions) -> Graphs:
@@ -250,19 +250,18 @@ def _with_sizes(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifes
     return replace(manifest, prefix="shared" if find_shared_prefix(forward) is not None else "none")
 
 
-def _lower(
-    backend: Backend, programs: dict[str, GraphProgram], manifest: Manifest, tokenizer: bytes, given_a: State
-) -> tuple[Any, DelegationReport]:
-    lowered = lower(backend, {name: program.to_exported() for name, program in programs.items()})
+def _lower(backend: Backend, graphs: Graphs, route: str) -> tuple[Any, DelegationReport]:
+    manifest = graphs.manifest
+    traced = {name: lift(each) if route == IN_PLACE else each.to_exported() for name, each in graphs.methods.items()}
+    lowered = lower(backend, traced, route)
     constants = {
         VERSION_METHOD: _version_of(manifest),
         MANIFEST_METHOD: manifest.to_json(),
         DELEGATION_METHOD: lowered.delegation.to_json(),
-        TOKENIZER_METHOD: torch.frombuffer(bytearray(tokenizer), dtype=torch.uint8),
-        **a_constants(given_a),
+        TOKENIZER_METHOD: torch.frombuffer(bytearray(graphs.tokenizer), dtype=torch.uint8),
+        **a_constants(graphs.lora_a),
     }
-    # What the host keeps is as large as what a call would copy it to.
-    # What a host keeps is read where it is: its state, or a cache.
+    # State and caches that the host keeps are read where they are: a copy of an input would be as large.
     copies_inputs = manifest.state != HOST_STATE and not manifest.context
     finished = lowered.finish(constants, external_constants=backend.has_data_file, copies_inputs=copies_inputs)
     return finished, lowered.delegation

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prgec.backends import BACKENDS, all_settings, find_backend
+from prgec.backends import BACKENDS, IN_PLACE, STOCK, all_settings, find_backend
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
 from prgec.contract.names import (
@@ -174,6 +174,14 @@ class CompileOptions:
 
     backend: str = option("target", "xnnpack", "Runtime that executes the program.", choices=tuple(BACKENDS))
     settings: Mapping[str, str] = field(default_factory=dict)
+    lowering: str = option(
+        "target",
+        IN_PLACE,
+        "How graphs become a program: by edits in place, or by ExecuTorch's own traces (stock): slower, and a way out "
+        "where the first refuses an op.",
+        choices=(IN_PLACE, STOCK),
+        is_kept=False,
+    )
     memory: str = option(
         "target",
         "",

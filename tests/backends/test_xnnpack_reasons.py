@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from prgec.backends import load_backend
+from prgec.backends import STOCK, load_backend
 from prgec.backends.delegation import DelegationReport
 from prgec.backends.lowering import lower
 
@@ -40,7 +40,7 @@ def report() -> DelegationReport:
     shapes = {"tokens": {1: Dim("T", min=5, max=8)}, "label_pos": None, "targets": None, "lr": None}
     with torch.no_grad():
         exported = torch.export.export(Awkward().eval(), (*example, torch.tensor(0.1)), dynamic_shapes=shapes)
-    return lower(load_backend("xnnpack"), {"forward": exported}).delegation
+    return lower(load_backend("xnnpack"), {"forward": exported}, STOCK).delegation
 
 
 @pytest.mark.parametrize(
