@@ -13,9 +13,12 @@ from typing import Any
 import torch
 from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
 from executorch.exir.delegate import executorch_call_delegate
+from executorch.exir.passes import dead_code_elimination_pass
 from executorch.exir.passes.external_constants_pass import external_constants_pass
 from executorch.exir.passes.insert_write_back_for_buffers_pass import insert_write_back_for_buffers_pass
+from executorch.exir.passes.normalize_view_copy_base_pass import NormalizeViewCopyBasePass
 from executorch.exir.passes.replace_edge_with_backend_pass import EdgeToBackendOpsPass
+from executorch.exir.passes.replace_view_copy_with_view_pass import ReplaceViewCopyWithViewPass
 from executorch.exir.passes.spec_prop_pass import SpecPropPass, make_spec
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_map
@@ -41,7 +44,14 @@ def to_executorch(
         module, signature = insert_write_back_for_buffers_pass(program)
         _describe_tensors(module)
         SpecPropPass().update_placeholder_tensor_specs(program, module)
-        for step in (EdgeToBackendOpsPass(), config.sym_shape_eval_pass, config.to_out_var_pass):
+        for step in (
+            EdgeToBackendOpsPass(),
+            NormalizeViewCopyBasePass(),
+            dead_code_elimination_pass,
+            ReplaceViewCopyWithViewPass(),
+            config.sym_shape_eval_pass,
+            config.to_out_var_pass,
+        ):
             step(module)
         if config.external_constants:
             external_constants_pass(module)
