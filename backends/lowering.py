@@ -42,11 +42,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lowered:
-    """An edge program with its delegation report, ready to be completed with constants and serialised."""
+    """An edge program with its delegation report, ready to be completed with constants and serialised.
+
+    Attributes:
+        edge: Lowered methods.
+        methods: Their names, in the order that they have in the file; `edge` keeps them as a set.
+        delegation: What went where in the first one.
+        route: How they were lowered.
+    """
 
     edge: EdgeProgramManager
+    methods: tuple[str, ...]
     delegation: DelegationReport
-    route: str = IN_PLACE
+    route: str
 
     def finish(
         self, constants: Mapping[str, Any], *, external_constants: bool = False, copies_inputs: bool = True
@@ -63,9 +71,10 @@ class Lowered:
             emit_mutable_buffer_names=True,
             external_constants=external_constants,
         )
+        methods = {name: self.edge.exported_program(name) for name in self.methods}
         if self.route == IN_PLACE:
-            return to_executorch(self.edge, constants, config)
-        methods = {name: self.edge.exported_program(name) for name in self.edge.methods}
+            named_data = self.edge._named_data_store.get_named_data_store_output()
+            return to_executorch(methods, named_data, constants, config)
         edge = EdgeProgramManager(methods, constant_methods=dict(constants), compile_config=EDGE_CONFIG)
         return edge.to_executorch(config)
 
@@ -103,7 +112,8 @@ def lower(backend: Backend, programs: Mapping[str, ExportedProgram], route: str 
         except Exception as error:  # ExecuTorch has no common base class for lowering failures
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
             raise BackendError(f"{backend.name}: lowering failed: {reason}") from error
-        return Lowered(edge, report(edge.exported_program(heavy[0]), backend.why_on_cpu), route)
+        delegation = report(edge.exported_program(heavy[0]), backend.why_on_cpu)
+        return Lowered(edge, tuple(prepared), delegation, route)
 
 
 def _stock(backend: Backend, programs: Mapping[str, ExportedProgram], heavy: Sequence[str]) -> EdgeProgramManager:

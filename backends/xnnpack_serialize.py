@@ -1,8 +1,7 @@
 """A delegate's graph as XNNPACK's bytes, by XNNPACK's own node visitors.
 
-ExecuTorch's preprocessing first runs passes that write `linear` for `mm` and `addmm`. Graphs of ours have `linear`
-already, so what remains is to visit the nodes in order. All delegates of a compilation keep their weights in one store:
-methods share most of them.
+ExecuTorch's preprocessing writes `linear` for `mm` and `addmm`, drops views around it, and traces the graph again. The
+edits alone are enough. All delegates of a compilation keep their weights in one store: methods share most of them.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Union, get_origin, get_type_hints
 
+from executorch.backends.transforms.addmm_mm_to_linear import apply_addmm_mm_to_linear_transform
 from executorch.backends.xnnpack.operators.node_visitor import get_node_visitors
 from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import ConstantDataOffset, XNNGraph
 from executorch.backends.xnnpack.serialization.xnnpack_graph_serialize import serialize_xnnpack_binary
@@ -18,8 +18,10 @@ from executorch.backends.xnnpack.xnnpack_preprocess import DEFAULT_DEBUG_HANDLE,
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.backend.backend_details import PreprocessResult
 from torch.export import ExportedProgram
+from torch.fx import Graph
 
 from prgec.errors import BackendError, InternalError
+from prgec.passes.lifted import EditedModule
 
 
 def serialize(program: ExportedProgram, weights: NamedDataStore) -> PreprocessResult:
@@ -32,7 +34,11 @@ def serialize(program: ExportedProgram, weights: NamedDataStore) -> PreprocessRe
     Raises:
         BackendError: For an op that XNNPACK has no visitor for.
     """
-    externals = generate_node_to_external_map(program, program.graph_module)
+    nodes = Graph()
+    nodes.output(nodes.graph_copy(program.graph, {}))
+    # The program keeps its own graph, which reports count ops of.
+    module = EditedModule({}, apply_addmm_mm_to_linear_transform(nodes))
+    externals = generate_node_to_external_map(program, module)
     graph = XNNGraph(
         version="0",
         xnodes=[],
@@ -44,7 +50,7 @@ def serialize(program: ExportedProgram, weights: NamedDataStore) -> PreprocessRe
     )
     ids: dict[object, int] = {}
     visitors = get_node_visitors(program, externals, weights)
-    for node in program.graph.nodes:
+    for node in module.graph.nodes:
         if node.op != "call_function":
             continue
         visitor = visitors.get(node.target.__name__)

@@ -95,24 +95,30 @@ def _by_modules(names: Sequence[str]) -> Iterator[str]:
 
 def _copy_calls(source: Graph, target: Graph, inputs: dict[str, Node], copies: dict[Node, Node]) -> None:
     """Copy all nodes but the output; reads of attributes become the inputs of their names."""
-    lengths: dict[Any, Node] = {}
     given = [node for node in source.nodes if node.op == "placeholder"]
-    # A trace asks for each size of an input once, before it does anything else.
-    sizes = sorted(filter(_is_input_size, source.nodes), key=lambda node: given.index(node.args[0]))
-    first = dict.fromkeys([*given, *sizes])
-    for node in [*first, *(node for node in source.nodes if node not in first)]:
+    for node in given:
+        copies[node] = target.node_copy(node)
+    _copy_sizes(source, target, given, copies)
+    for node in source.nodes:
         if node.op == "get_attr":
             copies[node] = inputs[str(node.target)]
-        elif _is_input_size(node):
-            copies[node] = lengths.get(node.args) or target.node_copy(node, copies.__getitem__)
-            lengths[node.args] = copies[node]
-        elif node.op != "output":
+        elif node.op != "output" and node not in copies:
             copies[node] = target.node_copy(node, copies.__getitem__)
 
 
-def _is_input_size(node: Node) -> bool:
-    source = node.args[0] if node.args else None
-    return node.target is _SIZE and isinstance(source, Node) and source.op == "placeholder"
+def _copy_sizes(source: Graph, target: Graph, given: Sequence[Node], copies: dict[Node, Node]) -> None:
+    """Ask for each size that varies once, of the first input that has it: a trace does so before anything else."""
+    asking: dict[Any, list[Node]] = {}
+    for node in source.find_nodes(op="call_function", target=_SIZE):
+        if node.args[0] in given:
+            asking.setdefault(node.meta["val"].node.expr, []).append(node)
+    for entry in given:
+        for dim, size in enumerate(entry.meta["val"].shape):
+            found = [] if isinstance(size, int) else asking.pop(size.node.expr, [])
+            if found:
+                first = target.call_function(_SIZE, (copies[entry], dim))
+                first.meta = {**found[0].meta}
+                copies.update(dict.fromkeys(found, first))
 
 
 def _ranges(program: GraphProgram) -> dict[Any, Any]:

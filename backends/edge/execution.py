@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
+from executorch.exir import ExecutorchBackendConfig, ExecutorchProgramManager
+from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.passes import dead_code_elimination_pass
 from executorch.exir.passes.external_constants_pass import external_constants_pass
@@ -20,6 +21,7 @@ from executorch.exir.passes.normalize_view_copy_base_pass import NormalizeViewCo
 from executorch.exir.passes.replace_edge_with_backend_pass import EdgeToBackendOpsPass
 from executorch.exir.passes.replace_view_copy_with_view_pass import ReplaceViewCopyWithViewPass
 from executorch.exir.passes.spec_prop_pass import SpecPropPass, make_spec
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_map
 
@@ -28,16 +30,19 @@ from prgec.passes.lifted import Signature
 
 
 def to_executorch(
-    edge: EdgeProgramManager, constants: Mapping[str, Any], config: ExecutorchBackendConfig
+    programs: Mapping[str, ExportedProgram],
+    named_data: NamedDataStoreOutput,
+    constants: Mapping[str, Any],
+    config: ExecutorchBackendConfig,
 ) -> ExecutorchProgramManager:
     """Plan the memory of every method and emit the program.
 
     Args:
-        edge: Lowered methods; consumed.
+        programs: Lowered methods by name; consumed.
+        named_data: Weights of their delegates.
         constants: Constant methods by name.
         config: Memory planning and what goes into files beside the program.
     """
-    programs = {name: edge.exported_program(name) for name in edge.methods}
     planning: Any = config.memory_planning_pass
     for program in programs.values():
         to_in_place(program.graph)
@@ -57,8 +62,7 @@ def to_executorch(
             external_constants_pass(module)
         planning.run(module, Signature(signature.input_specs, signature.output_specs))
     planning.run_multimethod()
-    named_data = edge._named_data_store.get_named_data_store_output()
-    return ExecutorchProgramManager(programs, dict(constants), config, named_data)
+    return ExecutorchProgramManager(dict(programs), dict(constants), config, named_data)
 
 
 def _describe_tensors(module: GraphModule) -> None:
