@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import ClassVar, TypeVar
 
 from torch.fx import Node
@@ -30,6 +31,21 @@ class Tier:
 
     name: str
     tol: float = 0.0
+
+
+class Role(Enum):
+    """Which programs a pass is for."""
+
+    SHARED = auto()
+    """Every program, one that only reads included."""
+    TRAINING = auto()
+    """Every program that trains its own B."""
+    MEASURED_LOSSES = auto()
+    """Programs that train by losses they measure at perturbed weights."""
+    GRADIENTS = auto()
+    """Programs that train by gradients."""
+    SIDE_TUNING = auto()
+    """Programs that emit activations for a side network."""
 
 
 M = TypeVar("M")
@@ -104,12 +120,17 @@ class Pass(ABC):
     Attributes:
         name: Spelling in pipeline text; the file is the same with underscores, the class in camel case.
         tier: How far the pass may move the numbers.
+        role: Which programs the pass is for.
+        touches_prefix: Whether the pass may change what the graph computes before its first trained layer; only passes
+            that do not may differ between two programs that share a prefix cache.
         after: Names of passes that must come earlier when both are in a pipeline.
         is_legality: Whether a backend needs the pass to accept the graph (as opposed to an optimisation).
     """
 
     name: ClassVar[str]
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role]
+    touches_prefix: ClassVar[bool]
     after: ClassVar[frozenset[str]] = frozenset()
     is_legality: ClassVar[bool] = False
 

@@ -48,7 +48,7 @@ from prgec.contract.names import (
     STATE_SUFFIX_SUM,
 )
 from prgec.passes.differentiate import outputs_of
-from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
@@ -78,6 +78,8 @@ class InsertOptimizer(Pass):
 
     name: ClassVar[str] = "insert-optimizer"
     tier: ClassVar[Tier] = CHANGES
+    role: ClassVar[Role] = Role.GRADIENTS
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"differentiate"})
 
     rule: str = "norm"
