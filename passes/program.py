@@ -17,6 +17,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 
 from prgec.errors import InternalError
+from prgec.passes.fake_values import FakeValues
 from prgec.passes.shapes import largest
 
 TOKENS = "tokens"
@@ -28,13 +29,15 @@ class GraphProgram:
 
     Args:
         module: Graph whose nodes all carry `meta["val"]`.
+        fake_values: Of the graph that this one is a copy of, if it is one.
 
     Attributes:
         readings: What layers read over a few rows, f32[n, D] by layer; empty where nobody looked.
     """
 
-    def __init__(self, module: GraphModule) -> None:
+    def __init__(self, module: GraphModule, fake_values: FakeValues | None = None) -> None:
         self.module = module
+        self._fake_values = fake_values
         self.readings: dict[str, torch.Tensor] = {}
 
     @classmethod
@@ -69,9 +72,17 @@ class GraphProgram:
                 return mode
         raise InternalError("the graph has no tensor input")
 
+    @property
+    def fake_values(self) -> FakeValues:
+        """Values of calls, shared with the copies of this graph."""
+        if self._fake_values is None:
+            self._fake_values = FakeValues(self.fake_mode)
+        return self._fake_values
+
     def placeholders(self) -> list[Node]:
         """Inputs in call order."""
-        return [node for node in self.graph.nodes if node.op == "placeholder"]
+        inputs: list[Node] = self.graph.find_nodes(op="placeholder")
+        return inputs
 
     def placeholder(self, name: str) -> Node | None:
         """The input called `name`, or None."""
