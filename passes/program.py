@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 
 from prgec.errors import InternalError
 from prgec.passes.fake_values import FakeValues
+from prgec.passes.lazy_module import LazyModule
 from prgec.passes.shapes import largest
 
 TOKENS = "tokens"
@@ -55,7 +56,7 @@ class GraphProgram:
         if hasattr(source, "_guards_fn"):
             del source._guards_fn
         source.graph.set_codegen(torch.fx.graph.CodeGen())
-        return cls(GraphModule(source, source.graph))
+        return cls(LazyModule(source, source.graph))
 
     @property
     def graph(self) -> torch.fx.Graph:
@@ -113,9 +114,9 @@ class GraphProgram:
         return largest(node.meta["val"].shape[1])
 
     def finish(self) -> None:
-        """Remove unused attributes, nodes and run-time checks, and bring the generated code up to date."""
+        """Remove unused attributes, nodes and run-time checks; code that was generated before is out of date."""
+        # This lints the graph first, and leaves it as sound as it was.
         self.graph.eliminate_dead_code(is_impure_node=is_impure)
-        self.graph.lint()
         self.module.recompile()
         self.module.delete_all_unused_submodules()
         _delete_unused_tensors(self.module)

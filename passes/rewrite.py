@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import Argument, map_arg
 
 from prgec.errors import InternalError
 from prgec.passes.fake_values import value_of
+from prgec.passes.lazy_module import LazyModule
 from prgec.passes.program import GraphProgram, is_mutation
 
 RULE_META = "prgec_rule"
@@ -220,7 +221,7 @@ def copy_returning(program: GraphProgram, values: Sequence[Node]) -> GraphProgra
     copies: dict[Node, Node] = {}
     graph.graph_copy(program.graph, copies)
     graph.output(tuple(copies[value] for value in values))
-    return GraphProgram(GraphModule(program.module, graph), program.fake_values)
+    return GraphProgram(LazyModule(program.module, graph), program.fake_values)
 
 
 def erase_dead(program: GraphProgram, *, updates_too: bool = False) -> int:
