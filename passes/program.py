@@ -7,6 +7,7 @@ so a pass adds a weight by adding an attribute. One final `to_exported` restores
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -153,12 +154,15 @@ def written_by(node: Node) -> list[Node]:
     """Arguments that a call writes to."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return []
-    pairs = zip(node.args, node.target._schema.arguments, strict=False)
-    return [
-        value
-        for value, declared in pairs
-        if isinstance(value, Node) and declared.alias_info is not None and declared.alias_info.is_write
-    ]
+    args = node.args
+    return [each for index in _written_by(node.target) if index < len(args) and isinstance(each := args[index], Node)]
+
+
+@functools.cache
+def _written_by(op: torch._ops.OpOverload) -> tuple[int, ...]:
+    """Numbers of the arguments that an op writes to."""
+    infos = enumerate(declared.alias_info for declared in op._schema.arguments)
+    return tuple(index for index, info in infos if info is not None and info.is_write)
 
 
 def is_impure(node: Node) -> bool:

@@ -115,13 +115,12 @@ class Rewriter:
         owner = _submodule(self.program.module, owner_name)
         delattr(owner, leaf)
         owner.register_buffer(leaf, value)
-        for node in self.program.graph.find_nodes(op="get_attr"):
-            if node.target == name:
-                self._describe(node, self.program.fake_values.of_tensor(value))
+        for node in self._reads_of(name):
+            self._describe(node, self.program.fake_values.of_tensor(value))
 
     def release(self, name: str) -> None:
         """Free a tensor as soon as nobody reads it: the end of a pass is late for one copy of all weights."""
-        reads = [node for node in self.program.graph.find_nodes(op="get_attr") if node.target == name]
+        reads = self._reads_of(name)
         if any(node.users for node in reads):
             return
         for node in reads:
@@ -201,6 +200,11 @@ class Rewriter:
         owner = _submodule(self.program.module, owner_name)
         owner.register_buffer(leaf, value)
         return self.read(name)
+
+    def _reads_of(self, name: str) -> list[Node]:
+        """The nodes that read an attribute, in no order: sorting all reads of a graph takes longer than looking."""
+        reads: list[Node] = self.program.graph.find_nodes(op="get_attr", sort=False)
+        return [node for node in reads if node.target == name]
 
     def _holds(self, name: str, value: torch.Tensor) -> bool:
         held = operator.attrgetter(name)(self.program.module)
