@@ -7,7 +7,7 @@ that says it changed nothing must have changed nothing. Failures name the pass a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import ClassVar, TypeVar
@@ -15,7 +15,7 @@ from typing import ClassVar, TypeVar
 from torch.fx import Node
 
 from prgec.errors import PassError, PrgecError
-from prgec.passes.printer import print_program
+from prgec.passes.printer import op_counts, print_program
 from prgec.passes.program import GraphProgram
 from prgec.passes.verify import verify
 
@@ -73,6 +73,24 @@ class Refusal:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """How a program looks between two passes.
+
+    Attributes:
+        text: The graph, as `print_program` writes it.
+        op_counts: Number of calls of each op.
+    """
+
+    text: str
+    op_counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, program: GraphProgram) -> Snapshot:
+        """Look at a program."""
+        return cls(print_program(program), op_counts(program))
 
 
 @dataclass(frozen=True)
@@ -154,10 +172,23 @@ class Pass(ABC):
         Raises:
             PassError: If a precondition, a promise or the verifier fails, or the pass itself does.
         """
+        return self.run_checked(program)[0]
+
+    def run_checked(self, program: GraphProgram, before: Snapshot | None = None) -> tuple[PassResult, Snapshot]:
+        """Run the pass under its contract; return how it left the program too.
+
+        Args:
+            program: Graph to rewrite in place.
+            before: How the pass in front left it; None where nobody looked.
+
+        Raises:
+            PassError: If a precondition, a promise or the verifier fails, or the pass itself does.
+        """
         self._raise_first("cannot run", self.requires(program))
-        # What was dead before is no change of this pass.
-        program.finish()
-        before = print_program(program)
+        if before is None:
+            # What was dead before is no change of this pass.
+            program.finish()
+            before = Snapshot.of(program)
         try:
             result = self.run(program)
             program.finish()
@@ -168,12 +199,13 @@ class Pass(ABC):
             raise PassError(
                 f"{self.name}: failed: {reason}", hint="please report this, with the model's config.json"
             ) from error
-        changed = print_program(program) != before
+        after = Snapshot.of(program)
+        changed = after.text != before.text
         if changed != result.changed:
             raise PassError(f"{self.name}: reported changed={result.changed}, but the graph says {changed}")
         self._raise_first("broke a promise", self.ensures(program))
         self._raise_first("produced an invalid graph", verify(program))
-        return result
+        return result, after
 
     def _raise_first(self, what: str, reasons: Sequence[str]) -> None:
         if reasons:
