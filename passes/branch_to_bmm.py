@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from prgec.passes.dualize import branch_to_bmm
-from prgec.passes.infra import Pass, PassResult, Tier, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.sites import branches
@@ -33,6 +33,8 @@ class BranchToBmm(Pass):
 
     name: ClassVar[str] = "branch-to-bmm"
     tier: ClassVar[Tier] = rounding(1e-5)
+    role: ClassVar[Role] = Role.GRADIENTS
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa"})
 
     def run(self, program: GraphProgram) -> PassResult:

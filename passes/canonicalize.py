@@ -25,7 +25,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import Argument
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, erase_dead
 from prgec.passes.shapes import dtype_of, dynamic_dims, is_same_shape, is_tensor, shape_of, view_sizes
@@ -60,6 +60,8 @@ class Canonicalize(Pass):
 
     name: ClassVar[str] = "canonicalize"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
 
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every place found."""

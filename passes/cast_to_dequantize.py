@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 
@@ -32,6 +32,8 @@ class CastToDequantize(Pass):
 
     name: ClassVar[str] = "cast-to-dequantize"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     is_legality: ClassVar[bool] = True
 
     def run(self, program: GraphProgram) -> PassResult:

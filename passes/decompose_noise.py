@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - torch.ops.prge exists only after it
@@ -48,6 +48,8 @@ class DecomposeNoise(Pass):
 
     name: ClassVar[str] = "decompose-noise"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.MEASURED_LOSSES
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"insert-self-update", "hoist-updates"})
 
     def run(self, program: GraphProgram) -> PassResult:

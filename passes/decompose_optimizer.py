@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Tier, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - torch.ops.prge exists only after it
@@ -46,6 +46,8 @@ class DecomposeOptimizer(Pass):
 
     name: ClassVar[str] = "decompose-optimizer"
     tier: ClassVar[Tier] = rounding(1e-5)
+    role: ClassVar[Role] = Role.GRADIENTS
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"insert-optimizer"})
 
     def requires(self, program: GraphProgram) -> Sequence[str]:

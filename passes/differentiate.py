@@ -39,7 +39,7 @@ from prgec.contract.names import IGNORE_TARGET, TARGETS_INPUT
 from prgec.errors import PassError
 from prgec.passes.dependence import upstream
 from prgec.passes.derivatives import RULES
-from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier
 from prgec.passes.layer_choice import block_of
 from prgec.passes.program import GraphProgram
 from prgec.passes.residual import Write, nearest_states, residual_writes
@@ -69,6 +69,8 @@ class Differentiate(Pass):
 
     name: ClassVar[str] = "differentiate"
     tier: ClassVar[Tier] = CHANGES
+    role: ClassVar[Role] = Role.GRADIENTS
+    touches_prefix: ClassVar[bool] = False
     # Legality passes that leave only ops with a derivative.
     needs: ClassVar[frozenset[str]] = frozenset(
         {

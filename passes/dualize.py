@@ -27,7 +27,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Tier, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, rounding
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dynamic_dims, shape_of, view_sizes
@@ -46,6 +46,8 @@ class Dualize(Pass):
 
     name: ClassVar[str] = "dualize"
     tier: ClassVar[Tier] = rounding(1e-5)
+    role: ClassVar[Role] = Role.MEASURED_LOSSES
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa"})
 
     q: int = 1

@@ -34,7 +34,7 @@ from torch.fx import Node
 from prgec.contract.names import TARGETS_INPUT
 from prgec.passes.dependence import downstream
 from prgec.passes.differentiate import outputs_of
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier
+from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Role, Tier
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, is_same_shape, is_tensor, shape_of
@@ -52,6 +52,8 @@ class EmitActivations(Pass):
 
     name: ClassVar[str] = "emit-activations"
     tier: ClassVar[Tier] = CHANGES
+    role: ClassVar[Role] = Role.SIDE_TUNING
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"canonicalize", "select-label-tokens"})
 
     def requires(self, program: GraphProgram) -> list[str]:

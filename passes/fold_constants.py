@@ -27,7 +27,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier, describe, rewrite_matches
+from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches
 from prgec.passes.program import TOKENS, GraphProgram, is_mutation
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dynamic_dims, is_same_shape, is_tensor, shape_of
@@ -49,6 +49,8 @@ class FoldConstants(Pass):
 
     name: ClassVar[str] = "fold-constants"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"canonicalize"})
 
     max_elements: int = 1 << 26

@@ -41,7 +41,7 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
@@ -79,6 +79,8 @@ class FuseUpdate(Pass):
 
     name: ClassVar[str] = "fuse-update"
     tier: ClassVar[Tier] = rounding(1e-5)
+    role: ClassVar[Role] = Role.MEASURED_LOSSES
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"insert-self-update", "hoist-updates"})
 
     spread: bool = False

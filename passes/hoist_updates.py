@@ -25,7 +25,7 @@ from typing import ClassVar
 from torch.fx import Node
 
 from prgec.passes.dependence import ROWS, updates_of
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier
 from prgec.passes.program import GraphProgram, is_mutation
 from prgec.passes.rewrite import Rewriter
 
@@ -36,6 +36,8 @@ class HoistUpdates(Pass):
 
     name: ClassVar[str] = "hoist-updates"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.MEASURED_LOSSES
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"insert-self-update"})
 
     def run(self, program: GraphProgram) -> PassResult:

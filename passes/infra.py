@@ -7,14 +7,15 @@ that says it changed nothing must have changed nothing. Failures name the pass a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import ClassVar, TypeVar
 
 from torch.fx import Node
 
 from prgec.errors import PassError, PrgecError
-from prgec.passes.printer import print_program
+from prgec.passes.printer import op_counts, print_program
 from prgec.passes.program import GraphProgram
 from prgec.passes.verify import verify
 
@@ -30,6 +31,21 @@ class Tier:
 
     name: str
     tol: float = 0.0
+
+
+class Role(Enum):
+    """Which programs a pass is for."""
+
+    SHARED = auto()
+    """Every program, one that only reads included."""
+    TRAINING = auto()
+    """Every program that trains its own B."""
+    MEASURED_LOSSES = auto()
+    """Programs that train by losses they measure at perturbed weights."""
+    GRADIENTS = auto()
+    """Programs that train by gradients."""
+    SIDE_TUNING = auto()
+    """Programs that emit activations for a side network."""
 
 
 M = TypeVar("M")
@@ -57,6 +73,24 @@ class Refusal:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """How a program looks between two passes.
+
+    Attributes:
+        text: The graph, as `print_program` writes it.
+        op_counts: Number of calls of each op.
+    """
+
+    text: str
+    op_counts: Mapping[str, int]
+
+    @classmethod
+    def of(cls, program: GraphProgram) -> Snapshot:
+        """Look at a program."""
+        return cls(print_program(program), op_counts(program))
 
 
 @dataclass(frozen=True)
@@ -104,12 +138,17 @@ class Pass(ABC):
     Attributes:
         name: Spelling in pipeline text; the file is the same with underscores, the class in camel case.
         tier: How far the pass may move the numbers.
+        role: Which programs the pass is for.
+        touches_prefix: Whether the pass may change what the graph computes before its first trained layer; only passes
+            that do not may differ between two programs that share a prefix cache.
         after: Names of passes that must come earlier when both are in a pipeline.
         is_legality: Whether a backend needs the pass to accept the graph (as opposed to an optimisation).
     """
 
     name: ClassVar[str]
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role]
+    touches_prefix: ClassVar[bool]
     after: ClassVar[frozenset[str]] = frozenset()
     is_legality: ClassVar[bool] = False
 
@@ -133,10 +172,23 @@ class Pass(ABC):
         Raises:
             PassError: If a precondition, a promise or the verifier fails, or the pass itself does.
         """
+        return self.run_checked(program)[0]
+
+    def run_checked(self, program: GraphProgram, before: Snapshot | None = None) -> tuple[PassResult, Snapshot]:
+        """Run the pass under its contract; return how it left the program too.
+
+        Args:
+            program: Graph to rewrite in place.
+            before: How the pass in front left it; None where nobody looked.
+
+        Raises:
+            PassError: If a precondition, a promise or the verifier fails, or the pass itself does.
+        """
         self._raise_first("cannot run", self.requires(program))
-        # What was dead before is no change of this pass.
-        program.finish()
-        before = print_program(program)
+        if before is None:
+            # What was dead before is no change of this pass.
+            program.finish()
+            before = Snapshot.of(program)
         try:
             result = self.run(program)
             program.finish()
@@ -147,12 +199,13 @@ class Pass(ABC):
             raise PassError(
                 f"{self.name}: failed: {reason}", hint="please report this, with the model's config.json"
             ) from error
-        changed = print_program(program) != before
+        after = Snapshot.of(program)
+        changed = after.text != before.text
         if changed != result.changed:
             raise PassError(f"{self.name}: reported changed={result.changed}, but the graph says {changed}")
         self._raise_first("broke a promise", self.ensures(program))
         self._raise_first("produced an invalid graph", verify(program))
-        return result
+        return result, after
 
     def _raise_first(self, what: str, reasons: Sequence[str]) -> None:
         if reasons:

@@ -29,7 +29,7 @@ import torch
 from torch.fx import Node
 
 from prgec.errors import UsageError
-from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Tier, rewrite_matches
+from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Role, Tier, rewrite_matches
 from prgec.passes.layer_choice import ALL_LAYERS, block_of, chosen
 from prgec.passes.program import GraphProgram
 from prgec.passes.residual import nearest_linears, residual_writes
@@ -61,6 +61,8 @@ class InjectLoraFa(Pass):
 
     name: ClassVar[str] = "inject-lora-fa"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.TRAINING
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"canonicalize", "select-label-tokens"})
 
     targets: tuple[str, ...] = (ALL_LINEAR,)

@@ -48,11 +48,11 @@ from prgec.contract.names import (
     STATE_SUFFIX_SUM,
 )
 from prgec.passes.differentiate import outputs_of
-from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
-from prgec.passes.sites import b_names, state_input, state_inputs
+from prgec.passes.sites import b_names, is_b, state_input, state_inputs
 from prgec.runtime_ops import library as _registers_prge_ops  # noqa: F401 - torch.ops.prge exists only after it
 
 prge = torch.ops.prge
@@ -78,6 +78,8 @@ class InsertOptimizer(Pass):
 
     name: ClassVar[str] = "insert-optimizer"
     tier: ClassVar[Tier] = CHANGES
+    role: ClassVar[Role] = Role.GRADIENTS
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"differentiate"})
 
     rule: str = "norm"
@@ -141,7 +143,8 @@ class InsertOptimizer(Pass):
 
     def ensures(self, program: GraphProgram) -> list[str]:
         """Every B is part of the mutable state."""
-        return [f"{name} is never updated" for name in b_names(program) if name not in program.state_names()]
+        updated = set(program.state_names())
+        return [f"{name} is never updated" for name in b_names(program) if name not in updated]
 
     def _update(self, rewriter: Rewriter, name: str, gradient: Node, lr: Node, factors: Node) -> None:
         call, master = rewriter.call, rewriter.read(name)
@@ -159,13 +162,14 @@ class InsertOptimizer(Pass):
 
 
 def _take_masters(program: GraphProgram, rewriter: Rewriter) -> int:
-    names = b_names(program)
-    for index, name in enumerate(names):
-        reads = [node for node in program.graph.find_nodes(op="get_attr") if node.target == name]
-        entry = rewriter.input(state_input(index), _zeros_like(reads[0]))
-        for node in reads:
+    reads: dict[str, list[Node]] = {}
+    for node in filter(is_b, program.graph.nodes):
+        reads.setdefault(str(node.target), []).append(node)
+    for index, nodes in enumerate(reads.values()):
+        entry = rewriter.input(state_input(index), _zeros_like(nodes[0]))
+        for node in nodes:
             rewriter.replace(node, entry)
-    return len(names)
+    return len(reads)
 
 
 def _gathered(rewriter: Rewriter, names: Sequence[str], loss: Node, gradients: Sequence[Node]) -> list[Node]:

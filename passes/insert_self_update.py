@@ -33,7 +33,7 @@ import torch
 from torch.fx import Node
 
 from prgec.contract.names import DUAL_EPS_STATE, HOST_STATE, STATE_MODES
-from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
@@ -68,6 +68,8 @@ class InsertSelfUpdate(Pass):
 
     name: ClassVar[str] = "insert-self-update"
     tier: ClassVar[Tier] = CHANGES
+    role: ClassVar[Role] = Role.MEASURED_LOSSES
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"dualize"})
 
     state: str = "seeded"

@@ -23,7 +23,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.select_label_tokens import gathers_positions, label_positions
@@ -39,6 +39,8 @@ class LabelGatherToBmm(Pass):
 
     name: ClassVar[str] = "label-gather-to-bmm"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"select-label-tokens"})
     is_legality: ClassVar[bool] = True
 

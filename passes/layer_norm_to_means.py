@@ -25,7 +25,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram, argument
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of
@@ -39,6 +39,8 @@ class LayerNormToMeans(Pass):
 
     name: ClassVar[str] = "layer-norm-to-means"
     tier: ClassVar[Tier] = rounding(1e-5)
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa"})
     is_legality: ClassVar[bool] = True
 

@@ -24,7 +24,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Tier, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram, argument
 from prgec.passes.rewrite import Rewriter
 
@@ -37,6 +37,8 @@ class LowerGeluTanh(Pass):
 
     name: ClassVar[str] = "lower-gelu-tanh"
     tier: ClassVar[Tier] = rounding(1e-5)
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa"})
     is_legality: ClassVar[bool] = True
 

@@ -33,7 +33,7 @@ import torch
 from torch.fx import Node
 
 from prgec.passes.attention import Attention, AttentionLowering, causal_mask, constant_mask, row_mask, shared_heads
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram, argument
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
@@ -47,6 +47,8 @@ class LowerSdpa(Pass):
 
     name: ClassVar[str] = "lower-sdpa"
     tier: ClassVar[Tier] = rounding(1e-5)
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"fold-constants"})
     is_legality: ClassVar[bool] = True
 

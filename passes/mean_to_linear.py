@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Tier, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
@@ -33,6 +33,8 @@ class MeanToLinear(Pass):
 
     name: ClassVar[str] = "mean-to-linear"
     tier: ClassVar[Tier] = rounding(1e-5)
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa"})
     is_legality: ClassVar[bool] = True
 

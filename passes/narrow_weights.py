@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier, rewrite_matches
+from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
@@ -54,6 +54,8 @@ class NarrowWeights(Pass):
 
     name: ClassVar[str] = "narrow-weights"
     tier: ClassVar[Tier] = CHANGES
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa", "select-label-tokens"})
     is_legality: ClassVar[bool] = True
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prgec.errors import UsageError
-from prgec.passes.infra import Pass, PassResult, Refusal
-from prgec.passes.printer import op_counts, print_program
+from prgec.passes.infra import Pass, PassResult, Refusal, Snapshot
+from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
 from prgec.passes.spec import print_pass
 
@@ -52,7 +52,8 @@ def run_pipeline(program: GraphProgram, passes: Sequence[Pass], callback: Callba
     Args:
         program: Graph to rewrite.
         passes: Passes in order.
-        callback: Called after every pass with its number, the pass, the program and the record.
+        callback: Called after every pass with its number, the pass, the program and the record. It may give tensors
+            other values, but edits no nodes.
 
     Raises:
         UsageError: If the order breaks a constraint; all violations are listed at once.
@@ -60,10 +61,13 @@ def run_pipeline(program: GraphProgram, passes: Sequence[Pass], callback: Callba
     """
     check_order(passes)
     records: list[PassRecord] = []
+    program.finish()
+    before = Snapshot.of(program)
     for number, each in enumerate(passes, start=1):
-        counts_before, started = op_counts(program), time.perf_counter()
-        result = each(program)
-        record = _record(each, result, counts_before, time.perf_counter() - started)
+        started = time.perf_counter()
+        result, after = each.run_checked(program, before)
+        record = _record(each, result, _op_diff(before, after), time.perf_counter() - started)
+        before = after
         logger.info("pass %d/%d %s", number, len(passes), record.summary())
         records.append(record)
         if callback is not None:
@@ -101,11 +105,11 @@ def dump_to(folder: Path) -> Callback:
     return callback
 
 
-def _record(each: Pass, result: PassResult, before: dict[str, int], seconds: float) -> PassRecord:
-    after = op_counts(result.program)
-    diff = {
-        op: (before.get(op, 0), after.get(op, 0))
-        for op in sorted(before.keys() | after.keys())
-        if before.get(op, 0) != after.get(op, 0)
-    }
-    return PassRecord(print_pass(each), result.changed, result.hits, diff, result.refusals, seconds)
+def _record(each: Pass, result: PassResult, op_diff: dict[str, tuple[int, int]], seconds: float) -> PassRecord:
+    return PassRecord(print_pass(each), result.changed, result.hits, op_diff, result.refusals, seconds)
+
+
+def _op_diff(before: Snapshot, after: Snapshot) -> dict[str, tuple[int, int]]:
+    names = sorted(before.op_counts.keys() | after.op_counts.keys())
+    counts = {name: (before.op_counts.get(name, 0), after.op_counts.get(name, 0)) for name in names}
+    return {name: pair for name, pair in counts.items() if pair[0] != pair[1]}

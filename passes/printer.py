@@ -31,8 +31,9 @@ _DTYPES = {
 def print_program(program: GraphProgram) -> str:
     """Return the graph as text, one value a line."""
     names: dict[Node, str] = {}
+    types = _Types()
     num_values = 0
-    lines = ["graph(" + ", ".join(f"{node.target}: {_type(node)}" for node in program.placeholders()) + "):"]
+    lines = ["graph(" + ", ".join(f"{node.target}: {types.of(node)}" for node in program.placeholders()) + "):"]
     for node in program.graph.nodes:
         if node.op == "placeholder":
             names[node] = str(node.target)
@@ -43,7 +44,7 @@ def print_program(program: GraphProgram) -> str:
         else:
             names[node] = f"%{num_values}"
             num_values += 1
-            lines.append(f"  {names[node]}: {_type(node)} = {_call(node, names)}")
+            lines.append(f"  {names[node]}: {types.of(node)} = {_call(node, names)}")
     return "\n".join(lines) + "\n"
 
 
@@ -59,7 +60,11 @@ def op_counts(program: GraphProgram) -> dict[str, int]:
 
 def op_name(node: Node) -> str:
     """Short name of a call: `aten.linear`, `prge.randn`, `aten.add.Scalar`, `getitem`."""
-    target = node.target
+    return _target_name(node.target)
+
+
+@functools.cache
+def _target_name(target: Any) -> str:
     if isinstance(target, torch._ops.OpOverload):
         packet = f"{target.namespace}.{target._opname}"
         return packet if target._overloadname in {"default", "Tensor"} else f"{packet}.{target._overloadname}"
@@ -83,8 +88,18 @@ def _argument(value: Any, names: dict[Node, str]) -> str:
     return "end" if value == 9223372036854775807 and isinstance(value, int) else str(value)
 
 
-def _type(node: Node) -> str:
-    return _value_type(node.meta.get("val"))
+class _Types:
+    """Types of the values of one graph, each written once: equal calls share one value."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    def of(self, node: Node) -> str:
+        value = node.meta.get("val")
+        found = self._known.get(id(value))
+        if found is None:
+            found = self._known[id(value)] = _value_type(value)
+        return found
 
 
 def _value_type(value: Any) -> str:

@@ -7,6 +7,7 @@ so a pass adds a weight by adding an attribute. One final `to_exported` restores
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,8 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 
 from prgec.errors import InternalError
+from prgec.passes.fake_values import FakeValues
+from prgec.passes.lazy_module import LazyModule
 from prgec.passes.shapes import largest
 
 TOKENS = "tokens"
@@ -28,13 +31,15 @@ class GraphProgram:
 
     Args:
         module: Graph whose nodes all carry `meta["val"]`.
+        fake_values: Of the graph that this one is a copy of, if it is one.
 
     Attributes:
         readings: What layers read over a few rows, f32[n, D] by layer; empty where nobody looked.
     """
 
-    def __init__(self, module: GraphModule) -> None:
+    def __init__(self, module: GraphModule, fake_values: FakeValues | None = None) -> None:
         self.module = module
+        self._fake_values = fake_values
         self.readings: dict[str, torch.Tensor] = {}
 
     @classmethod
@@ -52,7 +57,7 @@ class GraphProgram:
         if hasattr(source, "_guards_fn"):
             del source._guards_fn
         source.graph.set_codegen(torch.fx.graph.CodeGen())
-        return cls(GraphModule(source, source.graph))
+        return cls(LazyModule(source, source.graph))
 
     @property
     def graph(self) -> torch.fx.Graph:
@@ -69,9 +74,17 @@ class GraphProgram:
                 return mode
         raise InternalError("the graph has no tensor input")
 
+    @property
+    def fake_values(self) -> FakeValues:
+        """Values of calls, shared with the copies of this graph."""
+        if self._fake_values is None:
+            self._fake_values = FakeValues(self.fake_mode)
+        return self._fake_values
+
     def placeholders(self) -> list[Node]:
         """Inputs in call order."""
-        return [node for node in self.graph.nodes if node.op == "placeholder"]
+        inputs: list[Node] = self.graph.find_nodes(op="placeholder")
+        return inputs
 
     def placeholder(self, name: str) -> Node | None:
         """The input called `name`, or None."""
@@ -102,9 +115,9 @@ class GraphProgram:
         return largest(node.meta["val"].shape[1])
 
     def finish(self) -> None:
-        """Remove unused attributes, nodes and run-time checks, and bring the generated code up to date."""
+        """Remove unused attributes, nodes and run-time checks; code that was generated before is out of date."""
+        # This lints the graph first, and leaves it as sound as it was.
         self.graph.eliminate_dead_code(is_impure_node=is_impure)
-        self.graph.lint()
         self.module.recompile()
         self.module.delete_all_unused_submodules()
         _delete_unused_tensors(self.module)
@@ -141,12 +154,15 @@ def written_by(node: Node) -> list[Node]:
     """Arguments that a call writes to."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return []
-    pairs = zip(node.args, node.target._schema.arguments, strict=False)
-    return [
-        value
-        for value, declared in pairs
-        if isinstance(value, Node) and declared.alias_info is not None and declared.alias_info.is_write
-    ]
+    args = node.args
+    return [each for index in _written_by(node.target) if index < len(args) and isinstance(each := args[index], Node)]
+
+
+@functools.cache
+def _written_by(op: torch._ops.OpOverload) -> tuple[int, ...]:
+    """Numbers of the arguments that an op writes to."""
+    infos = enumerate(declared.alias_info for declared in op._schema.arguments)
+    return tuple(index for index, info in infos if info is not None and info.is_write)
 
 
 def is_impure(node: Node) -> bool:

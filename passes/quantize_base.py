@@ -45,7 +45,7 @@ from torch.fx import Node
 
 from prgec.contract.names import GPTQ, NEAREST, ROUNDINGS
 from prgec.passes.gptq import correction_of, rounded_for
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier, rewrite_matches
+from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
@@ -71,6 +71,8 @@ class QuantizeBase(Pass):
 
     name: ClassVar[str] = "quantize-base"
     tier: ClassVar[Tier] = CHANGES
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa", "select-label-tokens"})
 
     scheme: str = "none"

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Tier, describe, rewrite_matches
+from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
@@ -42,6 +42,8 @@ class QuantizeEmbedding(Pass):
 
     name: ClassVar[str] = "quantize-embedding"
     tier: ClassVar[Tier] = CHANGES
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"canonicalize"})
 
     bits: int = 0

@@ -40,7 +40,7 @@ from torch.fx.node import map_arg
 from prgec.passes.dependence import downstream, upstream
 from prgec.passes.derivatives import RULES
 from prgec.passes.differentiate import outputs_of
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.recomputation import Value, checkpoints, values_to_recompute
 from prgec.passes.residual import Write, residual_writes
@@ -66,6 +66,8 @@ class Rematerialize(Pass):
 
     name: ClassVar[str] = "rematerialize"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.GRADIENTS
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"differentiate"})
 
     layers: bool = False

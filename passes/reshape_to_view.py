@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import Size, dynamic_dims
@@ -34,6 +34,8 @@ class ReshapeToView(Pass):
 
     name: ClassVar[str] = "reshape-to-view"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"lower-sdpa", "dualize", "transpose-to-copy"})
     is_legality: ClassVar[bool] = True
 

@@ -30,7 +30,7 @@ from typing import ClassVar
 import torch
 from torch.fx.node import Argument
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier
 from prgec.passes.program import GraphProgram, is_mutation
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
@@ -45,6 +45,8 @@ class ReturnState(Pass):
 
     name: ClassVar[str] = "return-state"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset(
         {"insert-self-update", "hoist-updates", "fuse-update", "insert-optimizer", "decompose-optimizer"}
     )

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import Argument, map_arg
 
 from prgec.errors import InternalError
+from prgec.passes.fake_values import value_of
+from prgec.passes.lazy_module import LazyModule
 from prgec.passes.program import GraphProgram, is_mutation
 
 RULE_META = "prgec_rule"
@@ -57,13 +59,13 @@ class Rewriter:
     def call(self, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
         """Add one op; its shape and dtype come from running it on the fake values of its arguments."""
         node = self.program.graph.call_function(op, args, kwargs)
-        self._describe(node, self._fake_result(op, args, kwargs))
+        self._describe(node, self.program.fake_values.of_call(op, args, kwargs))
         return node
 
     def inline(self, function: Callable[..., torch.Tensor], *args: Node) -> Node:
         """Add the ATen ops that `function` runs on tensors like `args`; it may read nothing but its arguments."""
         with self.program.fake_mode, torch.no_grad():
-            traced = make_fx(function)(*map(_value, args))
+            traced = make_fx(function)(*self.program.fake_values.apart(map(value_of, args)))
         copies: dict[Node, Any] = {}
         values = iter(args)
         for node in traced.graph.nodes:
@@ -104,7 +106,7 @@ class Rewriter:
         """Read an attribute that exists already."""
         node = self.program.graph.get_attr(name)
         value = self.program.attribute(node)
-        self._describe(node, self.program.fake_mode.from_tensor(value, static_shapes=True))
+        self._describe(node, self.program.fake_values.of_tensor(value))
         return node
 
     def overwrite(self, name: str, value: torch.Tensor) -> None:
@@ -113,13 +115,12 @@ class Rewriter:
         owner = _submodule(self.program.module, owner_name)
         delattr(owner, leaf)
         owner.register_buffer(leaf, value)
-        for node in self.program.graph.find_nodes(op="get_attr"):
-            if node.target == name:
-                self._describe(node, self.program.fake_mode.from_tensor(value, static_shapes=True))
+        for node in self._reads_of(name):
+            self._describe(node, self.program.fake_values.of_tensor(value))
 
     def release(self, name: str) -> None:
         """Free a tensor as soon as nobody reads it: the end of a pass is late for one copy of all weights."""
-        reads = [node for node in self.program.graph.find_nodes(op="get_attr") if node.target == name]
+        reads = self._reads_of(name)
         if any(node.users for node in reads):
             return
         for node in reads:
@@ -132,7 +133,7 @@ class Rewriter:
         last = self.program.placeholders()[-1]
         with self.program.graph.inserting_after(last):
             node = self.program.graph.placeholder(name)
-        node.meta["val"] = self.program.fake_mode.from_tensor(value, static_shapes=True)
+        node.meta["val"] = self.program.fake_values.of_tensor(value)
         node.meta[RULE_META] = self.rule
         return node
 
@@ -165,7 +166,7 @@ class Rewriter:
     def refresh(self, node: Node) -> None:
         """Recompute the value of a node whose arguments changed."""
         if callable(node.target):
-            node.meta["val"] = self._fake_result(node.target, node.args, node.kwargs)
+            node.meta["val"] = self.program.fake_values.of_call(node.target, node.args, node.kwargs)
 
     def refresh_all(self) -> None:
         """Recompute the value of every call, in order; brings strides up to date after a chain of rewrites."""
@@ -200,13 +201,14 @@ class Rewriter:
         owner.register_buffer(leaf, value)
         return self.read(name)
 
+    def _reads_of(self, name: str) -> list[Node]:
+        """The nodes that read an attribute, in no order: sorting all reads of a graph takes longer than looking."""
+        reads: list[Node] = self.program.graph.find_nodes(op="get_attr", sort=False)
+        return [node for node in reads if node.target == name]
+
     def _holds(self, name: str, value: torch.Tensor) -> bool:
         held = operator.attrgetter(name)(self.program.module)
         return held.dtype == value.dtype and torch.equal(held, value)
-
-    def _fake_result(self, op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        with self.program.fake_mode, torch.no_grad():
-            return op(*map_arg(args, _value), **map_arg(kwargs, _value))
 
     def _describe(self, node: Node, value: Any) -> None:
         node.meta["val"] = value
@@ -223,7 +225,7 @@ def copy_returning(program: GraphProgram, values: Sequence[Node]) -> GraphProgra
     copies: dict[Node, Node] = {}
     graph.graph_copy(program.graph, copies)
     graph.output(tuple(copies[value] for value in values))
-    return GraphProgram(GraphModule(program.module, graph))
+    return GraphProgram(LazyModule(program.module, graph), program.fake_values)
 
 
 def erase_dead(program: GraphProgram, *, updates_too: bool = False) -> int:
@@ -239,12 +241,6 @@ def erase_dead(program: GraphProgram, *, updates_too: bool = False) -> int:
             program.graph.erase_node(node)
             count += 1
     return count
-
-
-def _value(node: Node) -> Any:
-    if "val" not in node.meta:
-        raise InternalError(f"node {node.name} has no value")
-    return node.meta["val"]
 
 
 def _has_attribute(module: torch.nn.Module, name: str) -> bool:

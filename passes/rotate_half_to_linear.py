@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dynamic_dims, is_same_shape, shape_of
@@ -36,6 +36,8 @@ class RotateHalfToLinear(Pass):
 
     name: ClassVar[str] = "rotate-half-to-linear"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa"})
     is_legality: ClassVar[bool] = True
 

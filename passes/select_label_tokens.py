@@ -23,7 +23,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, shape_of
@@ -67,6 +67,8 @@ class SelectLabelTokens(Pass):
 
     name: ClassVar[str] = "select-label-tokens"
     tier: ClassVar[Tier] = rounding(1e-5)
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"canonicalize"})
 
     def run(self, program: GraphProgram) -> PassResult:

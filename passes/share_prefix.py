@@ -30,7 +30,7 @@ from torch.fx import Node
 
 from prgec.errors import PassError
 from prgec.passes.dependence import downstream
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, is_tensor, shape_of
@@ -53,6 +53,8 @@ class SharePrefix(Pass):
 
     name: ClassVar[str] = "share-prefix"
     tier: ClassVar[Tier] = rounding(1e-5)
+    role: ClassVar[Role] = Role.TRAINING
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa"})
 
     q: int = 1

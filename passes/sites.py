@@ -70,7 +70,8 @@ def state_input(index: int) -> str:
 
 def state_inputs(program: GraphProgram) -> list[Node]:
     """Inputs that stand for B, in the order of the noise index; none where the program keeps its state."""
-    found = (program.placeholder(state_input(index)) for index in range(len(program.placeholders())))
+    inputs = {node.target: node for node in program.placeholders()}
+    found = (inputs.get(state_input(index)) for index in range(len(inputs)))
     return [node for node in found if node is not None]
 
 

@@ -20,7 +20,7 @@ import torch
 from torch.fx import Node
 
 from prgec.passes.cuts import SPLITS, Cut, cuts_of
-from prgec.passes.infra import EXACT, Pass, PassResult, Tier, rewrite_matches
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, dynamic_dims, shape_of
@@ -34,6 +34,8 @@ class SliceToLinear(Pass):
 
     name: ClassVar[str] = "slice-to-linear"
     tier: ClassVar[Tier] = EXACT
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa", "rotate-half-to-linear", "split-fused-linear"})
     is_legality: ClassVar[bool] = True
 

@@ -30,7 +30,7 @@ from torch.fx import Node
 
 from prgec.passes.columns import Columns, whole
 from prgec.passes.cuts import Cut, cuts_of
-from prgec.passes.infra import Pass, PassResult, Refusal, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, erase_dead
 from prgec.passes.shapes import dynamic_dims, is_same_size, shape_of
@@ -81,6 +81,8 @@ class SplitFusedLinear(Pass):
 
     name: ClassVar[str] = "split-fused-linear"
     tier: ClassVar[Tier] = rounding(1e-5)
+    role: ClassVar[Role] = Role.SHARED
+    touches_prefix: ClassVar[bool] = True
     # rotate-half-to-linear first: what is left of RoPE would look like readers that cut.
     after: ClassVar[frozenset[str]] = frozenset({"dualize", "fuse-update", "rotate-half-to-linear"})
     is_legality: ClassVar[bool] = True

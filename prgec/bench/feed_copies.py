@@ -23,7 +23,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import CHANGES, Pass, PassResult, Tier
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dynamic_dims, shape_of, view_sizes
@@ -42,6 +42,8 @@ class FeedCopies(Pass):
 
     name: ClassVar[str] = "feed-copies"
     tier: ClassVar[Tier] = CHANGES
+    role: ClassVar[Role] = Role.TRAINING
+    touches_prefix: ClassVar[bool] = False
     after: ClassVar[frozenset[str]] = frozenset({"inject-lora-fa"})
 
     copies: int = 1

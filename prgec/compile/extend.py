@@ -22,36 +22,14 @@ from prgec.contract.names import EXTEND_CHUNK
 from prgec.errors import InternalError
 from prgec.frontend.extend import export_extend
 from prgec.passes.branch_to_bmm import BranchToBmm
-from prgec.passes.decompose_noise import DecomposeNoise
-from prgec.passes.decompose_optimizer import DecomposeOptimizer
-from prgec.passes.differentiate import Differentiate
-from prgec.passes.dualize import Dualize
-from prgec.passes.fuse_update import FuseUpdate
-from prgec.passes.hoist_updates import HoistUpdates
-from prgec.passes.infra import Pass
+from prgec.passes.infra import Pass, Role
 from prgec.passes.inject_lora_fa import InjectLoraFa
-from prgec.passes.insert_optimizer import InsertOptimizer
-from prgec.passes.insert_self_update import InsertSelfUpdate
 from prgec.passes.pipeline import PassRecord, run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
-from prgec.passes.share_prefix import SharePrefix
 from prgec.passes.sites import b_names, is_b, sites_of
 
 aten = torch.ops.aten
-
-_ONLY_TRAINING = (
-    BranchToBmm,
-    DecomposeNoise,
-    DecomposeOptimizer,
-    Differentiate,
-    Dualize,
-    FuseUpdate,
-    HoistUpdates,
-    InsertOptimizer,
-    InsertSelfUpdate,
-    SharePrefix,
-)
 
 
 def traced_extend(options: CompileOptions, source: Source) -> GraphProgram | None:
@@ -100,7 +78,7 @@ def reading_passes(passes: Sequence[Pass], sites: Sequence[Site]) -> list[Pass]:
             names = tuple(re.escape(site.name) for site in sites)
             # A delegate takes a frozen matrix for a constant, and B is none: a product of batches has no constants.
             kept += [replace(each, targets=names, layers=("all",), only_writers=False), BranchToBmm()]
-        elif not isinstance(each, _ONLY_TRAINING):
+        elif each.role is Role.SHARED:
             kept.append(each)
     return kept
 

@@ -9,16 +9,14 @@ from prgec.compile.options import WEIGHT_ONLY_BITS, CompileOptions
 from prgec.contract.names import GPTQ, HOST_STATE, LAYERS, NEAREST, POLYAK, SIDE
 from prgec.errors import UsageError
 from prgec.passes import pass_table
-from prgec.passes.branch_to_bmm import BranchToBmm
 from prgec.passes.cast_to_dequantize import CastToDequantize
 from prgec.passes.decompose_noise import DecomposeNoise
 from prgec.passes.decompose_optimizer import DecomposeOptimizer
 from prgec.passes.differentiate import Differentiate
 from prgec.passes.dualize import Dualize
-from prgec.passes.emit_activations import EmitActivations
 from prgec.passes.fuse_update import FuseUpdate
 from prgec.passes.hoist_updates import HoistUpdates
-from prgec.passes.infra import Pass
+from prgec.passes.infra import Pass, Role
 from prgec.passes.inject_lora_fa import InjectLoraFa
 from prgec.passes.insert_optimizer import InsertOptimizer
 from prgec.passes.insert_self_update import InsertSelfUpdate
@@ -29,11 +27,6 @@ from prgec.passes.quantize_embedding import QuantizeEmbedding
 from prgec.passes.rematerialize import Rematerialize
 from prgec.passes.share_prefix import SharePrefix
 from prgec.passes.spec import parse_pipeline
-
-# What only programs of one kind of method have.
-_BY_LOSSES: set[type[Pass]] = {Dualize, InsertSelfUpdate, HoistUpdates, FuseUpdate, DecomposeNoise}
-_BY_GRADIENTS: set[type[Pass]] = {BranchToBmm, Differentiate, Rematerialize, InsertOptimizer, DecomposeOptimizer}
-_BY_TRAINING: set[type[Pass]] = {InjectLoraFa, SharePrefix, *_BY_LOSSES, *_BY_GRADIENTS}
 
 
 def pipeline_of(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
@@ -144,12 +137,16 @@ def _unused(options: CompileOptions, backend: Backend) -> set[type[Pass]]:
     }
     unused = {kind for kind, is_on in is_used.items() if not is_on}
     if options.method == SIDE:
-        return unused | _BY_TRAINING
-    unused.add(EmitActivations)
+        return unused | _with_role(Role.TRAINING, Role.MEASURED_LOSSES, Role.GRADIENTS)
+    unused |= _with_role(Role.SIDE_TUNING)
     if options.method == "prge":
-        return unused | _BY_GRADIENTS
+        return unused | _with_role(Role.GRADIENTS)
     # One row an example: there is nothing to share, only something to keep.
-    return unused | _BY_LOSSES | ({SharePrefix} if options.prefix != "method" else set())
+    return unused | _with_role(Role.MEASURED_LOSSES) | ({SharePrefix} if options.prefix != "method" else set())
+
+
+def _with_role(*roles: Role) -> set[type[Pass]]:
+    return {kind for kind in pass_table().values() if kind.role in roles}
 
 
 def _needed(options: CompileOptions) -> frozenset[str]:

@@ -95,6 +95,16 @@ def test_what_is_trained_behind_it_matters_neither_to_the_graph_nor_to_its_name(
         assert each.manifest.prefix_sha256 == one.manifest.prefix_sha256
 
 
+@pytest.mark.parametrize("change", [{"recompute": "layers"}, {"rng": "decomposed"}, {"method": "shortcut"}])
+def test_how_gradients_are_computed_matters_neither(checkpoint: Path, change: dict[str, Any]) -> None:
+    """Programs that differ only after the first trained layer share what is before it."""
+    options = replace(OPTIONS, model=str(checkpoint), method="exact")
+    one, other = build_graphs(options), build_graphs(replace(options, **change))
+    assert one.passes != other.passes
+    assert print_program(other.methods[PREFIX_METHOD]) == print_program(one.methods[PREFIX_METHOD])
+    assert other.manifest.prefix_sha256 == one.manifest.prefix_sha256
+
+
 def test_a_program_without_a_prefix_method_says_nothing(checkpoint: Path) -> None:
     options = replace(OPTIONS, model=str(checkpoint), prefix="shared")
     assert build_graphs(options).manifest.prefix_sha256 == ""

@@ -6,9 +6,12 @@ import pytest
 
 from prgec.backends import load_backend
 from prgec.compile.check import check_options
+from prgec.compile.extend import reading_passes
 from prgec.compile.options import CompileOptions
 from prgec.compile.pipelines import default_pipeline
+from prgec.contract.manifest import Site
 from prgec.errors import UsageError
+from prgec.passes.infra import Role
 from prgec.passes.spec import print_pipeline
 
 
@@ -35,6 +38,14 @@ def test_layers_are_computed_again_on_request() -> None:
     ]
     assert ["rematerialize{layers=true}" in each for each in texts] == [False, True]
     assert texts[1].replace("{layers=true}", "") == texts[0]
+
+
+@pytest.mark.parametrize("method", ["prge", "exact", "shortcut"])
+def test_a_cache_is_read_by_a_graph_that_no_training_pass_sees(method: str) -> None:
+    passes = default_pipeline(CompileOptions("m", method=method), load_backend("xnnpack"))
+    kept = [each.name for each in reading_passes(passes, [Site("layers.0.q_proj", 0, 8, 8)])]
+    named = {each.name: each.role for each in passes}
+    assert [name for name in kept if named.get(name) is not Role.SHARED] == ["inject-lora-fa", "branch-to-bmm"]
 
 
 @pytest.mark.parametrize("method", ["prge", "shortcut", "side"])

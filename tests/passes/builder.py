@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext, StrictMinMaxConstraint
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from prgec.contract.names import FROZEN_SUFFIX, STATE_SUFFIX
+from prgec.passes.lazy_module import LazyModule
 from prgec.passes.program import GraphProgram, traced_seq_len
 from prgec.passes.rewrite import Rewriter
 
@@ -38,7 +39,7 @@ class GraphBuilder:
         self.tokens = graph.placeholder("tokens")
         self.tokens.meta["val"] = _fake_tokens(mode, num_rows, seq_len, dynamic)
         self._end = graph.output(())
-        self.program = GraphProgram(GraphModule(torch.nn.Module(), graph))
+        self.program = GraphProgram(LazyModule(torch.nn.Module(), graph))
         self._rewriter = Rewriter(self.program, "test")
         labels = torch.zeros(num_rows, num_labels, dtype=torch.int64)
         self.label_pos = self.input("label_pos", labels)

@@ -99,6 +99,27 @@ def test_records_count_ops() -> None:
     assert [str(refusal) for refusal in records[1].refusals] == ["aten.relu.default: is no neg"]
 
 
+def test_dead_code_in_the_input_is_nobodys_change() -> None:
+    program = _program()
+    with Rewriter(program, "test").before(program.graph.output_node()) as rewriter:
+        rewriter.call(aten.neg.default, program.placeholders()[0])
+    records = run_pipeline(program, [First(), Second()])
+    assert [record.summary() for record in records] == [
+        "first: 1 hits, aten.abs: 0 -> 1 (+1), aten.neg: 1 -> 0 (-1)",
+        "second: 0 hits, no change",
+    ]
+
+
+def test_a_callback_that_edits_nodes_is_no_change_of_the_next_pass() -> None:
+    def callback(number: int, each: Pass, program: GraphProgram, record: PassRecord) -> None:
+        (node,) = program.calls(aten.relu.default)
+        with Rewriter(program, "callback").before(node.next) as rewriter:
+            rewriter.redirect(node, rewriter.call(aten.abs.default, node))
+
+    with pytest.raises(PassError, match="^second: reported changed=False, but the graph says True"):
+        run_pipeline(_program(), [First(), Second()], callback)
+
+
 def test_summary_of_a_change_that_keeps_all_counts() -> None:
     assert PassRecord("move", True, 2).summary() == "move: 2 hits"
 

@@ -19,7 +19,7 @@ import pytest
 
 from prgec.errors import PassError
 from prgec.passes import PASSES, load_pass, pass_table
-from prgec.passes.infra import CHANGES, EXACT, Pass
+from prgec.passes.infra import CHANGES, EXACT, Pass, Role
 from prgec.passes.pipeline import check_order
 from prgec.passes.printer import print_program
 from prgec.passes.spec import parse_pipeline, print_pipeline
@@ -56,6 +56,13 @@ def test_class(name: str) -> None:
     missing = {field.name for field in dataclasses.fields(cls)} - set(re.findall(r"^\s+(\w+): ", cls.__doc__, re.M))
     assert not missing, f"options without a line in the docstring: {missing}"
     assert (cls.tier == EXACT) == (cls.tier.tol == 0.0)
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_role_and_prefix_are_declared_on_the_pass_itself(name: str) -> None:
+    own = vars(load_pass(name))
+    assert isinstance(own.get("role"), Role)
+    assert isinstance(own.get("touches_prefix"), bool)
 
 
 @pytest.mark.parametrize("name", PASSES)
