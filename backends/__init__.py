@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # How a program is lowered: by edits of its graphs in place, or by ExecuTorch's own traces.
 IN_PLACE, STOCK = "in-place", "stock"
+# The one that a backend names.
+AUTO_ROUTE = "auto"
 
 BACKENDS: dict[str, str] = {
     "xnnpack": "prgec.backends.xnnpack:XnnpackBackend",

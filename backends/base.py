@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from prgec.backends import STOCK
 from prgec.contract.names import STATE_MODES
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Backend(ABC):
         is_half: Whether it computes gradients in 16 bits, so that they need a loss scale and gentle constants.
         recomputes: Whether values live as the graph orders them, so that computing one again frees its memory.
         states: Values of `--state` that it has.
+        route: How its programs are lowered where a user names no route. Only a backend that lowering in place was
+            compared on names that; passes of the others are written for the traces of ExecuTorch's own route.
     """
 
     name: ClassVar[str]
@@ -72,6 +75,7 @@ class Backend(ABC):
     is_half: ClassVar[bool] = False
     recomputes: ClassVar[bool] = False
     states: ClassVar[frozenset[str]] = frozenset(STATE_MODES)
+    route: ClassVar[str] = STOCK
 
     # Makes a delegate of a part of a program, `preprocess(part, weights=store)`; None leaves it to ExecuTorch.
     preprocess: ClassVar[Callable[..., PreprocessResult] | None] = None

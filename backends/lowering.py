@@ -16,7 +16,7 @@ from executorch.exir import (
 from executorch.exir._serialize._named_data_store import NamedDataStore
 from executorch.exir.passes import MemoryPlanningPass
 
-from prgec.backends import IN_PLACE
+from prgec.backends import AUTO_ROUTE, IN_PLACE
 from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport, report
 from prgec.backends.edge.convert import EDGE_CONFIG, to_edge
@@ -91,17 +91,18 @@ PARTITIONED = (
 )
 
 
-def lower(backend: Backend, programs: Mapping[str, ExportedProgram], route: str = IN_PLACE) -> Lowered:
+def lower(backend: Backend, programs: Mapping[str, ExportedProgram], route: str = AUTO_ROUTE) -> Lowered:
     """Lower all methods for one backend; only those with a forward in them are partitioned.
 
     Args:
         backend: Target.
         programs: Methods in the dialect of `torch.export`, writes in place; in-place lowering consumes their graphs.
-        route: `IN_PLACE`, or `STOCK` for ExecuTorch's own.
+        route: `IN_PLACE`, `STOCK` for ExecuTorch's own, or `AUTO_ROUTE` for the one that the backend names.
 
     Raises:
         BackendError: If ExecuTorch or the delegate refuses the graph.
     """
+    route = backend.route if route == AUTO_ROUTE else route
     with backend.lowering():
         prepared = dict(backend.prepare(programs))
         heavy = [name for name in PARTITIONED if name in prepared]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from prgec.backends import IN_PLACE
 from prgec.backends.base import Backend
 
 
@@ -18,6 +19,7 @@ class PortableBackend(Backend):
     schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
     embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})
     # The op table leaves attention to these passes, as it is written in one way then.
+    route: ClassVar[str] = IN_PLACE
     legality: ClassVar[frozenset[str]] = frozenset({"lower-sdpa", "lower-eager-attention"})
 
     def check(self) -> None:

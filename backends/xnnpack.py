@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from prgec.backends import IN_PLACE
 from prgec.backends.base import Backend
 from prgec.errors import BackendError
 
@@ -33,6 +34,7 @@ class XnnpackBackend(Backend):
     recomputes: ClassVar[bool] = True
     schemes: ClassVar[frozenset[str]] = frozenset({"8da8w", "8da4w"})
     embedding_bits: ClassVar[frozenset[int]] = frozenset({8, 4})
+    route: ClassVar[str] = IN_PLACE
     legality: ClassVar[frozenset[str]] = frozenset(
         {
             "lower-sdpa",

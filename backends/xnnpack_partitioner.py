@@ -62,11 +62,13 @@ class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorc
 def fit_together(graph: Graph, nodes: Set[Node]) -> bool:
     """Whether nodes can be one delegate: nothing outside stands between two of them.
 
-    The general search tries to merge each node with all others, which takes minutes where one walk is enough.
+    An input of the program may be read on both sides: a delegate gets its own. The general search tries to merge each
+    node with all others, which takes minutes where one walk is enough.
     """
+    computed = {node for node in nodes if node.op != "placeholder"}
     between: set[Node] = set()
     for node in graph.nodes:
-        reads_delegate = any(source in nodes or source in between for source in node.all_input_nodes)
+        reads_delegate = any(source in computed or source in between for source in node.all_input_nodes)
         if node not in nodes and reads_delegate:
             between.add(node)
         if node in nodes and not between.isdisjoint(node.all_input_nodes):

@@ -10,4 +10,4 @@ from prgec.backends.portable import PortableBackend
 class DeviceBackend(PortableBackend):
     has_kernels: ClassVar[bool] = False
     has_data_file: ClassVar[bool] = True
-    legality: ClassVar[frozenset[str]] = frozenset({"return-state"})
+    legality: ClassVar[frozenset[str]] = PortableBackend.legality | {"return-state"}

@@ -57,7 +57,10 @@ def _copy_shared_constants(program: LiftedProgram, tag: str) -> None:
 
 
 def _lower_partition(program: LiftedProgram, tag: str, spec: DelegationSpec, preprocess: Preprocess) -> None:
-    cut = cut_out(program, [node for node in program.graph.nodes if node.meta.get(_TAG) == tag])
+    nodes = [node for node in program.graph.nodes if node.meta.get(_TAG) == tag]
+    if not any(node.op == "call_function" for node in nodes):  # A weight alone: its readers are elsewhere.
+        return
+    cut = cut_out(program, nodes)
     done = preprocess(cut.part)
     lowered = LoweredBackendModule(
         edge_program=cut.part,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from prgec.backends import IN_PLACE, load_backend
+from prgec.backends import AUTO_ROUTE, IN_PLACE, load_backend
 from prgec.backends.base import Backend
 from prgec.backends.delegation import DelegationReport
 from prgec.backends.lowering import lower
@@ -252,6 +252,7 @@ def _with_sizes(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifes
 
 def _lower(backend: Backend, graphs: Graphs, route: str) -> tuple[Any, DelegationReport]:
     manifest = graphs.manifest
+    route = backend.route if route == AUTO_ROUTE else route
     traced = {name: lift(each) if route == IN_PLACE else each.to_exported() for name, each in graphs.methods.items()}
     lowered = lower(backend, traced, route)
     constants = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prgec.backends import BACKENDS, IN_PLACE, STOCK, all_settings, find_backend
+from prgec.backends import AUTO_ROUTE, BACKENDS, IN_PLACE, STOCK, all_settings, find_backend
 from prgec.config.option import Item, Option, argument, option, table_of
 from prgec.config.toml_file import write_options
 from prgec.contract.names import (
@@ -176,10 +176,10 @@ class CompileOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     lowering: str = option(
         "target",
-        IN_PLACE,
+        AUTO_ROUTE,
         "How graphs become a program: by edits in place, or by ExecuTorch's own traces (stock): slower, and a way out "
-        "where the first refuses an op.",
-        choices=(IN_PLACE, STOCK),
+        "where the first refuses an op. auto is what the backend was tested with.",
+        choices=(AUTO_ROUTE, IN_PLACE, STOCK),
         is_kept=False,
     )
     memory: str = option(

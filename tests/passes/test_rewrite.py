@@ -134,8 +134,10 @@ def _last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-# program.py unlifts a graph before any pass sees it, and clears up behind each.
-@pytest.mark.parametrize("name", sorted({path.stem for path in PASSES_FOLDER.glob("*.py")} - {"rewrite", "program"}))
+# program.py unlifts a graph before any pass sees it, and cleans it after each; lift.py writes a graph of its own.
+@pytest.mark.parametrize(
+    "name", sorted({path.stem for path in PASSES_FOLDER.glob("*.py")} - {"rewrite", "program", "lift"})
+)
 def test_only_the_rewriter_edits_graphs(name: str) -> None:
     assert edits_of((PASSES_FOLDER / f"{name}.py").read_text(encoding="utf-8")) == []
 

@@ -20,7 +20,6 @@ from prgec.data.encode import encode_items
 from prgec.data.eval_set import encode_row_set
 from prgec.demo import data_file
 from prgec.passes.differentiate import outputs_of
-from prgec.passes.lift import lift
 from prgec.passes.rewrite import copy_returning, erase_dead
 from prgec.runs.demo import BATCH_SIZES, STEPS, DemoOptions, run_demo
 from prgec.study.first_order import FirstOrder
@@ -103,7 +102,7 @@ def memory(options: CompileOptions, work: Path) -> tuple[Peak, Peak, Peak]:
     plain = copy_returning(graph, outputs_of(graph)[1:])
     erase_dead(plain)
     plain.finish()
-    lowered = lower(load_backend(options.backend), {EMIT_METHOD: lift(plain)})
+    lowered = lower(load_backend(options.backend), {EMIT_METHOD: plain.to_exported()})
     write_program(work / "plain.pte", lowered.finish({}))
     size, length = options.batch_size, options.seq_len
     return (
