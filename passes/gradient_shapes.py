@@ -29,8 +29,10 @@ def product_with_transposed(tape: Tape, gradient: Node, weight: Node) -> Node:
     name = f"{owner}{TRANSPOSED}.{leaf if leaf == 'weight' else f'{leaf}_T'}".removeprefix(".")
     if len(value) == 1:
         return tape.call(aten.mul.Tensor, gradient, tape.rewriter.constant(name, value[0].clone()))
-    # Not `contiguous`: of a weight with one column it keeps the strides, which say that dimensions are swapped.
-    weight_T = value.t().clone(memory_format=torch.contiguous_format)
+    # A view, so that a weight that is quantised later is never copied. A weight with one column is copied: it counts as
+    # contiguous either way, and the strides of its view say that dimensions are swapped.
+    is_column = value.shape[1] == 1
+    weight_T = value.t().clone(memory_format=torch.contiguous_format) if is_column else value.t()
     return tape.call(aten.linear.default, gradient, tape.rewriter.constant(name, weight_T))
 
 

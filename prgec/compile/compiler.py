@@ -55,6 +55,7 @@ from prgec.errors import UsageError
 from prgec.formats.peft import read_peft
 from prgec.frontend.checkpoint import find_checkpoint
 from prgec.frontend.model import export_loss
+from prgec.machine.memory import map_large_blocks
 from prgec.passes.extract_apply import extract_apply
 from prgec.passes.extract_emit import emitted_sizes, extract_emit
 from prgec.passes.extract_evaluate import extract_evaluate
@@ -151,6 +152,7 @@ def _backend_of(options: CompileOptions) -> Backend:
 
 
 def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
+    map_large_blocks()
     said = options
     adapter = read_peft(options.lora_a) if options.lora_a and not options.is_calibrated else None
     options = options_for(options, adapter) if adapter else options

@@ -11,6 +11,10 @@ from pathlib import Path
 _UNIT = 1024  # /proc counts in kB
 _RESET_PEAK = b"5"
 
+# malloc.h: M_MMAP_THRESHOLD, the size from which a block is mapped by itself.
+_MMAP_THRESHOLD = -3
+_LARGE_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class ProcessMemory:
@@ -58,6 +62,17 @@ def give_back_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def map_large_blocks() -> None:
+    """Give large blocks of this process back to the system the moment they are freed, from now on.
+
+    glibc raises the size from which it maps blocks as they come and go, up to 32 MB, and keeps freed ones in a heap
+    that nothing large fits into again: after the passes over a 135M model it holds 1.4 GB for nothing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def settled_memory() -> ProcessMemory:
