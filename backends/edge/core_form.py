@@ -171,6 +171,15 @@ def _filled(value: float) -> Rule:
     return rule
 
 
+def _named(op: OpOverload) -> Rule:
+    """The same call by another name."""
+
+    def rule(edit: Edit, node: Node) -> None:
+        edit.become(node, op, *node.args)
+
+    return rule
+
+
 def _rsub(edit: Edit, node: Node) -> None:
     edit.become(node, aten.sub.Tensor, node.args[1], node.args[0])
 
@@ -252,6 +261,9 @@ RULES: Mapping[Any, Rule] = {
     aten.all.default: _all,
     aten.ones_like.default: _filled(1),
     aten.zeros_like.default: _filled(0),
+    aten.__and__.Tensor: _named(aten.bitwise_and.Tensor),
+    aten.__or__.Tensor: _named(aten.bitwise_or.Tensor),
+    aten.__xor__.Tensor: _named(aten.bitwise_xor.Tensor),
     aten.rsub.Scalar: _rsub,
     aten.square.default: _square,
     aten.arange.default: _arange,

@@ -24,6 +24,8 @@ EXACT: dict[str, Any] = {"method": "exact"}
 # A view of a matrix product with a T that varies infers one size, where a trace multiplies sizes at run time.
 EXPLAINED = "portable"
 
+CHAT: dict[str, Any] = {**EXACT, "generate": True, "context": 32}
+
 FAST = [
     EXACT,
     {**PRGE, "state": "dual"},
@@ -39,7 +41,7 @@ SLOW = [
     {**EXACT, "optimizer": "momentum"},
     {**EXACT, "optimizer": "norm", "clip_norm": 1.0},
     {**EXACT, "accumulate": True, "recompute": "layers"},
-    {**EXACT, "generate": True, "context": 32},
+    CHAT,
     {**PRGE, "rng": "decomposed"},
     {**EXACT, "rng": "decomposed"},
     {**EXACT, "backend": "openvino"},
@@ -72,7 +74,7 @@ def test_every_way_has_equal_bytes(tmp_path: Path, options: dict[str, Any]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [EXACT, PRGE, {"method": "shortcut"}], ids=lambda each: each["method"])
+@pytest.mark.parametrize("options", [EXACT, PRGE, {"method": "shortcut"}, CHAT], ids=str)
 @pytest.mark.parametrize("model", ARCHITECTURES, ids=lambda each: each.name)
 def test_every_architecture_has_equal_bytes(tmp_path: Path, model: Architecture, options: dict[str, Any]) -> None:
     check_equal_bytes(model.write(tmp_path / model.model_type), tmp_path, **options)
