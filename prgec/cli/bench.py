@@ -1,15 +1,16 @@
-"""`prgec bench`: time and memory of a training step against what it replaces."""
+"""`prgec bench`: time and memory of a training step against what it replaces, and of compiling."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from prgec.backends import BACKENDS
+from prgec.backends import BACKENDS, IN_PLACE, STOCK
 from prgec.bench.options import BenchOptions
 from prgec.bench.presets import PRESETS, narrowed
 from prgec.bench.variants import VARIANTS
@@ -39,7 +40,21 @@ def _list_of(kind: click.ParamType[Any], metavar: str, default: tuple[Any, ...],
     }
 
 
-@click.command()
+class _StepByDefault(click.Group):
+    """Takes `prgec bench MODEL` for `prgec bench step MODEL`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            args = ["step", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_StepByDefault)
+def bench() -> None:
+    """Measure a training step (step, the default) or a compilation (compile)."""
+
+
+@bench.command(name="step")
 @click.argument("model")
 @click.option(
     "--backend",
@@ -97,7 +112,7 @@ def _list_of(kind: click.ParamType[Any], metavar: str, default: tuple[Any, ...],
 )
 @click.option("--against-plan", "shows_plan", is_flag=True, help="Also show what prgec plan makes of the memory.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def bench(as_json: bool, shows_plan: bool, preset: str | None, **flags: Any) -> int:
+def step(as_json: bool, shows_plan: bool, preset: str | None, **flags: Any) -> int:
     """Measure a training step of MODEL against what it replaces.
 
     Lists such as --q 1,4 --seq-len 64,128 span a matrix. All variants of a cell are in memory at once and take turns,
@@ -126,6 +141,64 @@ def bench(as_json: bool, shows_plan: bool, preset: str | None, **flags: Any) -> 
             from prgec.bench.against_plan import against_plan
 
             print_lines("", *against_plan(result))
+    return 0
+
+
+@bench.command(name="compile")
+@click.argument("model", default="")
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--layers", **_list_of(click.INT, "N", (2, 4, 8, 16, 32), "Blocks of the random Llamas that stand in for MODEL.")
+)
+@click.option("--routes", **_list_of(click.Choice([IN_PLACE, STOCK]), "ROUTE", (IN_PLACE, STOCK), "What to compare."))
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for compile.json, compile.md and compile.png."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def compile_command(
+    model: str,
+    flags: tuple[str, ...],
+    layers: tuple[int, ...],
+    routes: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Measure compilations: seconds of each phase and peak memory, each in a process of its own.
+
+    Without MODEL, random Llamas of hidden size 64 grow, so that the price of a layer is seen. FLAGS are those of
+    `prgec compile`, after `--`: prgec bench compile smollm2 -- --quantize 8da4w.
+    """
+    if model.startswith("-"):
+        model, flags = "", (model, *flags)
+    if any(count < 1 for count in layers):
+        raise UsageError(f"--layers is {','.join(map(str, layers))}; expected counts of at least 1")
+    from prgec.bench.compilation import measure_compilations
+    from prgec.bench.compilation_report import plot, to_markdown
+    from prgec.machine.files import write_atomic
+
+    console = stderr_console()
+    words = ["prgec", "bench", "compile", *([model] if model else ["--layers", ",".join(map(str, layers))])]
+    if routes != (IN_PLACE, STOCK):
+        words += ["--routes", ",".join(routes)]
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    table = measure_compilations(
+        model,
+        layers,
+        routes,
+        flags,
+        shlex.join([*words, *(["--", *flags] if flags else [])]),
+        lambda text: console.print(text, markup=False, soft_wrap=True),
+    )
+    if out is not None:
+        write_atomic(out / "compile.json", (json.dumps(table.to_json(), indent=2) + "\n").encode())
+        write_atomic(out / "compile.md", to_markdown(table).encode())
+        if not model:
+            plot(out / "compile.png", table)
+    if as_json:
+        print_json(table.to_json())
+    else:
+        print_lines(to_markdown(table).rstrip("\n"))
     return 0
 
 

@@ -236,8 +236,9 @@ def test_flags_are_frozen() -> None:
         "predict": "--adapter --candidate --data --generate --json --key --no-verify --side --task --text",
         "chat": "--adapter --compare --max-tokens --no-verify --seed --stop --system --temperature --top-k --top-p",
         "demo": "--backend --estimator --json --lr --method --out --seed --steps",
-        "bench": "--against-plan --backend --batch-size --json --layers --out --preset --q --quantize "
+        "bench step": "--against-plan --backend --batch-size --json --layers --out --preset --q --quantize "
         "--quantize-embedding --repeats --seq-len --variants",
+        "bench compile": "--json --layers --out --routes",
     }
 
 
