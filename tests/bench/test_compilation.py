@@ -12,6 +12,7 @@ from prgec.cli.main import main
 FLAGS = ["--", "--method", "exact", "--batch-size", "1", "--seq-len", "8", "--label-tokens", "1", "--rank", "2"]
 
 
+@pytest.mark.slow
 def test_both_routes_write_equal_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "compile", "--layers", "1", "--out", str(tmp_path / "out"), *FLAGS]) == 0
     assert "the files are equal" in capsys.readouterr().out
