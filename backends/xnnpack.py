@@ -54,7 +54,10 @@ class XnnpackBackend(Backend):
     )
 
     def check(self) -> None:
-        """The ExecuTorch wheel brings the delegate; only a broken installation lacks it.
+        """The ExecuTorch wheel brings all it needs."""
+
+    def load_runtime(self) -> None:
+        """The wheel brings the delegate; only another build of ExecuTorch lacks it.
 
         Raises:
             BackendError: If the runtime was built without it.
@@ -63,9 +66,6 @@ class XnnpackBackend(Backend):
 
         if "XnnpackBackend" not in Runtime.get().backend_registry.registered_backend_names:
             raise BackendError("this ExecuTorch was built without XNNPACK", hint="pip install executorch==1.5.1")
-
-    def load_runtime(self) -> None:
-        """Nothing: it comes with the kernels."""
 
     def memory_bytes(self, num_weights: int, scheme: str, num_tokens: int = 0) -> int:
         """Measured on random Llamas; tokens make no difference."""

@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from prgec.backends import AUTO_ROUTE, IN_PLACE, load_backend
 from prgec.backends.base import Backend
-from prgec.backends.delegation import DelegationReport
-from prgec.backends.lowering import lower
 from prgec.compile.check import check_options
 from prgec.compile.describe import manifest_of, scheme_of
 from prgec.compile.extend import finish_extend, traced_extend
@@ -66,6 +64,9 @@ from prgec.passes.pipeline import PassRecord
 from prgec.passes.program import GraphProgram
 from prgec.passes.saved import save_program
 from prgec.passes.sites import sites_of
+
+if TYPE_CHECKING:
+    from prgec.backends.delegation import DelegationReport
 
 logger = logging.getLogger(__name__)
 
@@ -253,6 +254,9 @@ def _with_sizes(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifes
 
 
 def _lower(backend: Backend, graphs: Graphs, route: str) -> tuple[Any, DelegationReport]:
+    # Imported here: ExecuTorch takes as long to import as a small model to compile, and export needs none of it.
+    from prgec.backends.lowering import lower
+
     manifest = graphs.manifest
     route = backend.route if route == AUTO_ROUTE else route
     traced = {name: lift(each) if route == IN_PLACE else each.to_exported() for name, each in graphs.methods.items()}
