@@ -18,7 +18,8 @@ from executorch.exir.passes import MemoryPlanningPass
 
 from prgec.backends import AUTO_ROUTE, IN_PLACE
 from prgec.backends.base import Backend
-from prgec.backends.delegation import DelegationReport, report
+from prgec.backends.delegation import report
+from prgec.backends.delegation_report import DelegationReport
 from prgec.backends.edge.convert import EDGE_CONFIG, to_edge
 from prgec.backends.edge.delegate import delegate
 from prgec.backends.edge.execution import to_executorch

@@ -60,13 +60,13 @@ from prgec.passes.extract_evaluate import extract_evaluate
 from prgec.passes.extract_next_tokens import extract_next_tokens
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
 from prgec.passes.lift import lift
-from prgec.passes.pipeline import PassRecord
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import PassRecord
 from prgec.passes.saved import save_program
 from prgec.passes.sites import sites_of
 
 if TYPE_CHECKING:
-    from prgec.backends.delegation import DelegationReport
+    from prgec.backends.delegation_report import DelegationReport
 
 logger = logging.getLogger(__name__)
 

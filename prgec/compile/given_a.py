@@ -21,9 +21,10 @@ from prgec.formats.peft import PeftAdapter
 from prgec.passes.emit_activations import EmitActivations
 from prgec.passes.infra import Pass
 from prgec.passes.inject_lora_fa import InjectLoraFa
-from prgec.passes.pipeline import PassRecord, dump_to, run_pipeline
+from prgec.passes.pipeline import dump_to, run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.quantize_base import QuantizeBase
+from prgec.passes.record import PassRecord
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.sites import a_name, sites_of
 
