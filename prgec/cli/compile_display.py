@@ -67,7 +67,7 @@ class CompileDisplay:
 
     def _text(self) -> str:
         elapsed = time.monotonic() - self._started
-        return line(self._newest, elapsed) if self._newest is not None else f"starting, {seconds_text(elapsed)}"
+        return line(self._newest, elapsed) if self._newest is not None else f"starting, {seconds_text(round(elapsed))}"
 
 
 def line(progress: Progress, elapsed: float) -> str:
@@ -81,5 +81,5 @@ def line(progress: Progress, elapsed: float) -> str:
     detail = f" ({progress.detail})" if progress.detail else ""
     left = ""
     if progress.fraction >= _LEAST_FRACTION:
-        left = f", about {seconds_text(elapsed * (1 - progress.fraction) / progress.fraction)} left"
-    return f"{_STAGES[progress.stage]}{count}{detail}, {seconds_text(elapsed)}{left}"
+        left = f", about {seconds_text(round(elapsed * (1 - progress.fraction) / progress.fraction))} left"
+    return f"{_STAGES[progress.stage]}{count}{detail}, {seconds_text(round(elapsed))}{left}"

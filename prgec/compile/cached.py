@@ -30,7 +30,7 @@ def compile_cached(options: CompileOptions, listener: Listener = ignore, *, use_
     """
     check_options(options)
     cache = ProgramCache.of_user() if use_cache else None
-    key = cache_key(options, find_checkpoint(options.model)) if cache is not None else None
+    key = _key_of(options) if cache is not None else None
     if cache is not None and key is not None:
         found = cache.copy_to(key, options.output)
         if found is not None:
@@ -45,3 +45,11 @@ def compile_cached(options: CompileOptions, listener: Listener = ignore, *, use_
         except OSError as error:
             logger.warning("the program was not kept in %s: %s", cache.folder, error)
     return result
+
+
+def _key_of(options: CompileOptions) -> str | None:
+    checkpoint = find_checkpoint(options.model)
+    try:
+        return cache_key(options, checkpoint)
+    except OSError:  # The compilation reports what cannot be read, by name.
+        return None

@@ -64,7 +64,7 @@ class ProgramCache:
 
     def __init__(self, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self.folder = folder
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
 
     @classmethod
     def of_user(cls) -> ProgramCache | None:
@@ -116,9 +116,9 @@ class ProgramCache:
         files = {name: path for name, path in files.items() if path.is_file()}
         needed = sum(path.stat().st_size for path in files.values())
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if needed > min(self._limit_bytes, shutil.disk_usage(self.folder).free / 10):
+        if needed > min(self.limit_bytes, shutil.disk_usage(self.folder).free / 10):
             return
-        self._make_room(self._limit_bytes - needed)
+        self._make_room(self.limit_bytes - needed)
         scratch = Path(tempfile.mkdtemp(dir=self.folder, prefix=_SCRATCH))
         try:
             hashes = {name: _copy(path, scratch / name) for name, path in files.items()}
