@@ -42,7 +42,7 @@ _SCALE, _CORRECTION1, _CORRECTION2, _NUM_FACTORS = 0, 2, 3, 4
 
 @dataclass(frozen=True)
 class DecomposeOptimizer(Pass):
-    """Replace `prge::step_scale` and the updates behind it."""
+    """Replace `prge::step_scale` and the updates that follow it."""
 
     name: ClassVar[str] = "decompose-optimizer"
     tier: ClassVar[Tier] = rounding(1e-5)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one pass did.
+    """The effect of one pass.
 
     Attributes:
         text: The pass with its options.

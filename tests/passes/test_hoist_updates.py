@@ -87,7 +87,7 @@ def test_failure_update_that_depends_on_rows() -> None:
     b.call(aten.copy_.default, state, hidden)
     with pytest.raises(PassError) as error:
         EACH(b.done(hidden))
-    assert str(error.value) == "hoist-updates: broke a promise: %copy__default stayed behind"
+    assert str(error.value) == "hoist-updates: broke a promise: %copy__default was not moved"
 
 
 @pytest.mark.parametrize("state", ["seeded", "dual"])

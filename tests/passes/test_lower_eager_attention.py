@@ -149,7 +149,7 @@ def test_miss(spoil: str) -> None:
         "mask": "its mask is not a constant [T, T]",
         "softmax": "its softmax runs over dimension 2",
         "readers": "its scores have other readers",
-        "keys": "its scores are no product with transposed keys [N, H, T, d]",
+        "keys": "its scores are not a product with transposed keys [N, H, T, d]",
         "scores": "its scores come from %relu_default aten.relu.default",
         "rank": "it is not shaped [N, H, T, d]",
     }

@@ -210,8 +210,8 @@ def test_hit_layer_called_twice() -> None:
         ("also_whole_in_heads", "fused: %view_default aten.view.default reads it uncut"),
         ("overlap", "fused: its cuts overlap; splitting it would compute the overlap twice"),
         ("other_axis", None),
-        ("sum_of_two", "other: what is added to it is no LoRA branch of its own"),
-        ("shared_branch", "fused: what is added to it is no LoRA branch of its own"),
+        ("sum_of_two", "other: the value added to it is not a LoRA branch of its own"),
+        ("shared_branch", "fused: the value added to it is not a LoRA branch of its own"),
         ("no_site", None),
     ],
 )
