@@ -1,4 +1,4 @@
-"""What ended up in which delegate, and what stayed outside and why."""
+"""The calls in each delegate, and those outside with the reason."""
 
 from __future__ import annotations
 
