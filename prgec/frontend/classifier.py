@@ -58,7 +58,7 @@ class Head:
     Attributes:
         classes: Names of its answers by index; a single one is a score.
         pad_id: Token that nobody attends to.
-        separator_id: Token behind which the second text begins; None where the model does not tell texts apart.
+        separator_id: Token after which the second text begins; None where the model does not distinguish texts.
         first_position: Index of the first token's position.
     """
 
@@ -128,7 +128,7 @@ class ClassifierLoss(nn.Module):
 
     def _inputs(self, tokens: Tensor) -> dict[str, Tensor]:
         head = self.head
-        # Not a product: a delegate would take that, and nothing in front of it.
+        # A product would not do: a delegate would take it, without the nodes before it.
         mask = torch.where(tokens == head.pad_id, MASKED, 0.0)
         positions = torch.arange(tokens.shape[1]) + head.first_position
         given = {"input_ids": tokens, "attention_mask": mask[:, None, None, :], "position_ids": positions.unsqueeze(0)}

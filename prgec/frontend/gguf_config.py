@@ -1,4 +1,4 @@
-"""What config.json would say of a GGUF file: the table of architectures that are read, and their sizes.
+"""The equivalent of config.json for a GGUF file: the table of supported architectures, and their sizes.
 
 Keys after llama.cpp's gguf-py/gguf/constants.py.
 """
@@ -25,9 +25,9 @@ class Architecture:
 
     Attributes:
         model_type: In config.json.
-        class_name: Of the causal language model.
+        class_name: Class of the causal language model.
         is_permuted: Whether rows of q and k are stored in pairs, as llama.cpp's RoPE wants them.
-        norm_offset: What is added to the weights of norms in the file.
+        norm_offset: Number that was added to the weights of norms in the file.
         norms: Names of a block's norms in the file and in transformers, where they are not Llama's.
         theta: Base of RoPE where the file does not say it.
     """
@@ -137,7 +137,7 @@ def _token_ids(file: GgufFile) -> dict[str, int]:
 
 def _vocab_size(file: GgufFile) -> int:
     if _EMBEDDING not in file.tensors:
-        raise CheckpointError(f"the file has no {_EMBEDDING}: it is no whole model", where=file.path)
+        raise CheckpointError(f"the file has no {_EMBEDDING}: it is not a whole model", where=file.path)
     return file.tensors[_EMBEDDING].shape[0]
 
 

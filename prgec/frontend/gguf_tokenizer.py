@@ -1,7 +1,7 @@
 """The tokenizer of a GGUF file, in the form of `tokenizers`: pieces by scores (Llama, Gemma), or merges over bytes.
 
-A file names the rule that splits text in front of the merges; only rules that are known here are read, since a wrong
-one splits words elsewhere and says nothing.
+A file names the rule that splits text before the merges; only rules that are known here are read, since a wrong one
+would silently split words elsewhere.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def export_loss(
         seq_len: T, the maximum where `dynamic`.
         num_labels: K.
         dynamic: Whether T may vary between 2 and `seq_len`.
-        head: Of a classifier; None for a causal language model.
+        head: Head of a classifier; None for a causal language model.
 
     Returns:
         Graph with inputs tokens, label_pos, targets; attributes carry the names of the Hugging Face model.

@@ -20,12 +20,12 @@ def call_apart(context: ForkContext | SpawnContext, what: str, call: Callable[..
 
     Args:
         context: How the process begins: with what this one holds, or anew.
-        what: What it does, for messages.
+        what: Name of the work, for messages.
         call: A function of a module.
-        arguments: Of `call`; pickled.
+        arguments: Arguments of `call`; pickled.
 
     Raises:
-        PrgecError: What the call raised.
+        PrgecError: The error that the call raised.
         BackendError: If its process died.
     """
     receiver, sender = context.Pipe(duplex=False)

@@ -239,10 +239,10 @@ def test_what_is_not_known_is_refused(llama_file: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"by the rule 'tekken', which is not known.*known: gpt-2, smollm"):
         pack_tokenizer(write_gguf(tmp_path / "t.gguf", TinyLlama().build(), _merges("tekken")))
     renamed = _patched(llama_file, tmp_path, b"blk.0.attn_q.weight", b"blk.0.attn_z.weight")
-    with pytest.raises(CheckpointError, match=r"blk.0.attn_z.weight is no tensor of architecture llama"):
+    with pytest.raises(CheckpointError, match=r"blk.0.attn_z.weight is not a tensor of architecture llama"):
         load_model(find_checkpoint(str(renamed)))
     without = _patched(llama_file, tmp_path, b"blk.0.attn_q.weight", b"blk.0.attn_k.biased")
-    with pytest.raises(CheckpointError, match=r"lacks 1 of the model's weights, first .*q_proj|is no tensor of"):
+    with pytest.raises(CheckpointError, match=r"lacks 1 of the model's weights, first .*q_proj|is not a tensor of"):
         load_model(find_checkpoint(str(without)))
 
 
