@@ -89,7 +89,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
     if not isinstance(raw, dict):
-        raise _damaged(path, "it is no JSON object")
+        raise _damaged(path, "it is not a JSON object")
     return raw
 
 

@@ -1,4 +1,4 @@
-"""What a user asks a plan for. Imports nothing heavy."""
+"""Options of a plan. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prgec.plan.shape import ModelShape
 # The one backend whose programs were measured.
 CALIBRATED = "xnnpack"
 METHODS = ("prge", "exact", "shortcut", "side")
-# What learnt most of as many rows first (docs/reports/gradients.md); side needs somebody to learn elsewhere.
+# Methods in the order of how much they learn from equal rows (docs/reports/gradients.md); side needs a second machine.
 BY_LEARNING = ("exact", "shortcut", "prge", "side")
 
 

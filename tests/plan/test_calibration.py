@@ -91,7 +91,7 @@ def test_one_source_of_speeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_costs_are_never_negative() -> None:
     for value in (-1.0, float("nan"), float("inf"), "1"):
-        with pytest.raises(ValueError, match="are no costs"):
+        with pytest.raises(ValueError, match="are not costs"):
             Costs(product=value)  # type: ignore[arg-type]
 
 
