@@ -45,7 +45,7 @@ class Server:
         """
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-            raise UsageError(f"--server {self.url!r} is no address; expected https://HOST:PORT")
+            raise UsageError(f"--server {self.url!r} is not an address; expected https://HOST:PORT")
         if parts.scheme == "http" and not is_loopback(parts.hostname):
             raise UsageError("a server on a network is reached by https", hint="http is for 127.0.0.1 alone")
         if self.ca is not None and not self.ca.is_file():

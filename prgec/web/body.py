@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from prgec.web.refusal import HttpError
 
-# Who sends nothing for so long has gone.
+# A client that sends nothing for this long has gone.
 _PATIENCE_S = 30.0
 
 

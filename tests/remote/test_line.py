@@ -132,9 +132,9 @@ def test_shards_are_sent_while_others_are_made(store: Path, acts: Path) -> None:
     ("url", "message"),
     [
         ("http://example.org:80", "reached by https"),
-        ("ftp://127.0.0.1", "is no address"),
-        ("127.0.0.1:80", "is no address"),
-        ("https://a/b", "is no address"),
+        ("ftp://127.0.0.1", "is not an address"),
+        ("127.0.0.1:80", "is not an address"),
+        ("https://a/b", "is not an address"),
     ],
 )
 def test_tokens_are_not_sent_in_the_clear(url: str, message: str, acts: Path) -> None:

@@ -105,7 +105,7 @@ def test_one_that_lags_costs_no_more_than_so_many_lines(
             feeds.write({"step": step})
         sink.free.set()
     assert len(sink.lines) == 10
-    assert ["is 10 lines behind" in record.message for record in caplog.records] == [True]
+    assert ["is 10 lines late" in record.message for record in caplog.records] == [True]
 
 
 @pytest.mark.parametrize(
