@@ -133,7 +133,7 @@ def _logits(program: GraphProgram) -> list[Node]:
     targets = program.placeholder(TARGETS_INPUT)
     tokens = program.placeholder(TOKENS)
     assert targets is not None and tokens is not None
-    scored, said = downstream([targets]), downstream([tokens])
-    met = {read for node in scored for read in node.all_input_nodes if read in said and read not in scored}
+    scored, computed = downstream([targets]), downstream([tokens])
+    met = {read for node in scored for read in node.all_input_nodes if read in computed and read not in scored}
     found = [node.args[0] if node.target is aten.log_softmax.int else node for node in met if is_tensor(node)]
     return [node for node in found if isinstance(node, Node)]

@@ -30,7 +30,7 @@ def check(path: Path, text: str) -> subprocess.CompletedProcess[str]:
         ("a.py", "# Rows are read. Who reads them waits.\n", 1, "Who"),
         ("a.py", "message = f'{path} is no file'\n", 1, "is no"),
         ("a.py", "message = 'nobody told it the rate'\n", 1, "told"),
-        ("a.py", "# The rate that was asked for.\n", 1, "asked"),
+        ("a.py", "# Asked after each step.\n", 1, "Asked"),
         ("a.cpp", "// The header said\n// so.\n", 1, "said"),
         ("a.h", 'auto text = "the host hears of it";\n', 1, "hears"),
         ("a.md", "# Runs\n\nA run is\ntaken up later.\n", 4, "taken up"),

@@ -22,11 +22,21 @@ from typing import Literal
 CLEAN = (
     "backends",
     "passes",
+    "prgec/config",
     "prgec/contract",
+    "prgec/engines",
     "prgec/errors.py",
     "prgec/formats",
     "prgec/frontend",
     "prgec/machine",
+    "prgec/plan",
+    "prgec/remote",
+    "prgec/report",
+    "prgec/side",
+    "prgec/study",
+    "prgec/trackers",
+    "prgec/ui",
+    "prgec/web",
     "runtime_ops",
 )
 # These two name the words.
@@ -54,13 +64,13 @@ class Rule:
 START = r"(?:^|(?<=[.:;!?] )|(?<=\n))"
 _PROSE: tuple[Kind, ...] = ("comment", "docstring", "page")
 RULES = (
-    Rule(pattern=r"\bbehind\b", instead="'after' for order, 'later' for time, 'through' for a proxy"),
-    Rule(pattern=r"\bin front\b", instead="'before'"),
-    Rule(pattern=r"\b(?:told|tells?|telling)\b", instead="'reported', 'returned', 'passed' or 'distinguish'"),
-    Rule(pattern=r"\bsaid\b", instead="'reported', 'given' or 'stated'"),
-    Rule(pattern=r"\basked\b", instead="'requested' or 'called'"),
-    Rule(pattern=r"\b(?:hears?|heard)\b", instead="'receive' or 'observe'"),
-    Rule(pattern=r"\b(?:take[sn]?|took|taking)[ _]up\b", instead="'resume' or 'continue'"),
+    Rule(pattern=r"(?i)\bbehind\b", instead="'after' for order, 'later' for time, 'through' for a proxy"),
+    Rule(pattern=r"(?i)\bin front\b", instead="'before'"),
+    Rule(pattern=r"(?i)\b(?:told|tells?|telling)\b", instead="'reported', 'returned', 'passed' or 'distinguish'"),
+    Rule(pattern=r"(?i)\bsaid\b", instead="'reported', 'given' or 'stated'"),
+    Rule(pattern=r"(?i)\basked\b", instead="'requested' or 'called'"),
+    Rule(pattern=r"(?i)\b(?:hears?|heard)\b", instead="'receive' or 'observe'"),
+    Rule(pattern=r"(?i)\b(?:take[sn]?|took|taking)[ _]up\b", instead="'resume' or 'continue'"),
     Rule(
         pattern=START + r"(?:Of|Whose)\b(?! course\b)",
         instead="the subject first: such a sentence is read twice",

@@ -48,7 +48,7 @@ HIDDEN_INPUT = "hidden"
 PREFIX_INPUTS = ("tokens",)
 # `forward` of a program that computes its own gradients: the update is part of the call that measures it.
 GRADIENT_INPUTS = (*ROW_INPUTS, "lr")
-# Behind it, where a step may be several calls: how many came before, and whether this one is the last.
+# The last input, where a step may be several calls: how many came before, and whether this one is the last.
 CALL_INPUT = "call"
 EVALUATE_INPUTS = ROW_INPUTS
 # Most tokens of one call of `extend`: longer prompts are read in parts.

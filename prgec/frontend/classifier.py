@@ -135,5 +135,5 @@ class ClassifierLoss(nn.Module):
         if head.separator_id is None:
             return given
         ends = (tokens == head.separator_id).to(torch.int64)
-        # Behind a separator; padding too, which nobody sees.
+        # The second text starts after the separator. Padding counts as such too, but is masked.
         return {**given, "token_type_ids": (torch.cumsum(ends, 1) > ends).to(torch.int64)}

@@ -33,7 +33,7 @@ from prgec.passes.program import GraphProgram, traced_seq_len
 
 _ATTENTION = "prgec_extend"
 _ROTARY = "RotaryEmbedding"
-# Behind every position a model knows.
+# A position after all those a model knows.
 _NEVER = 1 << 30
 
 
