@@ -11,7 +11,7 @@ _DRIVER = Path(__file__).resolve().parent / "csrc"
 # Not resolved: the folder is a link in a source tree, and part of the package in a wheel.
 _KERNELS = Path(__file__).parents[1] / "runtime_ops" / "csrc"
 _MARK = Path("include") / "prge" / "trainer.h"
-# What a build leaves, and what Python loads.
+# Folders of a build, and of the part that Python loads.
 _LEFT_OUT = ("build", "python")
 
 

@@ -1,4 +1,4 @@
-"""`prge_chat` says what the Python driver says, token for token, and refuses in one line what is no prompt."""
+"""`prge_chat` answers as the Python driver, token for token, and refuses in one line anything but a prompt."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _lines(texts: Sequence[Sequence[int]]) -> str:
 
 
 def _said(program: Program, sampling: Sampling, *, ends: Sequence[int] = ()) -> str:
-    """What the Python driver answers, one prompt after the other."""
+    """Answers of the Python driver, one prompt after the other."""
     reader, sampler, answers = Reader(program), Sampler(sampling), []
     for prompt in _prompts(program):
         answer = Answer(reader, prompt, sampler, lambda ids: "", ends=ends, max_tokens=12)

@@ -66,9 +66,9 @@ Error Generator::Impl::catch_up() {
   return Error::Ok;
 }
 
-// Logits behind a text; only its tokens behind what the last one began with are read.
+// Returns the logits after a text; only the tokens after its common prefix with the last text are read.
 Result<const float*> Generator::Impl::read(const std::vector<uint32_t>& text) {
-  const size_t most = std::min(held.size(), text.size() - 1); // logits are those behind a token that is read
+  const size_t most = std::min(held.size(), text.size() - 1); // logits come from a token that is read
   const auto shared = std::mismatch(held.begin(), held.begin() + static_cast<int64_t>(most), text.begin());
   held.erase(shared.first, held.end());
   if (held.empty()) {
@@ -155,7 +155,7 @@ Result<Answer> Generator::answer(const std::vector<uint32_t>& prompt, const Limi
     text.push_back(token);
     out.ids.push_back(token);
     if (on_token && !on_token(token)) {
-      out.end = End::Told;
+      out.end = End::Stopped;
       break;
     }
   }

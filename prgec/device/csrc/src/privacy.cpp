@@ -90,10 +90,10 @@ std::vector<float> SecretHead::scores(const float* acts) const {
 
 // As prgec's side/emit.py writes it; names of the answers are not in tokenised rows.
 Error keep_local(const std::string& folder, const std::string& y_pre, const std::string& epsilon) {
-  const std::string path = folder + "/local.json", said = epsilon.empty() ? "null" : epsilon;
+  const std::string path = folder + "/local.json", value = epsilon.empty() ? "null" : epsilon;
   if (!is_file(path)) {
     const std::string text =
-        "{\n  \"choices\": [],\n  \"y_pre\": \"" + y_pre + "\",\n  \"label_dp\": " + said + "\n}\n";
+        "{\n  \"choices\": [],\n  \"y_pre\": \"" + y_pre + "\",\n  \"label_dp\": " + value + "\n}\n";
     AtomicFile file(path);
     PRGE_TRY(file.open());
     PRGE_TRY(file.write(text.data(), text.size()));

@@ -1,4 +1,4 @@
-// Reading on behind what was read.
+// Reads tokens after those in the cache.
 #include "fail.h"
 #include "program_methods.h"
 

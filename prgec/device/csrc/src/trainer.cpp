@@ -118,7 +118,7 @@ Result<StepResult> Trainer::step(const std::vector<Row>& batch) {
   t.method->accept(record);
   t.warn_of_flatness();
   const StepResult result = {record.step, ordered_mean(record.losses.data(), record.losses.size()), record.lr};
-  t.divergence.hear(result.loss);
+  t.divergence.observe(result.loss);
   PRGE_TRY(t.divergence.check());
   return result;
 }
