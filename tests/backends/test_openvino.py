@@ -1,4 +1,4 @@
-"""OpenVINO's libraries: found, told to compute in f32, and refused where they do not."""
+"""OpenVINO's libraries: found, set to compute in f32, and refused where they do not."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ print(import_module("openvino").__version__[:4], sorted(name for name in sys.mod
 
 @needs_openvino
 def test_a_library_that_computes_in_bf16_is_refused(tmp_path: Path) -> None:
-    """Told so by the same file that tells ours otherwise."""
+    """Set by the same file that sets ours to f32."""
     for each in libraries.library_folder().iterdir():
         (tmp_path / each.name).symlink_to(each)
     settings = libraries._PLUGINS.format(folder=tmp_path).replace('value="f32"', 'value="bf16"')

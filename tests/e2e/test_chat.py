@@ -47,7 +47,7 @@ def path(shared: Shared, checkpoint: Path) -> Path:
 
 
 def _loss(program: Any, ids: list[int], target: int) -> tuple[float, float]:
-    """What a token costs behind a text, by the cache and by the method that evaluates."""
+    """The loss of a token after a text, by the cache and by the method that evaluates."""
     logits_V = Reader(program).read(ids)
     by_cache = float(np.log(np.exp(logits_V.astype(np.float64)).sum()) - logits_V[target])
     m = program.manifest

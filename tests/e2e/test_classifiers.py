@@ -94,7 +94,7 @@ def test_losses_of_the_methods_that_train(encoder: Encoder, tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Acceptability of word orders, and alikeness of two sentences, told by their words."""
+    """Acceptability of word orders, and alikeness of two sentences, judged by their words."""
     folder = tmp_path_factory.mktemp("glue")
     rng = np.random.default_rng(0)
     words = "film movie plot acting bright dull".split()

@@ -137,7 +137,7 @@ def test_bytes_are_those_of_the_tokenizer(tmp_path: Path) -> None:
     folder = TinyLlama().write(tmp_path / "folder", tokenizer="json")
     tokenizer = Tokenizer.unpack(pack_tokenizer(folder))
     texts = [text for text in [*TEXTS, *SPLIT] if "<0x" not in text]
-    # The original adds a space in front of the first word, which no file of this kind asks for.
+    # The original adds a space before the first word, which no file of this kind requests.
     assert _ids(path, [f" {text}" for text in texts]) == [tokenizer.encode(f" {text}") for text in texts]
 
 

@@ -181,7 +181,7 @@ def test_model_that_cannot_be_traced() -> None:
 
 @pytest.mark.parametrize("one", ARCHITECTURES, ids=lambda one: one.name)
 def test_a_score_makes_logits_at_labels_alone(one: Architecture) -> None:
-    """Of twelve tokens, in front of two, and none for the slot nobody uses: the loss is the model's own, row by row."""
+    """Labels after twelve tokens, before two, and none in the unused slot: the loss is the model's own, row by row."""
     model, widths = one.build(), []
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(3, VOCAB_SIZE, (2, 12), generator=generator)

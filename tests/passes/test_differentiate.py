@@ -124,7 +124,7 @@ def test_failure_loss_scale(scale: float) -> None:
 
 @pytest.mark.parametrize("method", ["exact", "shortcut"])
 def test_hit_a_loss_scale_is_taken_off_by_the_last_op(method: str) -> None:
-    """What is inside is larger, what is returned equal to the bit."""
+    """Values inside are larger, results are equal to the bit."""
     plain, scaled = two_blocks(), two_blocks()
     run_pass(plain, Differentiate(method))
     run_pass(scaled, Differentiate(method, loss_scale=1024.0))

@@ -16,7 +16,7 @@ EACH = HoistUpdates()
 
 
 def example(*, state: str = "seeded") -> GraphProgram:
-    """Two layers in a row: the second site's update sits behind the first layer."""
+    """Two layers in a row: the second site's update comes after the first layer."""
     b = GraphBuilder(num_rows=2, dynamic=True)
     first = b.dualized_site(b.hidden(), "first", q=1, rank=1, out=3)
     program = b.done(b.dualized_site(first, "second", q=1, rank=1, out=2))

@@ -23,7 +23,7 @@ def test_what_the_result_does_not_depend_on_has_no_gradient() -> None:
 
 
 def test_nothing_is_computed_for_what_is_frozen() -> None:
-    """Neither the frozen factor nor the op without a rule behind it gets a gradient."""
+    """Neither the frozen factor nor the later op without a rule gets a gradient."""
     b = Leaves()
     x = b.leaf(2, 3)
     frozen = b.call(aten.sin.default, b.constant(2, 3))
@@ -39,7 +39,7 @@ def test_the_walk_ends_at_what_is_asked_for() -> None:
 
 
 def test_products_wait_for_all_others() -> None:
-    """The derivative of an activation comes in front of the products with layers on either side of it."""
+    """The derivative of an activation comes before the products with layers on either side of it."""
     b = Leaves()
     x = b.leaf(2, 4)
     gate = b.call(aten.linear.default, x, b.constant(4, 4))

@@ -22,7 +22,7 @@ from prgec.plan.speed import reported_speed
 from prgec.plan.workload import Workload
 
 SHAPE = read_shape("TinyLlama-1.1B")
-# What the reports have measured of the program at TinyLlama shapes, q = 4, B = 1, T = 64: MB of anonymous memory.
+# Measurements of the reports for the program at TinyLlama shapes, q = 4, B = 1, T = 64: MB of anonymous memory.
 _REPORTED = [("8da4w", "bench", 949.8), ("none", "bench", 4503.9), ("8da4w", "cpp", 796.3), ("8da4w", "python", 902.4)]
 _STEP = Workload(q=4, batch_size=1, seq_len=64)
 
@@ -93,7 +93,7 @@ def test_a_model_that_stays_as_it_is_needs_a_forward_and_no_state() -> None:
     same = replace(_STEP, quantize="8da4w", batch_size=8, q=1, num_labels=1)
     side, prge = memory_of(SHAPE, replace(same, method="side")), memory_of(SHAPE, replace(same, batch_size=4))
     assert side.state == 0 < prge.state
-    # Label positions are chosen behind each block, so that no more of them stay alive the more blocks there are.
+    # Label positions are chosen after each block, so that no more of them stay alive the more blocks there are.
     shallow = memory_of(replace(SHAPE, layers=4), replace(same, method="side"))
     assert side.activations == shallow.activations < prge.activations
     assert 0.9 * prge.weights < side.weights < prge.weights

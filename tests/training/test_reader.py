@@ -20,7 +20,7 @@ TEXT = "one two. three"
 
 
 class _Successor:
-    """Says the next number, modulo 50; notes what it reads, and checks that nothing in front is missing."""
+    """Returns the next number, modulo 50; records the tokens it reads, and checks that no earlier ones are missing."""
 
     manifest = replace(MANIFEST, context=CONTEXT)
 
@@ -56,7 +56,7 @@ def _decode(ids: Sequence[int]) -> str:
 
 
 def _answer(ids: list[int], text: str, **options: Any) -> Answer:
-    """An answer of a program that says `text` whatever it is asked."""
+    """An answer of a program that always returns `text`."""
 
     class _Says(_Successor):
         def extend(self, tokens_T: np.ndarray, start: int) -> np.ndarray:
