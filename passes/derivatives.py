@@ -88,7 +88,7 @@ def sub(tape: Tape, node: Node, dy: Node) -> Shares:
 
 def _check_unscaled(tape: Tape, node: Node) -> None:
     if argument(node, 2, "alpha", 1) != 1:
-        raise PassError(f"{tape.rewriter.rule}: {describe(node)} scales what it adds; there is no derivative of that")
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} scales its second addend; it has no derivative")
 
 
 def mul(tape: Tape, node: Node, dy: Node) -> Shares:
@@ -189,7 +189,7 @@ def _weighted_sum(tape: Tape, node: Node, dy: Node) -> Node:
     if isinstance(shape_of(node)[-1], int):
         return row_sum(tape, tape.call(aten.mul.Tensor, dy, node))
     raise PassError(
-        f"{tape.rewriter.rule}: {describe(node)} is over T and not only weighs values; no derivative sums "
+        f"{tape.rewriter.rule}: {describe(node)} runs over T and does not only weigh values; a derivative cannot sum "
         "over a length that varies",
         hint="compile with a fixed length (--static)",
     )

@@ -102,7 +102,7 @@ def gradients(
         if rule is None:
             raise PassError(
                 f"{rewriter.rule}: there is no derivative of {describe(node)}",
-                hint="train fewer layers, so that it is not on the way, or use method prge",
+                hint="train fewer layers, so that no gradient passes it, or use method prge",
             )
         for source, share in rule(tape, node, gradient):
             tape.add(source, share)

@@ -24,7 +24,7 @@ def check_driver_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError("--emit-driver is a file", where=folder, hint="name a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
-        raise UsageError("--emit-driver holds something else than a driver", where=folder, hint="name another folder")
+        raise UsageError("--emit-driver holds files that are not a driver", where=folder, hint="name another folder")
 
 
 def emit_driver(folder: Path) -> None:

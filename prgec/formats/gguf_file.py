@@ -146,7 +146,7 @@ def _check(path: Path, tensors: Mapping[str, GgufTensor], size: int) -> None:
     for name, tensor in tensors.items():
         if tensor.kind not in BLOCKS:
             raise CheckpointError(
-                f"{name} has quantisation type {tensor.kind}, which is not read",
+                f"{name} has quantisation type {tensor.kind}, which is not supported",
                 where=path,
                 hint=f"known: {', '.join(each for each, _, _ in BLOCKS.values())}",
             )

@@ -120,7 +120,7 @@ def narrow(acts: FloatArray, dtype: str, where: object) -> tuple[AnyArray, Float
     with np.errstate(over="ignore"):
         halves = acts.astype(np.float16)
     if not np.isfinite(halves).all():
-        raise DataError("an activation is too large for f16", where=where, hint="take --dtype i8")
+        raise DataError("an activation is too large for f16", where=where, hint="use --dtype i8")
     return halves, None
 
 
@@ -163,7 +163,7 @@ def unpack_shard(data: bytes, where: object) -> Shard:
     scales = tensors.get("scales")
     ids, acts, dy = (tensors.get(name) for name in ("id", "acts", "dy"))
     if ids is None or acts is None or dy is None or len(tensors) != 3 + (scales is not None):
-        raise DataError("a shard has the tensors id, acts, dy, and scales or not", where=where)
+        raise DataError("a shard has the tensors id, acts and dy, and scales if they are i8", where=where)
     size = len(ids) if ids.ndim else 0
     block = (size, shape.num_blocks, shape.num_labels)
     expected = [
@@ -173,7 +173,7 @@ def unpack_shard(data: bytes, where: object) -> Shard:
         *([] if scales is None else [(scales, np.float32, block)]),
     ]
     if size == 0 or any(array.dtype != dtype or array.shape != sizes for array, dtype, sizes in expected):
-        raise DataError("the shard's tensors have other types or shapes than its header says", where=where)
+        raise DataError("the types or shapes of the shard's tensors differ from its header", where=where)
     if not all(np.isfinite(array).all() for array, dtype, _ in expected if dtype != np.uint8):
         raise DataError("the shard holds values that are not finite", where=where)
     return Shard(shape, ids, acts, scales, dy)

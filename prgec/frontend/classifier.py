@@ -79,7 +79,7 @@ def head_of(checkpoint: Checkpoint, model: nn.Module, tokenizer: Tokenizer) -> H
         raise CheckpointError(
             f"the tokenizer pads with token {tokenizer.pad_id}, the model with {config.pad_token_id}",
             where=checkpoint.path,
-            hint="an encoder attends to what it does not take for padding",
+            hint="an encoder attends to every other token, padding included",
         )
     separator = None
     if config.model_type == "bert" and config.type_vocab_size > 1:

@@ -67,7 +67,7 @@ def architecture_of(file: GgufFile) -> Architecture:
     found = ARCHITECTURES.get(file.architecture)
     if found is None:
         raise CheckpointError(
-            f"GGUF files of architecture {file.architecture!r} are not read",
+            f"GGUF files of architecture {file.architecture!r} are not supported",
             where=file.path,
             hint=f"known: {', '.join(ARCHITECTURES)}; or pass the folder of a Hugging Face checkpoint",
         )
@@ -123,7 +123,7 @@ def _check_rope(file: GgufFile) -> None:
     if kind != _NO_SCALING or "rope_freqs.weight" in file.tensors:
         kind = "by frequency" if kind == _NO_SCALING else kind
         raise CheckpointError(
-            f"the file scales its positions ({kind}), which is not read from GGUF",
+            f"the file scales its positions ({kind}), which is not supported in GGUF files",
             where=file.path,
             hint="pass the folder of the Hugging Face checkpoint",
         )

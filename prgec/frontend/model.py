@@ -239,7 +239,7 @@ def _check_all_loaded(info: dict[str, Any], checkpoint: Checkpoint) -> None:
         )
     if mismatched:
         name, found, expected = mismatched[0]
-        raise CheckpointError(f"{name} is {list(found)}; config.json asks for {list(expected)}", where=checkpoint.path)
+        raise CheckpointError(f"{name} is {list(found)}; config.json expects {list(expected)}", where=checkpoint.path)
 
 
 def _label_examples(num_rows: int, num_labels: int) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ def calibration_path() -> Path:
     """
     folder = cache_folder()
     if folder is None:
-        raise UsageError("nothing can be kept: PRGEC_CACHE, XDG_CACHE_HOME and HOME are empty", hint="set one of them")
+        raise UsageError("no cache folder: PRGEC_CACHE, XDG_CACHE_HOME and HOME are empty", hint="set one of them")
     return folder / _NAME
 
 

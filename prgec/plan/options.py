@@ -60,13 +60,15 @@ class PlanOptions:
                 "fewer labels than that"
             )
         if 0 < shape.max_positions < self.seq_len:
-            raise UsageError(f"--seq-len is {self.seq_len}; {shape.name} knows {shape.max_positions} positions")
+            raise UsageError(f"--seq-len is {self.seq_len}; {shape.name} supports {shape.max_positions} positions")
         if self.context < 0 or 0 < shape.max_positions < self.context:
-            most = f"{shape.name} knows {shape.max_positions} positions" if self.context > 0 else "expected 0 or more"
+            most = (
+                f"{shape.name} supports {shape.max_positions} positions" if self.context > 0 else "expected 0 or more"
+            )
             raise UsageError(f"--context is {self.context}; {most}")
         if self.backend != CALIBRATED:
             find_backend(self.backend)
             raise UsageError(
-                f"--backend {self.backend} is not calibrated: nobody measured what its programs take",
+                f"--backend {self.backend} is not calibrated: its programs have not been measured",
                 hint=f"plan for {CALIBRATED}",
             )

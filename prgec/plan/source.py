@@ -134,7 +134,7 @@ def _with_tensors(shape: ModelShape, files: list[dict[str, tuple[str, tuple[int,
     counted = weights - (shape.vocab * shape.width if stored_head else 0)
     if abs(counted - expected) > _TOLERANCE * expected:
         raise CheckpointError(
-            f"the weights of {shape.name} have {counted / 1e6:.1f} million elements; its config.json makes "
+            f"the weights of {shape.name} have {counted / 1e6:.1f} million elements; its config.json implies "
             f"{expected / 1e6:.1f}",
             hint="it has layers that are not modelled, or files of another model",
         )

@@ -87,14 +87,14 @@ class SideServer:
     def _device(self, request: Request) -> Device:
         device = find_device(read_devices(self._store), request.headers.get("authorization", ""))
         if device is None:
-            raise HttpError(401, "the token is none of this server's")
+            raise HttpError(401, "the token is not one of this server's")
         return device
 
     async def _create(self, device: Device, request: Request) -> Response:
         body = await _read_json(request)
         name = body.get("id")
         if set(body) != {"id"} or not isinstance(name, str):
-            raise HttpError(422, "a job is made with its id alone")
+            raise HttpError(422, "a job is created from its id alone")
         job = await run_in_threadpool(self._jobs.create, device, name)
         return JSONResponse({"id": name, "state": job.state})
 

@@ -143,7 +143,7 @@ class JobStore:
         """
         job = self.read(device, name)
         if job.state in (QUEUED, TRAINING):
-            raise HttpError(409, "the job is being learnt from; wait until it is done")
+            raise HttpError(409, "a network is being learnt from the job; wait until it is done")
         if not 0 <= number < MAX_SHARDS:
             raise HttpError(422, f"shards are numbered from 0 to {MAX_SHARDS - 1}")
         if self.used_bytes(device) + num_bytes > device.quota_bytes:

@@ -51,7 +51,7 @@ class Server:
         if self.ca is not None and not self.ca.is_file():
             raise UsageError("there is no such file of certificates", where=self.ca)
         if not self.token.isascii() or not self.token.isprintable() or not self.token:
-            raise UsageError("the token is empty, or no text of one line")
+            raise UsageError("the token is empty, or not a single line of text")
 
     def request(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None

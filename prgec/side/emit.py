@@ -254,7 +254,7 @@ def _check_folder(folder: Path, num_shards: int, local: dict[str, object]) -> No
     names = {_NAME.format(number) for number in range(num_shards)}
     foreign = sorted(each.name for each in folder.glob(SHARD_GLOB) if each.name not in names)
     if foreign:
-        raise DataError(f"the folder holds {foreign[0]}, which is none of these rows'", where=folder, hint=_HINT)
+        raise DataError(f"the folder holds {foreign[0]}, which does not belong to these rows", where=folder, hint=_HINT)
 
 
 def _emitted(folder: Path, num_rows: int, num_new: int, started: float, *, interrupted: bool = False) -> Emitted:

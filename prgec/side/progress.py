@@ -88,9 +88,7 @@ def load_progress(output: Path, tag: str) -> Progress | None:
     tensors, metadata = unpack_tensors(path.read_bytes(), path)
     if metadata.get("tag") != tag:
         raise UsageError(
-            "what is to be resumed was learnt from other shards or with other options",
-            where=path,
-            hint="leave out --resume to begin again",
+            "the fit to resume used other shards or other options", where=path, hint="leave out --resume to begin again"
         )
     try:
         epochs = tuple(Epoch(**each) for each in json.loads(metadata["epochs"]))

@@ -88,7 +88,7 @@ def randomised(answers: Sequence[int], ids: Sequence[bytes], num_classes: int, e
         UsageError: If epsilon is not a finite number above 0, or answers are scores.
     """
     if num_classes == 1:
-        raise UsageError("--label-dp is for a choice between answers; a score has no other one")
+        raise UsageError("--label-dp is for a choice between answers; a score has no alternatives")
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise UsageError(f"--label-dp is {epsilon}; expected a finite number above 0")
     keep = int(keep_probability(num_classes, epsilon) * _WORD)

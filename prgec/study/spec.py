@@ -191,7 +191,7 @@ def _study(raw: dict[str, Any], path: Path) -> Study:
     known = {"title", "model", *BUDGET_KEYS, "seeds", "tune_seeds", "threads", "compare"}
     if unknown := sorted(set(raw) - known):
         raise UsageError(
-            f"the study has {unknown[0]!r}, which nothing reads",
+            f"the study has {unknown[0]!r}, which is unknown",
             where=path,
             hint=f"known: {', '.join(sorted(known))}, target, defaults, tasks, methods",
         )

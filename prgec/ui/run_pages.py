@@ -117,7 +117,7 @@ class RunPages:
         run = self._state.run(request.ids["run"])
         config = self._resuming(run)
         if config is None:
-            raise HttpError(409, "the page does not know how this run was begun: prgec run --resume goes on with it")
+            raise HttpError(409, "the page does not know how this run was begun: prgec run --resume continues it")
         # Its paths are as seen from where it lies.
         options = read_options(config, RUN_TABLE)
         text = jobs.options_text(options, RUN_TABLE, "prgec run")

@@ -41,5 +41,5 @@ async def read_body(request: Request, size: int) -> bytes:
         except StopAsyncIteration:
             break
         if len(parts) > size:
-            raise HttpError(400, "the body is longer than it says")
+            raise HttpError(400, "the body is longer than its Content-Length")
     return bytes(parts)

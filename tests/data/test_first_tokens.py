@@ -96,7 +96,7 @@ def test_a_border_that_moves_is_refused() -> None:
         (EXAMPLES, (" yes", " yes"), "2 or more answers"),
         ([Document("text", "line 1")], (" yes", " no"), "have no answers to choose from"),
         ([], (" yes", " no"), "there are no rows"),
-        (EXAMPLES, (" yes", " no"), "the answer ' no way' is none of the candidates"),
+        (EXAMPLES, (" yes", " no"), "the answer ' no way' is not one of the candidates"),
     ],
 )
 def test_what_cannot_be_chosen(items: list[Any], candidates: tuple[str, ...], message: str) -> None:

@@ -93,7 +93,7 @@ def test_the_oracle_is_not_hidden_states() -> None:
 
 
 def test_a_program_that_emits_does_not_train(side_pte: Path) -> None:
-    with pytest.raises(ProgramError, match="has no losses: it emits what a side network learns from"):
+    with pytest.raises(ProgramError, match="has no losses: it emits activations for a side network"):
         open_pte(side_pte)
 
 

@@ -221,11 +221,13 @@ def test_what_is_cut_short_is_refused(llama_file: Path, tmp_path: Path, kept: in
 
 
 def test_what_is_not_known_is_refused(llama_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"architecture 'phi3' are not read .*known: llama, qwen2, qwen3, gemma3"):
+    with pytest.raises(
+        CheckpointError, match=r"architecture 'phi3' are not supported .*known: llama, qwen2, qwen3, gemma3"
+    ):
         find_checkpoint(str(write_gguf(tmp_path / "phi.gguf", _built("phi3"), _pieces)))
     kinds = {"blk.0.attn_q.weight": "TQ2_0"}
     wide = TinyLlama(hidden_size=256).build()
-    with pytest.raises(CheckpointError, match=r"blk.0.attn_q.weight has quantisation type 35, which is not read"):
+    with pytest.raises(CheckpointError, match=r"blk.0.attn_q.weight has quantisation type 35, which is not supported"):
         find_checkpoint(str(write_gguf(tmp_path / "tq.gguf", wide, _pieces, kinds)))
 
     def stretched(writer: Any) -> None:
@@ -234,9 +236,9 @@ def test_what_is_not_known_is_refused(llama_file: Path, tmp_path: Path) -> None:
         _pieces(writer)
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
 
-    with pytest.raises(CheckpointError, match=r"scales its positions \(yarn\), which is not read"):
+    with pytest.raises(CheckpointError, match=r"scales its positions \(yarn\), which is not supported"):
         find_checkpoint(str(write_gguf(tmp_path / "y.gguf", TinyLlama().build(), stretched)))
-    with pytest.raises(CheckpointError, match=r"by the rule 'tekken', which is not known.*known: gpt-2, smollm"):
+    with pytest.raises(CheckpointError, match=r"by the rule 'tekken', which is not supported.*known: gpt-2, smollm"):
         pack_tokenizer(write_gguf(tmp_path / "t.gguf", TinyLlama().build(), _merges("tekken")))
     renamed = _patched(llama_file, tmp_path, b"blk.0.attn_q.weight", b"blk.0.attn_z.weight")
     with pytest.raises(CheckpointError, match=r"blk.0.attn_z.weight is not a tensor of architecture llama"):

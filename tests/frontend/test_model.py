@@ -74,7 +74,7 @@ def test_weights_are_f32_and_frozen(tmp_path: Path) -> None:
     ("edit", "message"),
     [
         (lambda w: w.pop(Q_PROJ), f"lacks 1 of the model's weights, first {re.escape(Q_PROJ)}"),
-        (lambda w: w.update({Q_PROJ: torch.zeros(4, 32)}), r"q_proj\.weight is \[4, 32\]; config.json asks for"),
+        (lambda w: w.update({Q_PROJ: torch.zeros(4, 32)}), r"q_proj\.weight is \[4, 32\]; config.json expects"),
     ],
 )
 def test_weights_that_do_not_fit(tmp_path: Path, edit: Callable[[dict[str, Tensor]], object], message: str) -> None:

@@ -99,5 +99,5 @@ def test_a_place_to_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("PRGEC_CACHE", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(variable, raising=False)
     assert calibrated_speed() is None
-    with pytest.raises(UsageError, match="nothing can be kept"):
+    with pytest.raises(UsageError, match="no cache folder"):
         keep_calibration({}, "m", "2026-01-02")

@@ -48,7 +48,7 @@ def test_the_cache_is_counted() -> None:
     plan = _plan(context=1000)
     assert {row.memory.cache for row in plan.rows} == {0, cache}
     assert plan.choice.commands[0].endswith(" --generate --context 1000 -o model.pte")
-    for context, why in ((-1, "expected 0 or more"), (4000, "TinyLlama-1.1B knows 2048 positions")):
+    for context, why in ((-1, "expected 0 or more"), (4000, "TinyLlama-1.1B supports 2048 positions")):
         with pytest.raises(UsageError, match=f"^--context is {context}; {why}$"):
             _plan(context=context)
 
@@ -151,7 +151,7 @@ def test_a_config_alone_is_enough(name: str, budget: int, tmp_path: Path, capsys
         (["TinyLlama-1.1B", "--memory", "4G", "--time", "soon"], 2, "--time is 'soon'; expected a positive number"),
         (["TinyLlama-1.1B", "--memory", "4G", "--steps", "0"], 2, "--steps is 0"),
         (["TinyLlama-1.1B", "--memory", "4G", "--watts", "nan"], 2, "--watts is nan"),
-        (["TinyLlama-1.1B", "--memory", "4G", "--seq-len", "4096"], 2, "TinyLlama-1.1B knows 2048 positions"),
+        (["TinyLlama-1.1B", "--memory", "4G", "--seq-len", "4096"], 2, "TinyLlama-1.1B supports 2048 positions"),
         (["TinyLlama-1.1B", "--memory", "4G", "--label-tokens", "200"], 2, "fewer labels than that"),
         (["TinyLlama-1.1B", "--memory", "4G", "--backend", "cuda"], 2, "--backend cuda is not calibrated"),
         (["tinylama", "--memory", "4G"], 3, "there is no folder, file, name or hub id 'tinylama'"),

@@ -108,7 +108,7 @@ def test_tls(store: Path, acts: Path, tmp_path: Path) -> None:
         assert push(Server(running.url, token, cert), acts, None).num_sent == 4
         with pytest.raises(PrgecError, match="the server's certificate is not trusted"):
             push(Server(running.url, token), acts, None)
-        with pytest.raises(PrgecError, match="the server refuses: the token is none of this server's"):
+        with pytest.raises(PrgecError, match="the server refuses: the token is not one of this server's"):
             push(Server(running.url, "x" * 43, cert), acts, None)
 
 

@@ -165,7 +165,7 @@ def check_trains(manifest: Manifest, path: Path) -> None:
     """
     if manifest.emits:
         raise ProgramError(
-            "the program has no losses: it emits what a side network learns from",
+            "the program has no losses: it emits activations for a side network",
             where=path,
             hint="prgec side emit runs it; eval and predict take the network with --side",
         )

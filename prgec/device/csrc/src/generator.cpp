@@ -34,7 +34,7 @@ class Generator::Impl {
 
 Error Generator::Impl::check(const std::vector<uint32_t>& prompt) const {
   if (prompt.empty()) {
-    return fail(Error::InvalidExternalData, "there is no text to go on from");
+    return fail(Error::InvalidExternalData, "there is no text to continue");
   }
   for (const uint32_t id : prompt) {
     if (id >= manifest().vocab_size) {
@@ -86,7 +86,8 @@ Result<const float*> Generator::Impl::read(const std::vector<uint32_t>& text) {
     held.clear();
     return fail(
         Error::InvalidProgram,
-        "the program computes no numbers: its trained weights are too large. Hint: take an earlier adapter");
+        "the program computes values that are not finite: its trained weights are too large. Hint: take an earlier "
+        "adapter");
   }
   return logits;
 }

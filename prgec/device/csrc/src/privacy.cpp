@@ -29,7 +29,7 @@ std::string as_python_writes(double value) {
 
 Result<RandomisedResponse> RandomisedResponse::parse(const std::string& epsilon, size_t num_classes) {
   if (num_classes == 1) {
-    return fail(Error::InvalidArgument, "--label-dp is for a choice between answers; a score has no other one");
+    return fail(Error::InvalidArgument, "--label-dp is for a choice between answers; a score has no alternatives");
   }
   char* end = nullptr;
   const double value = std::strtod(epsilon.c_str(), &end);

@@ -157,7 +157,7 @@ Result<const float*> Program::train(float lr, const Call& call, std::vector<floa
   PRGE_TRY(outputs.error());
   PRGE_TRY(keep_losses(*outputs, "forward", 2));
   if (!is_floats((*outputs)[1], kNumFactors)) {
-    return fail(Error::InvalidProgram, "forward does not say what became of the gradient (%s)", path_.c_str());
+    return fail(Error::InvalidProgram, "forward does not return the factors of its step (%s)", path_.c_str());
   }
   factors.resize(kNumFactors);
   copy_floats((*outputs)[1], factors);

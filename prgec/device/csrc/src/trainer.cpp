@@ -85,7 +85,7 @@ void Trainer::Impl::warn_of_flatness() const {
       return;
     }
   }
-  warn("both signs of every query have the same loss, so nothing is learnt: is --eps too small?");
+  warn("both signs of every query have the same loss, so nothing is learnt; raise --eps");
 }
 
 const Shape& Trainer::shape() const {
