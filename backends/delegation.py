@@ -1,4 +1,4 @@
-"""Reads off a lowered program what each delegate took and why the rest stayed outside."""
+"""The calls in each delegate, and those outside with the reason."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Lowered:
     Attributes:
         edge: Lowered methods.
         methods: Their names, in the order that they have in the file; `edge` keeps them as a set.
-        delegation: What went where in the first one.
+        delegation: The calls in each delegate of the first one.
         route: How they were lowered.
     """
 

@@ -90,7 +90,7 @@ class XnnpackBackend(Backend):
         return (ForwardPartitioner(),)
 
     def edge_passes(self, program: ExportedProgram) -> Sequence[EdgePass]:
-        """XNNPACK's permute writes its result in order, so a copy behind it is one too many."""
+        """XNNPACK's permute writes its result in order, so a copy after it is redundant."""
         del program
         from prgec.backends.edge_clones import remove_clones_of_permutes
 

@@ -64,7 +64,7 @@ class FoldConstants(Pass):
         return rewrite_matches(program, found, partial(_replace, rewriter, SeqTables(program, rewriter)))
 
     def match(self, node: Node, evaluator: _Evaluator) -> Constant | Refusal:
-        """Return the table behind a row-independent value, or why it is computed at every step."""
+        """Return the table that gives a row-independent value, or why it is computed at every step."""
         where, dims = describe(node), dynamic_dims(node)
         symbol = evaluator.symbol
         if any(shape_of(node)[d].node.expr != symbol for d in dims):  # type: ignore[union-attr]

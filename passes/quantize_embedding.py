@@ -95,6 +95,6 @@ class QuantizeEmbedding(Pass):
 
 
 def _is_token_ids(node: Node) -> bool:
-    """Whether a node is the tokens, or (behind share-prefix) some rows of them."""
+    """Whether a node is the tokens, or (after share-prefix) some rows of them."""
     source = node.args[0] if node.target is aten.slice.Tensor else node
     return isinstance(source, Node) and source.target == TOKENS

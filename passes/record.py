@@ -1,4 +1,4 @@
-"""What passes did, as data that needs no graph."""
+"""Records of passes, as data that needs no graph."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one pass did.
+    """The effect of one pass.
 
     Attributes:
         text: The pass with its options.

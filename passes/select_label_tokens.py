@@ -64,7 +64,7 @@ class Match:
 
 @dataclass(frozen=True)
 class SelectLabelTokens(Pass):
-    """Move the label gather in front of the LM head."""
+    """Move the label gather before the LM head."""
 
     name: ClassVar[str] = "select-label-tokens"
     tier: ClassVar[Tier] = rounding(1e-5)
@@ -124,7 +124,7 @@ def _rewrite(rewriter: Rewriter, found: Match) -> None:
 
 
 def label_positions(index: object) -> Node | None:
-    """The [N, K] positions behind an index of the form `expand(unsqueeze(label_pos, -1))`."""
+    """The [N, K] positions in an index of the form `expand(unsqueeze(label_pos, -1))`."""
     node = index
     for op in (aten.expand.default, aten.unsqueeze.default):
         if not isinstance(node, Node) or node.target is not op:

@@ -1,4 +1,4 @@
-"""What a rule of the op table may do to a graph: add nodes before one, and stand something in its place."""
+"""The edits that a rule of the op table may make: add nodes before one, and replace it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def finish_extend(
 
     run_pipeline(extend, reading_passes(passes, manifest.sites), callback)
     if sites_of(extend) != manifest.sites:
-        raise InternalError("the model behind a cache has other sites than the one that is trained")
+        raise InternalError("the model with a cache has other sites than the one that is trained")
     if manifest.state == "dual":
         _average_copies(extend, trained)
 

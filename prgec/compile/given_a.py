@@ -45,7 +45,7 @@ def a_of_adapter(adapter: PeftAdapter, sites: tuple[Site, ...]) -> State:
     """
     missing = sorted(set(adapter.sites) - {site.name for site in sites})
     if missing:
-        raise UsageError(f"the adapter's layer {missing[0]} is no site of this model")
+        raise UsageError(f"the adapter's layer {missing[0]} is not a site of this model")
     given: State = {}
     for site in sites:
         name = a_name(site.name)

@@ -1,4 +1,4 @@
-"""What a compilation returns, as data that needs neither torch nor ExecuTorch."""
+"""The result of a compilation, as data that needs neither torch nor ExecuTorch."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ def render_chat(
 def spans_said(template: str, messages: Sequence[Message], special_tokens: Mapping[str, str]) -> tuple[str, list[Span]]:
     """Return a conversation as text, and the characters that the assistant says: [start, end) of each turn.
 
-    A template that marks them (`{% generation %}`) decides itself. Otherwise a turn is what the template adds behind
-    the prompt for it, its end-of-turn token included and white space behind that not.
+    A template that marks them (`{% generation %}`) decides itself. Otherwise a turn is the text that the template adds
+    after the prompt for it: with its end-of-turn token, without the white space after that.
 
     Raises:
         DataError: If the template refuses the conversation, or writes earlier turns differently once later ones follow.
@@ -60,8 +60,8 @@ def spans_said(template: str, messages: Sequence[Message], special_tokens: Mappi
             prompt = render_chat(template, messages[:index], special_tokens)
         if not (turn.startswith(prompt) and full.startswith(turn)):
             raise DataError(
-                "the chat template writes earlier turns differently once later ones follow, so what the "
-                "assistant says cannot be told",
+                "the chat template writes earlier turns differently once later ones follow, so the "
+                "assistant's words cannot be located",
                 hint="split it so that the last turn is the assistant's only one",
             )
         spans.append((len(prompt), len(turn)))

@@ -1,4 +1,4 @@
-"""Why ops stay outside an XNNPACK delegate: told by place, by kind, or by XNNPACK's own partitioner."""
+"""Why ops stay outside an XNNPACK delegate: reasons by place, by kind, or from XNNPACK's own partitioner."""
 
 from __future__ import annotations
 

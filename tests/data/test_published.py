@@ -35,7 +35,7 @@ TABLE_8 = {
     "winogrande": "<context> <subject> <object>",
     "squad": "Title: <title> Context: <context> Question: <question> Answer:",
 }
-# What our fields are called in the table.
+# Names of our fields in the table.
 NAMES = {
     "sst2": {"sentence": "text"},
     "qnli": {"question": "sentence1", "sentence": "sentence2"},
@@ -186,7 +186,7 @@ def test_same_fields_need_a_name(tmp_path: Path) -> None:
 def test_text_with_a_label_is_not_plain_text(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "fine", "label": 1}')
-    with pytest.raises(DataError, match="cannot tell the task from the fields label, text"):
+    with pytest.raises(DataError, match="cannot infer the task from the fields label, text"):
         load_dataset(path)
 
 

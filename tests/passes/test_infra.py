@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class Negate(Pass):
-    """Negates every output, or fails in the way it is told to."""
+    """Negates every output, or fails in a given way."""
 
     name: ClassVar[str] = "negate"
 

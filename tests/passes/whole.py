@@ -31,7 +31,7 @@ class Finished:
 
     Attributes:
         pipeline: Text of the passes.
-        records: What each pass did.
+        records: Effect of each pass.
         program: The result; its state is shared by all tests of the session, so a test sets it first.
     """
 
