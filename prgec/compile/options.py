@@ -194,6 +194,7 @@ class CompileOptions:
     )
 
     output: Path = option("output", DEFAULT_OUTPUT, "File to write.", "--output", "-o", is_kept=False)
+    force: bool = option("output", False, "Replace --output if it exists.", is_kept=False)
     passes: str | None = option("output", None, "Pipeline text that replaces the default one.")
     dump_passes: Path | None = option(
         "output", None, "Write the graph after each pass to DIR.", metavar="DIR", is_kept=False

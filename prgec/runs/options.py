@@ -138,7 +138,9 @@ class RunOptions:
     no_verify: bool = option("engine", False, "Do not compare the program with its checksums when it is opened.")
 
     out: Path | None = option("output", None, "Run folder [default: the first free runs/<program>-<n>].", is_kept=False)
-    force: bool = option("output", False, "Use --out even if it holds other files or an unfinished run.", is_kept=False)
+    force: bool = option(
+        "output", False, "Use --out even if it holds other files, and replace a run that it holds.", is_kept=False
+    )
     resume: bool = option("output", False, "Go on with the run in --out, from its journal.", is_kept=False)
     snapshot_every: int = option(
         "output", 100, "Keep the state every N steps, so that resuming is quick; 0 for never.", metavar="N"
