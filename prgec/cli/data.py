@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from prgec.cli.render import print_json, print_lines
-from prgec.cli.task_option import TASK
+from prgec.cli.task_option import NO_EOS, TASK
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def data() -> None:
     help="Whose tokenizer: a checkpoint as prgec compile takes it, or a .pte, whose T and K then hold.",
 )
 @click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
+@NO_EOS
 @click.option("--seq-len", type=click.IntRange(min=2), help="T to count cuts for [default: what the rows need].")
 @click.option(
     "--batch-size",
@@ -46,7 +47,9 @@ def data() -> None:
     help="Examples a step, whose padding is counted (repeatable).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def stats(file: Path, model: str, task: str, seq_len: int | None, batch_sizes: tuple[int, ...], as_json: bool) -> int:
+def stats(
+    file: Path, model: str, task: str, no_eos: bool, seq_len: int | None, batch_sizes: tuple[int, ...], as_json: bool
+) -> int:
     """Count lengths, padding by batch size, cuts and answers of FILE, and say the T and K it needs."""
     from prgec.compile.lengths import shorter_length
     from prgec.data.dataset import load_dataset
@@ -56,7 +59,7 @@ def stats(file: Path, model: str, task: str, seq_len: int | None, batch_sizes: t
     is_program = model.endswith(_PROGRAM_SUFFIX)
     if is_program and seq_len is not None:
         raise UsageError("a program has its T; leave out --seq-len, or give the checkpoint as --model")
-    dataset = load_dataset(file, task)
+    dataset = load_dataset(file, task, no_eos=no_eos)
     encoded, sizes = (_for_program if is_program else _for_checkpoint)(dataset, model, seq_len or 0)
     found = stats_of(dataset, encoded, sizes, sorted(set(batch_sizes)))
     if as_json:

@@ -1,4 +1,4 @@
-"""The --task option: a row of the task table, `auto`, or a TOML file."""
+"""Options that say how a file becomes rows: --task, a row of the task table, `auto` or a TOML file, and --no-eos."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from prgec.data.tasks import AUTO_TASK, TASKS, TOML_SUFFIX
+from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASKS, TOML_SUFFIX
 
 
 class _TaskType(click.ParamType[str]):
@@ -22,3 +22,4 @@ class _TaskType(click.ParamType[str]):
 
 
 TASK = _TaskType()
+NO_EOS = click.option("--no-eos", is_flag=True, help=NO_EOS_HELP)

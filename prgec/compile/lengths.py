@@ -12,7 +12,7 @@ from dataclasses import replace
 from prgec.compile.check import check_options
 from prgec.compile.options import CompileOptions
 from prgec.contract.names import SIDE
-from prgec.data.dataset import Dataset, load_dataset
+from prgec.data.dataset import Dataset, load_datasets
 from prgec.data.encode import Encoded, Encoder, encode_item, encode_pair
 from prgec.data.first_tokens import up_to_first
 from prgec.data.stats import spread_of
@@ -42,7 +42,8 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
     """
     if not options.data:
         return options
-    encoded = [each for path in options.data for each in encode_choices(load_dataset(path, options.task), tokenizer)]
+    datasets = load_datasets(options.data, options.task, no_eos=options.no_eos)
+    encoded = [each for dataset in datasets for each in encode_choices(dataset, tokenizer)]
     if options.method == SIDE:
         encoded = [up_to_first(each) for each in encoded]
     seq_len, num_labels = lengths_of(encoded, options, max_positions)

@@ -23,7 +23,7 @@ from prgec.contract.names import (
     STATE_MODES,
 )
 from prgec.data.records import HUB_PREFIX
-from prgec.data.tasks import AUTO_TASK, TASK_HELP
+from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
 
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "w8a16", "w4a16", "int8", "int4")
 AUTO_ROUNDING = "auto"
@@ -117,6 +117,7 @@ class CompileOptions:
         "rows", (), "Rows the program must hold; repeat for more files.", no_path=HUB_PREFIX, is_kept=False
     )
     task: str = option("rows", AUTO_TASK, TASK_HELP, is_place=True, is_kept=False)
+    no_eos: bool = option("rows", False, NO_EOS_HELP, is_kept=False)
     static: bool = option("rows", False, "Fix T at --seq-len even where the backend could vary it.")
     generate: bool = option(
         "rows", False, "Add the method that generates text, for F1 of answers and prgec predict --generate."

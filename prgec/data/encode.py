@@ -29,6 +29,10 @@ class Encoder(Protocol):
         """Id of the token every text starts with, or None."""
 
     @property
+    def eos_id(self) -> int | None:
+        """Id of the token that ends a text, or None."""
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """Names of a classifier's answers; none of a language model, whose answers are tokens."""
 
@@ -144,7 +148,8 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
     """Encode one prompt with one completion, uncut.
 
     The completion's tokens are those of `prompt + completion` behind what it has in common with `prompt`, so a token
-    that straddles the border counts as completion. The last token is only predicted, never read.
+    that straddles the border counts as completion, and so does EOS where the example ends. The last token is only
+    predicted, never read.
 
     A classifier reads the texts of the example alone, and its target is the class.
 
@@ -155,10 +160,11 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
         tokens = _shared(tokenizer.encode_texts(texts_of(example)))
         target = target_of(example, completion, tokenizer.classes)
         return Encoded(Row(tuple(tokens), (0,), (target,)), example.where, has_bos=True, is_classified=True)
-    full = _shared(tokenizer.encode(example.prompt + completion))
-    start = _common_prefix(full, tokenizer.encode(example.prompt))
-    if start == len(full):
+    ids = tokenizer.encode(example.prompt + completion)
+    start = _common_prefix(ids, tokenizer.encode(example.prompt))
+    if start == len(ids):
         raise DataError("the completion has no tokens", where=example.where)
+    full = _shared(_ended(ids, tokenizer) if example.ends else ids)
     if start == 0:
         raise DataError(
             "the prompt is empty and the tokenizer has no BOS: nothing predicts the first token", where=example.where
@@ -266,6 +272,11 @@ def _encode_text(item: Document, tokenizer: Encoder) -> Encoded:
         raise DataError("the text is a single token: nothing is predicted", where=item.where)
     row = Row(tuple(ids[:-1]), tuple(range(len(ids) - 1)), tuple(ids[1:]))
     return Encoded(row, item.where, has_bos=ids[0] == tokenizer.bos_id, is_text=True)
+
+
+def _ended(ids: list[int], tokenizer: Encoder) -> list[int]:
+    """Return the ids with EOS at their end, once."""
+    return ids if tokenizer.eos_id is None or ids[-1] == tokenizer.eos_id else [*ids, tokenizer.eos_id]
 
 
 def _shared(ids: list[int]) -> list[int]:

@@ -14,7 +14,7 @@ from prgec.errors import DataError
 
 @dataclass(frozen=True)
 class CompletionFormat:
-    """Free prompt and completion, used exactly as written."""
+    """Free prompt and completion, used exactly as written; the end of a completion is learned as EOS."""
 
     name: str = "completion"
     fields: tuple[str, ...] = ("prompt",)
@@ -35,7 +35,7 @@ class CompletionFormat:
         completion = record.text("completion")
         if not completion:
             raise DataError('field "completion" is empty', where=record.where)
-        return Example(prompt, completion, record.where)
+        return Example(prompt, completion, record.where, ends=True)
 
     def prompt_of(self, text: str) -> str:
         """Return the prompt for a text given on the command line."""

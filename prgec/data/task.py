@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from prgec.data.jsonl import Record, text_of
@@ -36,6 +36,7 @@ class Example:
         references: Every answer that counts as right, where answers are compared as text.
         texts: The fields themselves, without a template around them: what an encoder reads.
         classes: Continuations in label order, by which an encoder's classes are called.
+        ends: Whether the end of the completion is learned too, as the tokenizer's EOS.
     """
 
     prompt: str
@@ -45,6 +46,7 @@ class Example:
     references: tuple[str, ...] = ()
     texts: tuple[str, ...] = field(default=(), compare=False)
     classes: tuple[str, ...] = field(default=(), compare=False)
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +159,16 @@ class TemplateTask:
         prompt = fill(self.template, values)
         choices = tuple(fill(choice, values) for choice in self.choices)
         own = choices if choices != self.candidates else ()
-        read = {"texts": tuple(values[name] for name in self.fields), "classes": self.candidates}
+        example = Example(
+            prompt, None, record.where, own, texts=tuple(values[name] for name in self.fields), classes=self.candidates
+        )
         if not labelled:
-            return Example(prompt, None, record.where, own, **read)
+            return example
         if self.choices:
-            return Example(prompt, choices[self._label(record)], record.where, own, **read)
+            return replace(example, completion=choices[self._label(record)])
         references = answers_of(find(record, self.answer_field, self.aliases), self.answer_field, record)
         completion = fill(self.answer, {**values, "answer": references[0]})
-        return Example(prompt, completion, record.where, references=references, **read)
+        return replace(example, completion=completion, references=references)
 
     def prompt_of(self, text: str) -> str:
         """Return the prompt for a text given on the command line; for tasks of one field."""

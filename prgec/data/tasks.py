@@ -16,6 +16,7 @@ from prgec.errors import DataError, UsageError
 
 AUTO_TASK = "auto"
 TASK_HELP = "How fields become prompts: auto (from the fields), a known task, or a .toml file with your own."
+NO_EOS_HELP = "Learn free completions without their end; an answer then goes on until it is stopped."
 TOML_SUFFIX = ".toml"
 
 _NO_YES, _YES_NO = ("No", "Yes"), ("Yes", "No")

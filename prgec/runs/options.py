@@ -10,7 +10,7 @@ from typing import Any
 from prgec.config.option import argument, option, table_of
 from prgec.config.toml_file import write_options
 from prgec.data.records import HUB_PREFIX
-from prgec.data.tasks import AUTO_TASK, TASK_HELP
+from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
 from prgec.engines.choose import ENGINES, EXECUTORCH, check_engine
 from prgec.errors import UsageError
 from prgec.trackers.table import TRACKERS, check_trackers
@@ -44,6 +44,7 @@ class RunOptions:
     rows: Path | None = option("data", None, "Training rows made by prgec tokenize, instead of --data.")
     eval_rows: Path | None = option("data", None, "Rows made by prgec tokenize, instead of --eval-data.")
     task: str = option("data", AUTO_TASK, TASK_HELP, is_place=True)
+    no_eos: bool = option("data", False, NO_EOS_HELP)
     low_volume: bool = option(
         "data",
         False,

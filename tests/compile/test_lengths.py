@@ -13,7 +13,7 @@ import pytest
 from prgec.compile.compiler import build_graphs
 from prgec.compile.lengths import TEXT_SEQ_LEN, fit_options
 from prgec.compile.options import CompileOptions
-from prgec.errors import DataError
+from prgec.errors import DataError, UsageError
 from tests.data.test_encode import CharTokenizer
 from tests.models import TinyLlama
 
@@ -21,7 +21,7 @@ from tests.models import TinyLlama
 def _options(tmp_path: Path, *records: dict[str, Any], **options: Any) -> CompileOptions:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    chosen = {"seq_len": 0, "num_labels": 0, **options}
+    chosen = {"seq_len": 0, "num_labels": 0, "no_eos": True, **options}
     return CompileOptions(model="m", output=tmp_path / "m.pte", data=(path,), **chosen)
 
 
@@ -42,7 +42,28 @@ def test_t_and_k_are_those_of_the_longest(tmp_path: Path) -> None:
     # BOS, 20 and 3 characters, the last of which is only predicted: 23; rounded up to a multiple of 8.
     assert _fit(_options(tmp_path, _row(20, 3), _row(2, 7), *FREE)) == (24, 7)
     # As a choice, the long completion is also scored behind the long prompt.
-    assert _fit(_options(tmp_path, _row(20, 3), _row(2, 7))) == (32, 7)
+    assert _fit(_options(tmp_path, _row(20, 3), _row(2, 7), _row(2, 7))) == (32, 7)
+
+
+def test_the_end_of_a_free_answer_takes_a_position_and_a_label(tmp_path: Path) -> None:
+    assert _fit(_options(tmp_path, _row(20, 4), no_eos=True)) == (24, 4)
+    assert _fit(_options(tmp_path, _row(20, 4), no_eos=False)) == (32, 5)
+    # A choice has no end to learn.
+    assert _fit(_options(tmp_path, _row(20, 4), _row(20, 4), _row(9, 3), no_eos=False)) == (24, 4)
+
+
+def test_a_file_named_twice_is_refused(tmp_path: Path) -> None:
+    options = _options(tmp_path, _row(4, 2))
+    with pytest.raises(UsageError, match=r"a data file is named twice \(.*rows.jsonl\)"):
+        _fit(replace(options, data=options.data * 2))
+
+
+def test_files_of_one_task_share_their_answers(tmp_path: Path) -> None:
+    options = _options(tmp_path, *[_row(4, 2)] * 2, *[_row(4, 9)] * 2, no_eos=False)
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text(json.dumps(_row(30, 2)))
+    # BOS, the long prompt and the long answer that only the other file has, and no EOS.
+    assert _fit(replace(options, data=(*options.data, dev))) == (40, 9)
 
 
 def test_wrong_candidates_count_too(tmp_path: Path) -> None:

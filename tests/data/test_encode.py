@@ -13,7 +13,7 @@ from prgec.data.encode import Row, encode_items, encode_row, encode_rows
 from prgec.data.task import Document, Example
 from prgec.errors import DataError
 
-BOS = 1
+BOS, EOS = 1, 2
 
 
 class CharTokenizer:
@@ -21,6 +21,7 @@ class CharTokenizer:
 
     def __init__(self, *, bos: bool = True, merge: str = "") -> None:
         self.bos_id = BOS if bos else None
+        self.eos_id = EOS
         self._merge = merge
 
     classes: tuple[str, ...] = ()
@@ -78,6 +79,15 @@ def test_each_target_is_predicted_one_position_before_it() -> None:
 def test_token_across_the_border_belongs_to_the_completion() -> None:
     row = _row("ab", "cd", tokenizer=CharTokenizer(merge="bc"))
     assert _predicts(row) == [(ord("a"), 999), (999, ord("d"))]
+
+
+def test_eos_is_the_last_target_where_an_example_ends() -> None:
+    example = Example("ab", "cd", "w", ends=True)
+    row = encode_row(example, "cd", CharTokenizer(), _manifest(num_labels=3))
+    assert _predicts(row) == [(ord("b"), ord("c")), (ord("c"), ord("d")), (ord("d"), EOS)]
+    # A completion that writes EOS itself has one.
+    written = encode_row(example, "c" + chr(EOS), CharTokenizer(), _manifest())
+    assert written.targets == (ord("c"), EOS)
 
 
 def test_long_prompt_is_cut_on_the_left_behind_bos() -> None:
