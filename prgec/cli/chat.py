@@ -33,6 +33,7 @@ _PROMPT = "> "
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw among tokens of this probability.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
 @click.option("--stop", "stops", multiple=True, help="A text that ends an answer; repeat for more.")
+@click.option("--think", is_flag=True, help="Let a model that can reason do so before it answers.")
 @NO_VERIFY
 def chat(
     program: Path,
@@ -45,6 +46,7 @@ def chat(
     top_p: float,
     seed: int,
     stops: tuple[str, ...],
+    think: bool,
     no_verify: bool,
 ) -> int:
     """Answer each line of stdin with PROGRAM (a .pte compiled with --generate --context C)."""
@@ -58,7 +60,7 @@ def chat(
     if compare and adapter is None:
         raise UsageError("--compare shows an adapter beside the program without it", hint="name one with --adapter")
     loaded, states = _open(program, adapter, compare, verify=not no_verify)
-    talk = _Talk(loaded, states, Reader(loaded), sampling, max_tokens, stops)
+    talk = _Talk(loaded, states, Reader(loaded), sampling, max_tokens, stops, thinks=think)
     if loaded.tokenizer.chat_template is None:
         _say("the checkpoint has no chat template: each line is gone on from as plain text")
     elif system is not None:
@@ -85,13 +87,15 @@ class _Talk:
         sampling: Any,
         max_tokens: int,
         stops: tuple[str, ...],
+        *,
+        thinks: bool,
     ) -> None:
         from prgec.training.sampling import Sampler
 
         self._program, self._states, self._reader = program, states, reader
         # Each draws as if it were alone.
         self._samplers = {name: Sampler(sampling) for name in states}
-        self._max_tokens, self._stops = max_tokens, stops
+        self._max_tokens, self._stops, self._thinks = max_tokens, stops, thinks
         self.messages: list[dict[str, str]] = []
 
     def answer(self, line: str, should_stop: Any) -> bool:
@@ -101,7 +105,7 @@ class _Talk:
         if tokenizer.chat_template is None:
             prompt = tokenizer.encode(line)
         else:
-            prompt = tokenizer.encode_chat_prompt(self.messages)
+            prompt = tokenizer.encode_chat_prompt(self.messages, thinks=self._thinks)
         if len(prompt) > self._reader.context:
             _say(
                 f"the conversation has {len(prompt)} tokens, and the program's cache holds {self._reader.context}: full"
@@ -123,13 +127,12 @@ class _Talk:
         from prgec.training.reader import Answer
 
         tokenizer = self._program.tokenizer
-        ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
         answer = Answer(
             self._reader,
             prompt,
             self._samplers[name],
             tokenizer.decode,
-            ends=ends,
+            ends=tuple(tokenizer.end_ids),
             max_tokens=self._max_tokens,
             stops=self._stops,
         )

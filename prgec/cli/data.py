@@ -37,6 +37,7 @@ def data() -> None:
 @click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
 @NO_EOS
 @click.option("--seq-len", type=click.IntRange(min=2), help="T to count cuts for [default: what the rows need].")
+@click.option("--generate", is_flag=True, help="Count as prgec compile --generate does: with room for answers.")
 @click.option(
     "--batch-size",
     "batch_sizes",
@@ -48,7 +49,14 @@ def data() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def stats(
-    file: Path, model: str, task: str, no_eos: bool, seq_len: int | None, batch_sizes: tuple[int, ...], as_json: bool
+    file: Path,
+    model: str,
+    task: str,
+    no_eos: bool,
+    seq_len: int | None,
+    generate: bool,
+    batch_sizes: tuple[int, ...],
+    as_json: bool,
 ) -> int:
     """Count lengths, padding by batch size, cuts and answers of FILE, and say the T and K it needs."""
     from prgec.compile.lengths import shorter_length
@@ -60,44 +68,45 @@ def stats(
     if is_program and seq_len is not None:
         raise UsageError("a program has its T; leave out --seq-len, or give the checkpoint as --model")
     dataset = load_dataset(file, task, no_eos=no_eos)
-    encoded, sizes = (_for_program if is_program else _for_checkpoint)(dataset, model, seq_len or 0)
+    encoded, sizes = (_for_program if is_program else _for_checkpoint)(dataset, model, seq_len or 0, generate)
     found = stats_of(dataset, encoded, sizes, sorted(set(batch_sizes)))
     if as_json:
         print_json(_document(dataset, model, found, sizes))
     else:
         lengths = f"T = {sizes.seq_len}, K = {sizes.num_labels}, "
         lengths += f"of {model}" if is_program else "as prgec compile --data would choose"
-        if not is_program and seq_len is None and (shorter := shorter_length(encoded, sizes.seq_len)):
+        if not is_program and seq_len is None and (shorter := shorter_length(encoded, sizes.seq_len, generate)):
             lengths += f"; {shorter}"
         print_lines(*_lines(dataset, found, lengths))
     return 0
 
 
-def _for_program(dataset: Dataset, model: str, seq_len: int) -> tuple[list[Encoded], Any]:
+def _for_program(dataset: Dataset, model: str, seq_len: int, generate: bool) -> tuple[list[Encoded], Any]:
     """Rows of right answers as a program reads them, and its sizes."""
-    del seq_len
-    from prgec.data.encode import encode_item
+    del seq_len, generate
+    from prgec.data.encode import encode_each
     from prgec.data.first_tokens import up_to_first
     from prgec.engines.executorch.runtime import read_constants
 
     manifest, tokenizer = read_constants(Path(model))
-    encoded = [encode_item(item, tokenizer) for item in dataset.examples]
+    encoded = encode_each(dataset.examples, tokenizer)
     return [up_to_first(each) for each in encoded] if manifest.emits else encoded, manifest
 
 
-def _for_checkpoint(dataset: Dataset, model: str, seq_len: int) -> tuple[list[Encoded], Any]:
+def _for_checkpoint(dataset: Dataset, model: str, seq_len: int, generate: bool) -> tuple[list[Encoded], Any]:
     """Rows of right answers, and the sizes a program compiled for them would have."""
     from prgec.compile.lengths import encode_choices, lengths_of
     from prgec.compile.options import CompileOptions
-    from prgec.data.encode import RowSizes, encode_item
+    from prgec.data.encode import RowSizes, encode_each
     from prgec.frontend.limits import read_limits
 
     limits = read_limits(model)
     # A wrong candidate may be the longest: T and K are for scoring too.
-    scored = list(encode_choices(dataset, limits.tokenizer))
-    options = CompileOptions(model=model, seq_len=seq_len, num_labels=0)
+    scored = encode_choices(dataset, limits.tokenizer)
+    options = CompileOptions(model=model, seq_len=seq_len, num_labels=0, generate=generate)
     chosen = lengths_of(scored, options, limits.max_positions)
-    return [encode_item(item, limits.tokenizer) for item in dataset.examples], RowSizes(*chosen, limits.vocab_size)
+    encoded = encode_each(dataset.examples, limits.tokenizer) if dataset.has_choices else scored
+    return encoded, RowSizes(*chosen, limits.vocab_size)
 
 
 def _document(dataset: Dataset, model: str, found: RowStats, sizes: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
 from prgec.cli.verify_option import NO_VERIFY
 from prgec.data.formats import CompletionFormat
-from prgec.data.task import Document, Example, Item, Task, TemplateTask
+from prgec.data.task import Example, Item, Task, TemplateTask
 from prgec.data.tasks import AUTO_TASK, TASK_HELP, find_task
 from prgec.errors import UsageError
 
@@ -126,10 +126,10 @@ def _choose(
 def _write(
     program: GeneratingProgram, items: list[Item], max_tokens: int, display: RunDisplay, should_stop: Callable[[], bool]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    from prgec.training.generate import generate, prompt_ids
+    from prgec.data.encode import prompt_ids
+    from prgec.training.generate import generate
 
-    asked = [Example(item.text, None, item.where) if isinstance(item, Document) else item for item in items]
-    prompts = [prompt_ids(item, program.tokenizer) for item in asked]
+    prompts = [prompt_ids(item, program.tokenizer) for item in items]
     answers = (
         generate(program, prompts, max_tokens=max_tokens, on_call=display.on_eval_batch, should_stop=should_stop) or []
     )

@@ -18,7 +18,7 @@ from prgec.compile.options import CompileOptions
 from prgec.contract.names import IGNORE_TARGET
 from prgec.contract.tokenizer import Tokenizer
 from prgec.data.dataset import load_dataset
-from prgec.data.encode import encode_item
+from prgec.data.encode import encode_item, prompt_ids
 from prgec.data.task import Example, Item
 from prgec.passes.program import GraphProgram
 from prgec.passes.weights import layer_name
@@ -138,7 +138,9 @@ def _batches(program: GraphProgram, prompts: Sequence[Sequence[int]], max_tokens
 
 
 def _ids(item: Item, tokenizer: Tokenizer) -> list[int]:
-    return tokenizer.encode(item.prompt) if isinstance(item, Example) else list(encode_item(item, tokenizer).row.tokens)
+    return (
+        prompt_ids(item, tokenizer) if isinstance(item, Example) else list(encode_item(item, tokenizer)[-1].row.tokens)
+    )
 
 
 def _evenly(items: Sequence[Any], count: int) -> list[Any]:

@@ -52,6 +52,11 @@ class Dataset:
         """Whether every item brings its choices."""
         return all(isinstance(each, Example) and each.candidates for each in self.examples)
 
+    @property
+    def has_choices(self) -> bool:
+        """Whether answers are picked from several, those of all items or each item's own."""
+        return bool(self.candidates()) or self.has_own_candidates
+
     def sample(self, count: int, seed: int) -> Dataset:
         """Return `count` items in a random order; all of them where there are fewer."""
         return self._at(_shuffled(len(self.examples), seed)[:count])

@@ -56,10 +56,12 @@ class Conversation:
     Attributes:
         messages: Turns with `role` and `content`, and whatever else the chat template reads.
         where: `file, line n`, for messages.
+        tools: JSON schemas of the functions that the assistant may call.
     """
 
     messages: tuple[dict[str, Any], ...]
     where: str
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

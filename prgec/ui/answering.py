@@ -103,10 +103,14 @@ class Answering:
             prompt = tokenizer.encode(messages[-1]["content"])
         else:
             prompt = tokenizer.encode_chat_prompt(messages)
-        ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
         sampler = Sampler(Sampling(0.0, 0, 1.0, 0))
         answer = Answer(
-            Reader(self._program), prompt, sampler, tokenizer.decode, ends=ends, max_tokens=int(asked["max_tokens"])
+            Reader(self._program),
+            prompt,
+            sampler,
+            tokenizer.decode,
+            ends=tuple(tokenizer.end_ids),
+            max_tokens=int(asked["max_tokens"]),
         )
         return "".join(answer)
 
