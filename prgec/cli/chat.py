@@ -12,6 +12,7 @@ import click
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.render import print_lines, print_part, stderr_console
 from prgec.cli.verify_option import NO_VERIFY
+from prgec.data.task import Conversation, Document
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -100,12 +101,13 @@ class _Talk:
 
     def answer(self, line: str, should_stop: Any) -> bool:
         """Answer a line; return whether there is room for another."""
+        from prgec.data.encode import prompt_ids
+
         tokenizer = self._program.tokenizer
         self.messages.append({"role": "user", "content": line})
-        if tokenizer.chat_template is None:
-            prompt = tokenizer.encode(line)
-        else:
-            prompt = tokenizer.encode_chat_prompt(self.messages, thinks=self._thinks)
+        has_template = tokenizer.chat_template is not None
+        asked = Conversation(tuple(self.messages), "the chat") if has_template else Document(line, "the line")
+        prompt = prompt_ids(asked, tokenizer, thinks=self._thinks)
         if len(prompt) > self._reader.context:
             _say(
                 f"the conversation has {len(prompt)} tokens, and the program's cache holds {self._reader.context}: full"

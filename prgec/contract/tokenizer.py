@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from prgec.contract.chat import ASSISTANT, ChatTemplate
+from prgec.contract.chat import ASSISTANT, ChatTemplate, Written
 from prgec.errors import DataError, ProgramError
 
 if TYPE_CHECKING:
@@ -97,12 +97,9 @@ class Tokenizer:
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text, with BOS and the like as the checkpoint adds them unless told otherwise.
-
-        A text that writes BOS itself gets no second one.
-        """
+        """Return the ids of a text, with BOS and the like as the checkpoint adds them unless told otherwise."""
         ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids[1:] if self._is_doubled(ids) else ids
+        return ids
 
     def encode_texts(self, texts: Sequence[str]) -> list[int]:
         """Return the ids of one text, or of two that belong together, with what the checkpoint puts around them."""
@@ -124,7 +121,7 @@ class Tokenizer:
             DataError: If the checkpoint has no chat template, or it refuses the conversation.
         """
         written = self._template().write(messages, tools, self._shared_length, only_last=only_last)
-        return [self._chat_ids(each.text, each.spans, each.num_messages) for each in written]
+        return [self._chat_ids(each) for each in written]
 
     def encode_chat_prompt(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, thinks: bool = False
@@ -139,7 +136,9 @@ class Tokenizer:
         Raises:
             DataError: If the checkpoint has no chat template, or it refuses the conversation.
         """
-        return self.encode(self._template().prompt(messages, tools, thinks=thinks), add_special_tokens=False)
+        return one_bos(
+            self.encode(self._template().prompt(messages, tools, thinks=thinks), add_special_tokens=False), self.bos_id
+        )
 
     @functools.cached_property
     def end_ids(self) -> frozenset[int]:
@@ -155,12 +154,16 @@ class Tokenizer:
             ends |= {last} if special is not None and special.special else set()
         return frozenset(ends)
 
-    def _chat_ids(self, text: str, spans: Sequence[tuple[int, int]], num_messages: int) -> ChatIds:
+    def _chat_ids(self, written: Written) -> ChatIds:
         # The template writes special tokens itself.
-        encoding = self.backend.encode(text, add_special_tokens=False)
-        is_said = [any(start < last and first < end for first, last in spans) for start, end in encoding.offsets]
-        first = int(self._is_doubled(encoding.ids))
-        return ChatIds(encoding.ids[first:], is_said[first:], num_messages)
+        encoding = self.backend.encode(written.text, add_special_tokens=False)
+        is_said = [
+            any(start < last and first < end for first, last in written.spans) for start, end in encoding.offsets
+        ]
+        ids = one_bos(encoding.ids, self.bos_id)
+        # An answer without an end would never stop.
+        end = [self.eos_id] if self.eos_id is not None and not written.is_ended else []
+        return ChatIds(ids + end, is_said[-len(ids) :] + [True] * len(end), written.num_messages)
 
     def _shared_length(self, prompt: str, text: str) -> int:
         """Return how many characters of a text are in the tokens that it begins with as a prompt does."""
@@ -168,9 +171,6 @@ class Tokenizer:
         shared = next((n for n, pair in enumerate(zip(left.ids, right.ids, strict=False)) if pair[0] != pair[1]), None)
         place = min(len(left.ids), len(right.ids)) if shared is None else shared
         return int(right.offsets[place][0]) if place < len(right.ids) else len(text)
-
-    def _is_doubled(self, ids: Sequence[int]) -> bool:
-        return self.bos_id is not None and ids[:2] == [self.bos_id, self.bos_id]
 
     def _template(self) -> ChatTemplate:
         if self.chat_template is None:
@@ -184,6 +184,11 @@ class Tokenizer:
         """Return the text of some ids."""
         text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
+
+
+def one_bos(ids: list[int], bos_id: int | None) -> list[int]:
+    """Return the ids of a text that writes BOS itself without the tokenizer's own."""
+    return ids[1:] if bos_id is not None and ids[:2] == [bos_id, bos_id] else ids
 
 
 def _unzip(blob: bytes) -> dict[str, bytes]:

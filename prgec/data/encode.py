@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable
 
 from prgec.contract.manifest import Manifest
+from prgec.contract.tokenizer import one_bos
 from prgec.data.classes import target_of, texts_of
 from prgec.data.conversations import encode_conversation, located
 from prgec.data.cut import fit
@@ -103,7 +104,7 @@ def prompt_ids(item: Item, tokenizer: Encoder, *, thinks: bool = False) -> list[
     """
     if isinstance(item, Conversation):
         return located(item, lambda: tokenizer.encode_chat_prompt(item.messages, item.tools, thinks=thinks))
-    return tokenizer.encode(item.text if isinstance(item, Document) else item.prompt)
+    return _plain_ids(item.text if isinstance(item, Document) else item.prompt, tokenizer)
 
 
 def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encoded:
@@ -122,7 +123,7 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
         tokens = shared_ids(tokenizer.encode_texts(texts_of(example)))
         target = target_of(example, completion, tokenizer.classes)
         return Encoded(Row(tuple(tokens), (0,), (target,)), example.where, has_bos=True, is_classified=True)
-    ids = tokenizer.encode(example.prompt + completion)
+    ids = _plain_ids(example.prompt + completion, tokenizer)
     start = _common_prefix(ids, prompt_ids(example, tokenizer))
     if start == len(ids):
         raise DataError("the completion has no tokens", where=example.where)
@@ -136,11 +137,15 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
 
 
 def _encode_text(item: Document, tokenizer: Encoder) -> Encoded:
-    ids = shared_ids(tokenizer.encode(item.text))
+    ids = shared_ids(_plain_ids(item.text, tokenizer))
     if len(ids) < 2:
         raise DataError("the text is a single token: nothing is predicted", where=item.where)
     row = Row(tuple(ids[:-1]), tuple(range(len(ids) - 1)), tuple(ids[1:]))
     return Encoded(row, item.where, has_bos=ids[0] == tokenizer.bos_id, is_text=True)
+
+
+def _plain_ids(text: str, tokenizer: Encoder) -> list[int]:
+    return one_bos(tokenizer.encode(text), tokenizer.bos_id)
 
 
 def _ended(ids: list[int], tokenizer: Encoder) -> list[int]:

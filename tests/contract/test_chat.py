@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from prgec.contract.tokenizer import Tokenizer
 from prgec.data.dataset import load_dataset
 from prgec.data.encode import encode_item, encode_items, prompt_ids
-from prgec.data.task import Conversation
+from prgec.data.task import Conversation, Document, Example
 from prgec.errors import DataError
 from prgec.frontend.tokenizer import pack_tokenizer
 from tests.models import write_tokenizer
@@ -227,7 +227,9 @@ def test_a_text_that_writes_bos_gets_no_second_one(tmp_path: Path) -> None:
     tokenizer.backend.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", bos)])
     assert tokenizer.encode("the film")[0] == bos
     text = tokenizer.special_tokens["bos_token"] + "the film"
-    assert tokenizer.encode(text) == tokenizer.encode("the film") and tokenizer.encode(text).count(bos) == 1
+    assert prompt_ids(Document(text, "w"), tokenizer) == tokenizer.encode("the film")
+    (pair,) = encode_item(Example(text, " was great", "w"), tokenizer)
+    assert list(pair.row.tokens[:4]) == tokenizer.encode("the film was great")[:4]
     turns = ({"role": "user", "content": text}, TURNS[1])
     (encoded,) = encode_item(Conversation(turns, "w"), tokenizer)
     assert encoded.row.tokens[:2].count(bos) == 1
