@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from prgec import __version__
+from prgec.cli.repeats import refuse_repeats
 from prgec.errors import InternalError, PrgecError
 from prgec.machine.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
 
@@ -77,6 +78,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command), COMMANDS[cmd_name].target
         command.context_settings = {**_CONTEXT_SETTINGS, **command.context_settings}
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, and refuse options that its arguments give twice."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            refuse_repeats(command, rest, ctx)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command list from the table's summaries, without importing a command."""

@@ -12,7 +12,7 @@ from prgec.cli.adapters_option import ADAPTERS, take_turns
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
-from prgec.cli.task_option import TASK
+from prgec.cli.task_option import COLUMNS, TASK
 from prgec.cli.verify_option import NO_VERIFY
 from prgec.data.formats import CompletionFormat
 from prgec.data.task import Example, Item, Task, TemplateTask
@@ -38,6 +38,7 @@ _SHOWN_PROMPT = 60
     show_default=True,
     help=TASK_HELP + " For --text auto is completion with --candidate or --generate, else sst2",
 )
+@COLUMNS
 @click.option(
     "--candidate",
     "candidates",
@@ -62,6 +63,7 @@ def predict(
     data: Path | None,
     texts: tuple[str, ...],
     task: str,
+    columns: tuple[str, ...],
     candidates: tuple[str, ...],
     max_tokens: int | None,
     adapters: tuple[Path, ...],
@@ -71,7 +73,7 @@ def predict(
     as_json: bool,
 ) -> int:
     """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
-    found, items = _items(data, texts, task, is_free=bool(candidates) or max_tokens is not None)
+    found, items = _items(data, texts, task, columns, is_free=bool(candidates) or max_tokens is not None)
     from prgec.cli.side_answers import Beside, predict_side
 
     beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
@@ -138,13 +140,15 @@ def _write(
     return rows, [row["completion"] for row in rows]
 
 
-def _items(data: Path | None, texts: tuple[str, ...], task: str, *, is_free: bool) -> tuple[Task, list[Item]]:
+def _items(
+    data: Path | None, texts: tuple[str, ...], task: str, columns: tuple[str, ...], *, is_free: bool
+) -> tuple[Task, list[Item]]:
     if (data is None) == (not texts):
         raise UsageError("predict needs either --data or --text")
     if data is not None:
         from prgec.data.dataset import load_dataset
 
-        dataset = load_dataset(data, task, labelled=False)
+        dataset = load_dataset(data, task, labelled=False, columns=columns)
         return dataset.task, list(dataset.examples)
     found = find_task(("completion" if is_free else "sst2") if task == AUTO_TASK else task)
     if not isinstance(found, TemplateTask | CompletionFormat) or len(found.fields) > 1:

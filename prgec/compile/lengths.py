@@ -44,7 +44,7 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
     """
     if not options.data:
         return options
-    datasets = load_datasets(options.data, options.task, no_eos=options.no_eos)
+    datasets = load_datasets(options.data, options.task, no_eos=options.no_eos, columns=options.columns)
     encoded = [each for dataset in datasets for each in encode_choices(dataset, tokenizer)]
     if options.method == SIDE:
         encoded = [up_to_first(each) for each in encoded]

@@ -22,6 +22,7 @@ from prgec.contract.names import (
     SIDE,
     STATE_MODES,
 )
+from prgec.data.columns import MAP_HELP
 from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
 
@@ -117,6 +118,9 @@ class CompileOptions:
         "rows", (), "Rows the program must hold; repeat for more files.", no_path=HUB_PREFIX, is_kept=False
     )
     task: str = option("rows", AUTO_TASK, TASK_HELP, is_place=True, is_kept=False)
+    columns: tuple[str, ...] = option(
+        "rows", (), MAP_HELP, "--map", metavar="OURS=THEIRS", is_repeated=True, is_kept=False
+    )
     no_eos: bool = option("rows", False, NO_EOS_HELP, is_kept=False)
     static: bool = option("rows", False, "Fix T at --seq-len even where the backend could vary it.")
     generate: bool = option(

@@ -24,6 +24,7 @@ class Option:
         unset: What happens where nobody says it, in words, where that is not a fixed value.
         is_place: Whether a text names a file or folder wherever there is one of that name.
         no_path: What a value of a path begins with that is none.
+        is_repeated: Whether texts are given one a flag, not between commas.
         is_kept: Whether a file that repeats the work says it.
     """
 
@@ -35,6 +36,7 @@ class Option:
     unset: str = ""
     is_place: bool = False
     no_path: str = ""
+    is_repeated: bool = False
     is_kept: bool = True
 
 

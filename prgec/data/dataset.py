@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from prgec.data.columns import parse_columns, renamed
 from prgec.data.detect import check_fields, detect_task
 from prgec.data.records import read_records
-from prgec.data.task import ACCURACY, Example, Item, Task
+from prgec.data.task import Example, Item, Task
 from prgec.data.tasks import AUTO_TASK, find_task
 from prgec.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
-MAX_DERIVED_CANDIDATES = 16
 # The paper's low-volume condition (section D.2, after MeZO): 1,000 training, 500 validation and 1,000 test examples.
 LOW_VOLUME_TRAIN, LOW_VOLUME_DEV, LOW_VOLUME_TEST = 1000, 500, 1000
 
@@ -76,7 +76,9 @@ class Dataset:
         return replace(self, examples=tuple(self.examples[i] for i in indices))
 
 
-def load_dataset(path: Path, task_name: str = AUTO_TASK, *, labelled: bool = True, no_eos: bool = False) -> Dataset:
+def load_dataset(
+    path: Path, task_name: str = AUTO_TASK, *, labelled: bool = True, no_eos: bool = False, columns: Sequence[str] = ()
+) -> Dataset:
     """Read a data file as items of a task.
 
     Args:
@@ -84,14 +86,16 @@ def load_dataset(path: Path, task_name: str = AUTO_TASK, *, labelled: bool = Tru
         task_name: A name in `TASKS`, a .toml file, or `auto` to tell it from the fields of the first record.
         labelled: Whether every record must say the right answer; otherwise answers are ignored.
         no_eos: Whether to learn free answers without their end.
+        columns: Names of columns as `--map` takes them, `ours=theirs`.
 
     Raises:
-        UsageError: If the task is not in the table.
+        UsageError: If the task is not in the table, or a column is mapped wrongly.
         DataError: If the file or a record is bad.
     """
     # A task that cannot be found is said before a large file is read.
     named = None if task_name == AUTO_TASK else find_task(task_name)
-    records = read_records(path)
+    mapped = parse_columns(columns)
+    records = [renamed(record, mapped) for record in read_records(path)]
     task, found_by = (named, "named") if named is not None else detect_task(records, labelled)
     for record in records:
         check_fields(task, record, records[0], labelled)
@@ -102,7 +106,9 @@ def load_dataset(path: Path, task_name: str = AUTO_TASK, *, labelled: bool = Tru
     return share_answers([Dataset(task, path, tuple(items), found_by, no_eos=no_eos)])[0]
 
 
-def load_datasets(paths: Sequence[Path], task_name: str = AUTO_TASK, *, no_eos: bool = False) -> list[Dataset]:
+def load_datasets(
+    paths: Sequence[Path], task_name: str = AUTO_TASK, *, no_eos: bool = False, columns: Sequence[str] = ()
+) -> list[Dataset]:
     """Read files as `load_dataset` does each; those of one task share their answers.
 
     Raises:
@@ -111,7 +117,7 @@ def load_datasets(paths: Sequence[Path], task_name: str = AUTO_TASK, *, no_eos: 
     twice = next((path for n, path in enumerate(paths) if path in paths[:n]), None)
     if twice is not None:
         raise UsageError("a data file is named twice", where=twice, hint="name each file once")
-    datasets = [load_dataset(path, task_name, no_eos=no_eos) for path in paths]
+    datasets = [load_dataset(path, task_name, no_eos=no_eos, columns=columns) for path in paths]
     names = dict.fromkeys(dataset.task.name for dataset in datasets)
     shared = {name: share_answers([each for each in datasets if each.task.name == name]) for name in names}
     return [shared[dataset.task.name].pop(0) for dataset in datasets]
@@ -120,28 +126,31 @@ def load_datasets(paths: Sequence[Path], task_name: str = AUTO_TASK, *, no_eos: 
 def share_answers(datasets: Sequence[Dataset]) -> list[Dataset]:
     """Return data sets of one task with one set of answers for all: a dev file that lacks a class knows it.
 
-    The set is closed where a free-text task's files hold 2 to 16 different completions and repeat at least one of
-    them. A choice needs no end; a free answer learns its own.
+    The set is closed where the files hold 2 to 16 different completions and repeat at least one of them, or labels. A
+    choice needs no end; a free answer learns its own.
 
     Args:
         datasets: The files of one compilation, run or evaluation, the training file first.
     """
     if not datasets or any(not _may_derive(dataset) for dataset in datasets):
         return list(datasets)
+    task = datasets[0].task
     counts = [_completions(dataset) for dataset in datasets]
     together = sum(counts, Counter[str]())
-    is_closed = 2 <= len(together) <= MAX_DERIVED_CANDIDATES and len(together) < together.total()
+    is_repeated = len(together) < together.total() or task.has_labels
+    is_closed = 2 <= len(together) <= task.most_answers and is_repeated
     if is_closed:
         _remark_on_unknown(datasets, counts)
     answers = tuple(sorted(together)) if is_closed else ()
+    ends = not (is_closed or task.has_labels)
     return [
-        replace(each, answers=answers, examples=_ended(each.examples, ends=not is_closed and not each.no_eos))
+        replace(each, answers=answers, examples=_ended(each.examples, ends=ends and not each.no_eos))
         for each in datasets
     ]
 
 
 def _may_derive(dataset: Dataset) -> bool:
-    return not dataset.task.candidates and dataset.task.metric == ACCURACY and not dataset.has_own_candidates
+    return dataset.task.most_answers > 0 and not dataset.has_own_candidates
 
 
 def _completions(dataset: Dataset) -> Counter[str]:

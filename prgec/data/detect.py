@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from prgec.contract.chat import WEIGHT
 from prgec.data.jsonl import Record
 from prgec.data.task import Task, TemplateTask, has, spellings
 from prgec.data.tasks import TASKS
@@ -11,8 +12,8 @@ from prgec.errors import DataError
 
 # RTE in GLUE's own files has the fields of MRPC and WNLI, and says so by its labels.
 _ENTAILMENT_LABELS = frozenset({"entailment", "not_entailment"})
-# A record with a text and a label is a classification somebody has in mind, not plain text.
-_PLAIN_TEXT = "text"
+# A weight of this is none.
+_NO_WEIGHT = (None, 1, "", "1", "1.0")
 
 
 def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
@@ -27,18 +28,22 @@ def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
         DataError: If no task fits, or several do.
     """
     first = records[0]
+    if {"chosen", "rejected"} <= set(first.fields):
+        raise DataError(
+            "rows with chosen and rejected answers need an objective of preferences, which is not there",
+            where=first.where,
+            hint="learn the chosen ones with --map completion=chosen",
+        )
     called = [task for task in _called(first) if not _missing(task, first, labelled)]
     if called:
-        return called[
-            0
-        ], f"from the fields {', '.join(_needed(called[0], labelled))} and the name of the folder or file"
+        return called[0], f"from the fields {_spelled(called[0], first, labelled)} and the name of the folder or file"
     fits = [task for task in _told_by_fields() if not _missing(task, first, labelled)]
     if not fits:
         # Perhaps only the answer is missing: the message about it is the clearer one.
         fits = [task for task in _told_by_fields() if not _missing(task, first, False)]
     most = max((len(_needed(task, labelled)) for task in fits), default=0)
     best = [task for task in fits if len(_needed(task, labelled)) == most]
-    if not best or (best[0].name == _PLAIN_TEXT and "label" in first.fields):
+    if not best:
         raise DataError(f"cannot tell the task from the fields {_listed(first)}", where=first.where, hint=_hint(first))
     why = ""
     if len(best) > 1:
@@ -49,7 +54,7 @@ def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
             where=first.where,
             hint="name one with --task",
         )
-    return best[0], f"from the fields {', '.join(_needed(best[0], labelled))}{why}"
+    return best[0], f"from the fields {_spelled(best[0], first, labelled)}{why}"
 
 
 def _told_by_fields() -> list[Task]:
@@ -75,11 +80,20 @@ def _hint(record: Record) -> str:
     """Name the tasks that a record is nearest to, with what they need."""
     near = [task for task in TASKS.values() if any(has(record, name, task.aliases) for name in task.fields)]
     shown = "; ".join(f"{task.name} needs {', '.join(_needed(task, labelled=True))}" for task in near[:4])
-    return f"{shown or 'known tasks: ' + ', '.join(TASKS)}; name one with --task, or write your own in a .toml file"
+    return (
+        f"{shown or 'known tasks: ' + ', '.join(TASKS)}; name columns (--map prompt=COLUMN --map completion=COLUMN), "
+        "name one with --task, or write your own in a .toml file"
+    )
 
 
 def _needed(task: Task, labelled: bool) -> tuple[str, ...]:
     return (*task.fields, task.answer_field) if labelled and task.answer_field else task.fields
+
+
+def _spelled(task: Task, record: Record, labelled: bool) -> str:
+    """Return the fields of a task as the record calls them."""
+    names = (spellings(name, task.aliases) for name in _needed(task, labelled))
+    return ", ".join(next((each for each in known if has(record, each, {})), known[0]) for known in names)
 
 
 def _missing(task: Task, record: Record, labelled: bool) -> list[str]:
@@ -92,6 +106,12 @@ def check_fields(task: Task, record: Record, first: Record, labelled: bool) -> N
     Raises:
         DataError: Naming the field.
     """
+    if record.fields.get(WEIGHT) not in _NO_WEIGHT and WEIGHT not in task.fields:
+        raise DataError(
+            f'field "weight" is {record.fields[WEIGHT]!r}: rows all weigh the same',
+            where=record.where,
+            hint='leave the field out, repeat rows, or give turns of a chat "weight": 0 to read them only',
+        )
     missing = _missing(task, record, labelled)
     if not missing:
         return

@@ -83,6 +83,7 @@ def encode_item(item: Item, tokenizer: Encoder) -> list[Encoded]:
     Raises:
         DataError: If there is nothing to learn, or the chat template refuses a conversation.
     """
+    item = _plain_if_needed(item, tokenizer)
     if isinstance(item, Conversation):
         return encode_conversation(item, tokenizer)
     if isinstance(item, Document):
@@ -102,6 +103,7 @@ def prompt_ids(item: Item, tokenizer: Encoder, *, thinks: bool = False) -> list[
     Raises:
         DataError: If a conversation has no chat template.
     """
+    item = _plain_if_needed(item, tokenizer)
     if isinstance(item, Conversation):
         return located(item, lambda: tokenizer.encode_chat_prompt(item.messages, item.tools, thinks=thinks))
     return _plain_ids(item.text if isinstance(item, Document) else item.prompt, tokenizer)
@@ -142,6 +144,12 @@ def _encode_text(item: Document, tokenizer: Encoder) -> Encoded:
         raise DataError("the text is a single token: nothing is predicted", where=item.where)
     row = Row(tuple(ids[:-1]), tuple(range(len(ids) - 1)), tuple(ids[1:]))
     return Encoded(row, item.where, has_bos=ids[0] == tokenizer.bos_id, is_text=True)
+
+
+def _plain_if_needed(item: Item, tokenizer: Encoder) -> Item:
+    """Return the plain form of a conversation where the model has no chat template."""
+    has_plain = isinstance(item, Conversation) and item.plain is not None
+    return item.plain if has_plain and tokenizer.chat_template is None else item  # type: ignore[union-attr, return-value]
 
 
 def _plain_ids(text: str, tokenizer: Encoder) -> list[int]:

@@ -27,6 +27,10 @@ class Encoder(Protocol):
         """Id of the token that ends a text, or None."""
 
     @property
+    def chat_template(self) -> str | None:
+        """How conversations are written, or None."""
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """Names of a classifier's answers; none of a language model, whose answers are tokens."""
 

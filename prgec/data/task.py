@@ -57,11 +57,13 @@ class Conversation:
         messages: Turns with `role` and `content`, and whatever else the chat template reads.
         where: `file, line n`, for messages.
         tools: JSON schemas of the functions that the assistant may call.
+        plain: The same for a model without a chat template; None where there is no such form.
     """
 
     messages: tuple[dict[str, Any], ...]
     where: str
     tools: tuple[dict[str, Any], ...] = ()
+    plain: Example | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,14 @@ class Task(Protocol):
     def metric(self) -> str:
         """What evaluation reports besides the loss: one of `METRICS`."""
 
+    @property
+    def most_answers(self) -> int:
+        """Most different answers of a file that make a choice of them; 0 where data never do."""
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether answers are labels: a choice even where none repeats, and without an end."""
+
     def item(self, record: Record, *, labelled: bool) -> Item:
         """Return what a record becomes."""
 
@@ -130,6 +140,8 @@ class TemplateTask:
         aliases: Other published names of a field.
         derive: Returns values with more names, or with changed text.
         verbatim: Whether values keep white space at their ends.
+        most_answers: Unused: choices are those of the task.
+        has_labels: Unused.
         is_named: Whether fields alone do not tell it from another task: it wants its name, or that of a folder or file.
     """
 
@@ -145,6 +157,8 @@ class TemplateTask:
     derive: Callable[[Values, Record], Values] = lambda values, record: values
     verbatim: bool = False
     is_named: bool = False
+    most_answers: int = 0
+    has_labels: bool = False
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -209,7 +223,7 @@ def spellings(name: str, aliases: Mapping[str, tuple[str, ...]]) -> tuple[str, .
 
 def has(record: Record, name: str, aliases: Mapping[str, tuple[str, ...]]) -> bool:
     """Return whether a record has a field under any of its names."""
-    return any(_reach(record.fields, path) is not None for path in spellings(name, aliases))
+    return any(reach(record.fields, path) is not None for path in spellings(name, aliases))
 
 
 def find(record: Record, name: str, aliases: Mapping[str, tuple[str, ...]]) -> Any:
@@ -219,14 +233,14 @@ def find(record: Record, name: str, aliases: Mapping[str, tuple[str, ...]]) -> A
         DataError: If the record has none of them.
     """
     for path in spellings(name, aliases):
-        value = _reach(record.fields, path)
+        value = reach(record.fields, path)
         if value is not None:
             return value[0]
     found = ", ".join(sorted(record.fields)) or "none"
     raise DataError(f'missing field "{name}"; found {found}', where=record.where)
 
 
-def _reach(fields: Mapping[str, Any], path: str) -> tuple[Any] | None:
+def reach(fields: Mapping[str, Any], path: str) -> tuple[Any] | None:
     """Return the value at `a.b` in a tuple of one, so that null is told from absent; None if there is none."""
     if path in fields:
         return (fields[path],)

@@ -9,7 +9,8 @@ aliases.
 
 from __future__ import annotations
 
-from prgec.data.formats import ChatFormat, CompletionFormat, TextFormat
+from prgec.data.alpaca import AlpacaFormat
+from prgec.data.formats import ChatFormat, CompletionFormat, LabelFormat, TextFormat
 from prgec.data.jsonl import Record
 from prgec.data.task import CORRELATION, MATTHEWS, ROUGE, SPAN_F1, Task, TemplateTask, Values
 from prgec.errors import DataError, UsageError
@@ -208,7 +209,9 @@ _TASKS: tuple[Task, ...] = (
         metric=SPAN_F1,
     ),
     CompletionFormat(),
+    AlpacaFormat(),
     ChatFormat(),
+    LabelFormat(),
     TextFormat(),
 )
 

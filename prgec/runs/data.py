@@ -42,7 +42,9 @@ class RunFiles:
         """
         paths = [path for path in (options.data, options.eval_data) if path is not None]
         # Train and test choose from the same answers.
-        datasets = load_datasets(list(dict.fromkeys(paths)), options.task, no_eos=options.no_eos)
+        datasets = load_datasets(
+            list(dict.fromkeys(paths)), options.task, no_eos=options.no_eos, columns=options.columns
+        )
         train = datasets[0] if options.data else None
         if train is not None:
             listener.on_data(train)

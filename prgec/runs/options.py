@@ -9,6 +9,7 @@ from typing import Any
 
 from prgec.config.option import argument, option, table_of
 from prgec.config.toml_file import write_options
+from prgec.data.columns import MAP_HELP
 from prgec.data.records import HUB_PREFIX
 from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
 from prgec.engines.choose import ENGINES, EXECUTORCH, check_engine
@@ -44,6 +45,7 @@ class RunOptions:
     rows: Path | None = option("data", None, "Training rows made by prgec tokenize, instead of --data.")
     eval_rows: Path | None = option("data", None, "Rows made by prgec tokenize, instead of --eval-data.")
     task: str = option("data", AUTO_TASK, TASK_HELP, is_place=True)
+    columns: tuple[str, ...] = option("data", (), MAP_HELP, "--map", metavar="OURS=THEIRS", is_repeated=True)
     no_eos: bool = option("data", False, NO_EOS_HELP)
     low_volume: bool = option(
         "data",
