@@ -23,7 +23,7 @@ from prgec.contract.names import (
     STATE_MODES,
 )
 from prgec.data.columns import MAP_HELP
-from prgec.data.records import HUB_PREFIX
+from prgec.data.records import NO_FILE
 from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
 
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "w8a16", "w4a16", "int8", "int4")
@@ -115,7 +115,7 @@ class CompileOptions:
         "rows", 4, "Most tokens a completion may have.", "--label-tokens", unset="what --data needs, else 4"
     )
     data: tuple[Path, ...] = option(
-        "rows", (), "Rows the program must hold; repeat for more files.", no_path=HUB_PREFIX, is_kept=False
+        "rows", (), "Rows the program must hold; repeat for more files.", no_path=NO_FILE, is_kept=False
     )
     task: str = option("rows", AUTO_TASK, TASK_HELP, is_place=True, is_kept=False)
     columns: tuple[str, ...] = option(

@@ -35,7 +35,7 @@ class Option:
     choices: tuple[str | int, ...] = ()
     unset: str = ""
     is_place: bool = False
-    no_path: str = ""
+    no_path: tuple[str, ...] = ()
     is_repeated: bool = False
     is_kept: bool = True
 

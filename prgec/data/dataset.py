@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from prgec.data.columns import parse_columns, renamed
-from prgec.data.detect import check_fields, detect_task
+from prgec.data.detect import check_fields, detect
 from prgec.data.records import read_records
 from prgec.data.task import Example, Item, Task
 from prgec.data.tasks import AUTO_TASK, find_task
@@ -32,6 +32,7 @@ class Dataset:
         path: File the examples came from.
         examples: Items in file order.
         found_by: Why it is this task, for people.
+        kept_in: The layout of the file, for people.
         answers: What is chosen from where data say so, not the task (`share_answers`).
         no_eos: Whether free answers are learned without their end.
     """
@@ -40,6 +41,7 @@ class Dataset:
     path: Path
     examples: tuple[Item, ...]
     found_by: str = ""
+    kept_in: str = ""
     answers: tuple[str, ...] = ()
     no_eos: bool = False
 
@@ -70,7 +72,7 @@ class Dataset:
 
     def describe(self) -> str:
         """Return one line for people: the task and why."""
-        return f"task {self.task.name} ({self.found_by}), {len(self.examples)} items of {self.path}"
+        return f"task {self.task.name} ({self.found_by}), {len(self.examples)} items of {self.path} ({self.kept_in})"
 
     def _at(self, indices: Sequence[int]) -> Dataset:
         return replace(self, examples=tuple(self.examples[i] for i in indices))
@@ -95,15 +97,19 @@ def load_dataset(
     # A task that cannot be found is said before a large file is read.
     named = None if task_name == AUTO_TASK else find_task(task_name)
     mapped = parse_columns(columns)
-    records = [renamed(record, mapped) for record in read_records(path)]
-    task, found_by = (named, "named") if named is not None else detect_task(records, labelled)
+    found, kept_in = read_records(path)
+    records = [renamed(record, mapped) for record in found] if mapped else found
+    if named is None:
+        records, task, found_by = detect(records, labelled)
+    else:
+        task, found_by = named, "named"
     for record in records:
         check_fields(task, record, records[0], labelled)
     items = []
     records.reverse()
     while records:  # records take more memory than what they become, so each is dropped at once
         items.append(task.item(records.pop(), labelled=labelled))
-    return share_answers([Dataset(task, path, tuple(items), found_by, no_eos=no_eos)])[0]
+    return share_answers([Dataset(task, path, tuple(items), found_by, kept_in, no_eos=no_eos)])[0]
 
 
 def load_datasets(

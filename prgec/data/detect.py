@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from prgec.contract.chat import WEIGHT
 from prgec.data.jsonl import Record
@@ -14,6 +15,32 @@ from prgec.errors import DataError
 _ENTAILMENT_LABELS = frozenset({"entailment", "not_entailment"})
 # A weight of this is none.
 _NO_WEIGHT = (None, 1, "", "1", "1.0")
+
+
+def detect(records: list[Record], labelled: bool) -> tuple[list[Record], Task, str]:
+    """Tell the task as `detect_task` does; names of fields may be in capitals where that is all that is in the way.
+
+    Returns:
+        The records, with lower-case names where only these fit; the task, and why.
+
+    Raises:
+        DataError: If no task fits, or several do.
+    """
+    try:
+        return records, *detect_task(records, labelled)
+    except DataError as error:
+        first = _lowered(records[0])
+        if first.fields.keys() == records[0].fields.keys():
+            raise
+        try:
+            task, found_by = detect_task([first], labelled)
+        except DataError:
+            raise error from None
+    return [_lowered(record) for record in records], task, found_by
+
+
+def _lowered(record: Record) -> Record:
+    return replace(record, fields={name.lower(): value for name, value in record.fields.items()})
 
 
 def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:

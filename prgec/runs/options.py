@@ -10,7 +10,7 @@ from typing import Any
 from prgec.config.option import argument, option, table_of
 from prgec.config.toml_file import write_options
 from prgec.data.columns import MAP_HELP
-from prgec.data.records import HUB_PREFIX
+from prgec.data.records import NO_FILE
 from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
 from prgec.engines.choose import ENGINES, EXECUTORCH, check_engine
 from prgec.errors import UsageError
@@ -38,10 +38,11 @@ class RunOptions:
     data: Path | None = option(
         "data",
         None,
-        "Training rows: jsonl, json, tsv, txt, parquet, a folder of datasets, or hf:NAME:CONFIG:SPLIT.",
-        no_path=HUB_PREFIX,
+        "Training rows: a file (json, csv, tsv, txt, parquet, packed or not), a folder of such files, "
+        "hf:NAME:CONFIG:SPLIT, or - for stdin.",
+        no_path=NO_FILE,
     )
-    eval_data: Path | None = option("data", None, "Rows to evaluate before and after.", no_path=HUB_PREFIX)
+    eval_data: Path | None = option("data", None, "Rows to evaluate before and after.", no_path=NO_FILE)
     rows: Path | None = option("data", None, "Training rows made by prgec tokenize, instead of --data.")
     eval_rows: Path | None = option("data", None, "Rows made by prgec tokenize, instead of --eval-data.")
     task: str = option("data", AUTO_TASK, TASK_HELP, is_place=True)

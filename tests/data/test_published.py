@@ -219,10 +219,11 @@ def test_unlabelled_test_split(tmp_path: Path) -> None:
         ("a.txt", " \n", "the data file is empty"),
         ("a.json", "[1]", "item 1 is not a JSON object but int"),
         ("a.json", "[]", "the data file is empty"),
-        ("a.json", '{"data": [{"title": "t"}]}', "not the published layout: KeyError 'paragraphs'"),
+        ("a.json", '{"data": [{"title": "t"}, {"paragraphs": []}]}', "not the published layout: KeyError 'paragraphs'"),
         ("a.json", "{", "invalid JSON"),
         ("a.jsonl", '{"passage": {"text": "t", "questions": [{}]}}', "not the published layout: KeyError 'answers'"),
-        ("a.parquet", "no", "datasets cannot load it"),
+        ("a.parquet", "no", "it is called Parquet or Arrow, and is neither"),
+        ("a.parquet", "PAR1no", "pyarrow cannot read it: "),
     ],
 )
 def test_bad_files(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
