@@ -14,6 +14,7 @@ from prgec.compile.compiler import build_graphs
 from prgec.compile.lengths import TEXT_SEQ_LEN, fit_options
 from prgec.compile.options import CompileOptions
 from prgec.errors import DataError, UsageError
+from tests.chat_tokenizer import byte_tokenizer
 from tests.data.test_encode import CharTokenizer
 from tests.models import TinyLlama
 
@@ -74,6 +75,24 @@ def test_wrong_candidates_count_too(tmp_path: Path) -> None:
 def test_generation_leaves_room_behind_the_longest_prompt(tmp_path: Path) -> None:
     assert _fit(_options(tmp_path, _row(20, 1), _row(1, 9), *FREE)) == (24, 9)
     assert _fit(_options(tmp_path, _row(20, 1), _row(1, 9), *FREE, generate=True)) == (32, 9)
+
+
+CHATML = (
+    "{% for m in messages %}{{ m.role + ':' + m.content + ';' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(("generate", "seq_len"), [(False, 48), (True, 64)])
+def test_a_chat_leaves_room_behind_its_last_prompt(tmp_path: Path, generate: bool, seq_len: int) -> None:
+    """Two turns: the first answer is the longest, and may come again where the last one was."""
+    turns = [("user", "a"), ("assistant", "b" * 12), ("user", "c"), ("assistant", "d")]
+    record = {"messages": [{"role": role, "content": text} for role, text in turns]}
+    # Without the last token 48; the last prompt is 47, after which 13 more may come, the last of them unread.
+    assert len("user:a;assistant:bbbbbbbbbbbb;user:c;assistant:d;") == 49
+    options = _options(tmp_path, record, generate=generate)
+    fitted = fit_options(options, byte_tokenizer(CHATML), None)
+    assert (fitted.seq_len, fitted.num_labels) == (seq_len, len("bbbbbbbbbbbb;") + len("d;"))
 
 
 def test_several_files(tmp_path: Path) -> None:
