@@ -46,7 +46,7 @@ def load_backend(name: str, **settings: str) -> Backend:
 
     Args:
         name: Row of the table.
-        settings: What that backend lets a user choose.
+        settings: Choices of a user that only that backend has.
 
     Raises:
         UsageError: If there is none, or it has no such setting.
@@ -76,5 +76,5 @@ def all_settings() -> tuple[tuple[str, Setting], ...]:
 
 
 def details_of(manifest: Manifest) -> Sequence[str]:
-    """What a user should know of a program, by its backend; nothing of a backend this prgec does not know."""
+    """Remarks on a program for its user, by its backend; none for a backend this prgec does not know."""
     return find_backend(manifest.backend).details(manifest) if manifest.backend in BACKENDS else ()

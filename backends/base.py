@@ -1,4 +1,4 @@
-"""What a backend is: what it needs here, how it lowers, and why an op stayed outside."""
+"""The interface of backends: their needs on this machine, how they lower, and why an op stayed outside."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ EdgePass: TypeAlias = "Callable[[GraphModule], PassResult]"
 
 @dataclass(frozen=True)
 class Setting:
-    """What one backend alone lets a user choose: a parameter of its class, and a flag.
+    """A choice that one backend alone offers: a parameter of its class, and a flag.
 
     Attributes:
-        name: Of the parameter; the flag is `--<name>`.
-        metavar: What stands for a value in help.
-        help: What it chooses, in a sentence.
+        name: Name of the parameter; the flag is `--<name>`.
+        metavar: Placeholder of the value in help.
+        help: Meaning of the choice, in a sentence.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Backend(ABC):
         has_data_file: Whether weights go to a file beside the .pte.
         schemes: Values of `--quantize`, besides `none`, that it has.
         embedding_bits: Values of `--quantize-embedding`, besides 0, that it has.
-        dtypes: What frozen layers may multiply in, the default first.
+        dtypes: Types that frozen layers may multiply in, the default first.
         legality: Legality passes the target needs; it leaves out the others.
-        settings: What it lets a user choose besides.
+        settings: Further choices that it offers.
         methods: Ways to train that its programs have.
         default_method: The one of a user who names none.
         is_half: Whether it computes gradients in 16 bits, so that they need a loss scale and gentle constants.
@@ -82,12 +82,12 @@ class Backend(ABC):
 
     @property
     def soc(self) -> str:
-        """What a manifest says under that name: the chip it compiles for; empty where that makes no difference."""
+        """The chip it compiles for, as manifests name it; empty where that makes no difference."""
         return ""
 
     @classmethod
     def details(cls, manifest: Manifest) -> Sequence[str]:
-        """What a user should know of a program for the target, a sentence each."""
+        """Remarks on a program for the target, a sentence each."""
         del manifest
         return ()
 
@@ -100,11 +100,11 @@ class Backend(ABC):
         """
 
     def found(self) -> Mapping[str, str]:
-        """What `check` found on this machine that is worth telling, by name; called after it."""
+        """The notable things that `check` found on this machine, by name; called after it."""
         return {}
 
     def versions(self) -> Mapping[str, str]:
-        """What a program depends on besides the packages every manifest names; called after `check`."""
+        """Versions that a program depends on, without the packages every manifest names; called after `check`."""
         return {}
 
     def memory_bytes(self, num_weights: int, scheme: str, num_tokens: int = 0) -> int:

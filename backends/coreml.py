@@ -20,7 +20,7 @@ _PACKAGE = "coremltools"
 
 
 class CoremlBackend(LowerOnlyBackend):
-    """Lowers the forward and the gradients for Core ML, told to compute in f32: its default is f16."""
+    """Lowers the forward and the gradients for Core ML, set to compute in f32: its default is f16."""
 
     name: ClassVar[str] = "coreml"
     delegate: ClassVar[str] = "CoreMLBackend"
@@ -38,7 +38,7 @@ class CoremlBackend(LowerOnlyBackend):
             raise BackendError("Apple's coremltools are not on this machine", hint=extra_hint("coreml"))
 
     def versions(self) -> Mapping[str, str]:
-        """What wrote the models in the delegate."""
+        """Version of the converter that wrote the models in the delegate."""
         return {_PACKAGE: importlib.metadata.version(_PACKAGE)}
 
     @contextmanager

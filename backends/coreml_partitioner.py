@@ -1,4 +1,4 @@
-"""What Core ML has of a program goes into its delegate."""
+"""Puts the part of a program that Core ML supports into its delegate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def partitioner() -> ForwardPartitioner:
         return bool(support.is_node_supported({}, node))
 
     def whole(program: ExportedProgram) -> list[OpOverload]:
-        # A constant is no reason for a delegate, and ExecuTorch wants what is kept whole to end up in one.
+        # ExecuTorch expects ops that are kept whole to end up in a delegate, and a constant alone does not justify one.
         return [op for op in theirs.ops_to_not_decompose(program)[0] if op is not torch.ops.aten.scalar_tensor.default]
 
     return ForwardPartitioner(CoreMLBackend.__name__, specs, takes, whole)

@@ -22,7 +22,7 @@ class ForwardPartitioner(Partitioner):  # type: ignore[misc]  # executorch ships
 
     Args:
         delegate: Name ExecuTorch knows the delegate by.
-        specs: What the delegate is told.
+        specs: Settings passed to the delegate.
         takes: Whether the target has a call, given that it belongs inside.
         whole: Ops that the target wants undecomposed, of a program.
     """
@@ -39,16 +39,16 @@ class ForwardPartitioner(Partitioner):  # type: ignore[misc]  # executorch ships
         self._whole = whole
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[OpOverload], None]:
-        """What the target has whole."""
+        """Ops that the target takes undecomposed."""
         return self._whole(ep), None
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag what is inside."""
+        """Tag the nodes inside."""
         support = _Support(forward_nodes(exported_program), self._takes)
         proposed = CapabilityBasedPartitioner(
             exported_program.graph_module, support, allows_single_node_partition=True
         ).propose_partitions()
-        # What depends on no row is a constant or two.
+        # A partition that depends on no row is a constant or two.
         rows = row_nodes(exported_program)
         found = [each for each in proposed if not rows.isdisjoint(each.nodes)]
         tags = {}

@@ -19,7 +19,7 @@ def why_on_cpu(op: str, node: Node, program: ExportedProgram, no_op: str) -> str
         op: Short name, such as `aten.embedding`.
         node: The call.
         program: Edge program it is in, after partitioning.
-        no_op: What to say where the target has no such op.
+        no_op: Reason to give where the target has no such op.
     """
     sources = sources_of(node, program)
     if op.startswith("prge.") or is_update(sources):

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class LowerOnlyBackend(Backend):
-    """Makes programs in f32 with a fixed T, and says what running them takes.
+    """Makes programs in f32 with a fixed T, and names what can run them.
 
     Attributes:
         delegate: Name ExecuTorch registers the delegate by, where it was built with it.
-        needs: What runs the programs, as in "programs run on ...".
+        needs: The machine that runs the programs, as in "programs run on ...".
     """
 
     delegate: ClassVar[str]
@@ -28,12 +28,12 @@ class LowerOnlyBackend(Backend):
 
     @classmethod
     def details(cls, manifest: Manifest) -> Sequence[str]:
-        """What it takes to run the program, and that nobody has."""
+        """The machine that the program needs, and that it was not tried."""
         del manifest
         return (f"runs on {cls.needs}; not tried",)
 
     def found(self) -> Mapping[str, str]:
-        """That this is half of what other backends have."""
+        """The limit of this backend: it lowers, but cannot run here."""
         return {"lower only": f"programs run on {self.needs}; not tried"}
 
     def load_runtime(self) -> None:

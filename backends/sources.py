@@ -1,4 +1,4 @@
-"""What the values of an edge program depend on: rows, inputs of a step, state, or the loss."""
+"""Dependences of an edge program's values: on rows, inputs of a step, state, or the loss."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _STEP = frozenset({*STEP_INPUTS, STATE})
 
 
 def row_nodes(program: ExportedProgram) -> set[Node]:
-    """What depends on a row."""
+    """Nodes that depend on a row."""
     return downstream(_inputs(program, ROWS))
 
 
 def target_nodes(program: ExportedProgram) -> set[Node]:
-    """What depends on targets, and on nothing else that a row has."""
+    """Nodes that depend on targets, and on no other input of a row."""
     targets = frozenset({TARGETS_INPUT})
     return downstream(_inputs(program, targets)) - downstream(_inputs(program, ROWS - targets))
 
 
 def update_nodes(program: ExportedProgram) -> set[Node]:
-    """What computes trained weights, from state or from the inputs of a step, and no activation.
+    """Nodes that compute trained weights, from state or from the inputs of a step, and no activation.
 
-    Where gradients are computed the update comes last and depends on rows; what state alone computes then are reshaped
-    weights, which belong to the forward. So do copies of B that are made of a perturbation.
+    Where gradients are computed the update comes last and depends on rows. Values computed from state alone are then
+    reshaped weights, which belong to the forward. So do copies of B that are made from a perturbation.
     """
     made_of_step = updates_of(_inputs(program, frozenset(STEP_INPUTS)), _inputs(program, ROWS))
     if all(node.op == "placeholder" for node in made_of_step):
@@ -42,7 +42,7 @@ def update_nodes(program: ExportedProgram) -> set[Node]:
 
 
 def _copies(program: ExportedProgram) -> set[Node]:
-    """What is made of perturbations, by whatever."""
+    """Nodes computed from a perturbation, by any op."""
     calls = [call for call in _mutations(program) if call.args[0] is torch.ops.prge.perturbation.default]
     perturbations = {node for call in calls for node in call.users if node.args[1] == 0}
     return downstream(perturbations) - perturbations
@@ -54,9 +54,9 @@ def loss_nodes(program: ExportedProgram) -> set[Node]:
 
 
 def forward_nodes(program: ExportedProgram) -> set[Node]:
-    """What computes logits and gradients, or what a method without a loss returns, less the updates.
+    """Nodes that compute logits and gradients, or the results of a method without a loss, without the updates.
 
-    What is made of targets alone stays out: integers to compare.
+    Values made of targets alone stay out: they are integers to compare.
     """
     results = [node for node in program.graph.nodes if node.target is LOG_SOFTMAX]
     gradients = gradient_nodes(program)
@@ -74,7 +74,7 @@ def untag_state(program: ExportedProgram) -> None:
 
 
 def gradient_nodes(program: ExportedProgram) -> list[Node]:
-    """What updates at the end of the graph read as gradients; empty where the host makes the steps."""
+    """Nodes that updates at the end of the graph read as gradients; empty where the host takes the steps."""
     updates = [call for call in _mutations(program) if _is_ours(call.args[0])]
     computed = downstream(_inputs(program, ROWS)) - loss_nodes(program) - downstream(updates)
     read = dict.fromkeys(node for call in updates for node in call.all_input_nodes)
@@ -93,7 +93,7 @@ def _is_ours(op: object) -> bool:
 
 
 def is_loss(node: Node, program: ExportedProgram) -> bool:
-    """Whether a node is behind the log-softmax or works on targets only, as constants for such nodes do."""
+    """Whether a node is after the log-softmax or works on targets only; constants for such nodes count."""
     if any(each.target is LOG_SOFTMAX for each in upstream([node])):
         return True
     sources = sources_of(node, program)

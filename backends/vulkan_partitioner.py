@@ -1,4 +1,4 @@
-"""What ExecuTorch's Vulkan delegate has shaders for goes into it."""
+"""Puts the ops for which ExecuTorch's Vulkan delegate has shaders into it."""
 
 from __future__ import annotations
 

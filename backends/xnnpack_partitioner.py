@@ -27,7 +27,7 @@ class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorc
 
     The loss ends in a negation and a division that XNNPACK supports: left in, they become two delegates of one op
     each, for N numbers. The update of dual state is arithmetic on step inputs and state, which would be a delegate
-    in front of the forward's.
+    before the forward's.
 
     XNNPACK's own grouping keeps the (de)quantisation of a layer next to it by never merging two groups that share a
     quantised input, and cuts a quantised Llama into two delegates a layer. Here every chain is supported as a

@@ -60,7 +60,7 @@ def _why_here(op: str, node: Node, program: ExportedProgram) -> str:
 
 
 def _own_reason(node: Node, program: ExportedProgram) -> str:
-    """What XNNPACK's partitioner answers when it is asked about a node again; empty if it does not know the op."""
+    """The reason of XNNPACK's partitioner for leaving a node outside; empty if it does not know the op."""
     name = str(getattr(node.target, "__name__", "")).removeprefix("aten.")
     for config in ALL_PARTITIONER_CONFIGS:
         if config.target_name == name:
@@ -70,21 +70,21 @@ def _own_reason(node: Node, program: ExportedProgram) -> str:
 
 def _refusal(config: Any, node: Node, program: ExportedProgram) -> str:
     """The partitioner logs its reasons instead of returning them."""
-    heard = _Listener()
+    listener = _Listener()
     logger = logging.getLogger("executorch.backends.xnnpack.partition.config")
     level, propagate = logger.level, logger.propagate
-    logger.addHandler(heard)
+    logger.addHandler(listener)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
     try:
         is_taken = config.check_constraints(node, program)
     finally:
-        logger.removeHandler(heard)
+        logger.removeHandler(listener)
         logger.setLevel(level)
         logger.propagate = propagate
     if is_taken:
         return "XNNPACK takes the op, but its inputs come from outside and nothing inside follows"
-    return f"XNNPACK: {heard.reason}" if heard.reason else "XNNPACK takes this op only in other shapes or dtypes"
+    return f"XNNPACK: {listener.reason}" if listener.reason else "XNNPACK takes this op only in other shapes or dtypes"
 
 
 class _Listener(logging.Handler):
@@ -97,7 +97,7 @@ class _Listener(logging.Handler):
 
 
 def _is_float(node: Node) -> bool:
-    """Whether a node is no tensor or one of floating point."""
+    """Whether a node is not a tensor, or a tensor of floating point."""
     value = node.meta.get("val")
     return not isinstance(value, torch.Tensor) or value.dtype.is_floating_point
 

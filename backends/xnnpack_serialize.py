@@ -28,7 +28,7 @@ def serialize(program: ExportedProgram, weights: NamedDataStore) -> PreprocessRe
     """Return the bytes of one delegate; its weights go to `weights`.
 
     Args:
-        program: What was cut out of an edge program.
+        program: The part that was cut out of an edge program.
         weights: Store of all delegates.
 
     Raises:

@@ -1,11 +1,11 @@
 """Refuses programs in which XNNPACK may take one weight for another.
 
-Methods share what XNNPACK packs of their weights (prgec/engines, prgec/device): without that a program with gradients
-holds most weights twice. ExecuTorch's cache of packed weights names a weight by its bytes alone and tells layouts apart
-by a number of XNNPACK's, `outputs ^ inputs ^ nr ^ kr ^ sr ^ ...`, which swapping outputs and inputs leaves as it is. A
-weight [1, 128] and a weight [128, 1] of the same values differ by `nr` where narrow layers have kernels of their own:
-on every x86-64 and on ARM64 without SME. With SME they do not, and the second one found reads what was packed for the
-first. So no program may have two weights of the same bytes in different shapes.
+Methods share the weights that XNNPACK packs for them (prgec/engines, prgec/device): without that a program with
+gradients holds most weights twice. ExecuTorch's cache of packed weights names a weight by its bytes alone and
+distinguishes layouts by a number of XNNPACK's, `outputs ^ inputs ^ nr ^ kr ^ sr ^ ...`, which does not change when
+outputs and inputs are swapped. A weight [1, 128] and a weight [128, 1] of the same values differ by `nr` where narrow
+layers have kernels of their own: on every x86-64 and on ARM64 without SME. With SME they do not, and the second one
+found reads the packed form of the first. So no program may have two weights of the same bytes in different shapes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.fx import Node
 
 from prgec.errors import BackendError
 
-# Values that tell almost all weights apart, so that few are hashed whole.
+# Leading values, which distinguish almost all weights, so that few are hashed whole.
 _FIRST = 64
 
 
@@ -56,7 +56,7 @@ def _bytes(weight: torch.Tensor) -> bytes:
 
 
 def _weights(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and values of what linears multiply with, packed or in front of their scales."""
+    """Name and values of the weights of linears, packed or before their scales."""
     signature = program.graph_signature
     names = {
         **signature.inputs_to_parameters,

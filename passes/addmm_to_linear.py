@@ -11,7 +11,7 @@ After:
 
 Requires: nothing. Ensures: nothing (a product with something other than a weight of its own stays, with a reason).
 Numerics: ROUNDING (the same products; the kernels may sum in another order).
-Why: a site of LoRA, a quantised layer and an LM head are linear layers to every pass behind this one, and the
+Why: a site of LoRA, a quantised layer and an LM head are linear layers to every later pass, and the
 module path in the weight's name is how a user names it.
 """
 
@@ -23,8 +23,9 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, shape_of
 
@@ -115,7 +116,7 @@ def _rewrite(rewriter: Rewriter, node: Node) -> None:
 
 
 def unflattened(flat: Node) -> Node:
-    """What a view merged into rows, or the node itself."""
+    """The node whose rows a view merged, or the node itself."""
     source = flat.args[0] if flat.target in _VIEWS else flat
     assert isinstance(source, Node)
     return source if is_same_size(shape_of(source)[-1], shape_of(flat)[-1]) else flat

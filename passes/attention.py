@@ -94,7 +94,7 @@ class AttentionLowering:
         self._rewriter.replace(found.node, out)
 
     def _row_mask(self, mask: Node, num_heads: int) -> Node:
-        """Return f32[N*H, 1, T] of f32[N, 1, 1, T], behind the mask itself: every layer reads it."""
+        """Return f32[N*H, 1, T] of f32[N, 1, 1, T], right after the mask itself: every layer reads it."""
         if mask not in self._row_masks:
             call, num_rows = self._rewriter.call, int(shape_of(mask)[0])
             with self._rewriter.before(mask.next):
@@ -142,7 +142,7 @@ def causal_mask(length: int) -> torch.Tensor:
 
 
 def constant_mask(program: GraphProgram, mask: object) -> torch.Tensor | None:
-    """Additive f32[T, T] for the largest T behind a mask that is a cut of a constant; None for any other."""
+    """Additive f32[T, T] for the largest T, from a mask that is a cut of a constant; None for any other."""
     node = mask
     while isinstance(node, Node) and node.target in (aten.expand.default, aten.slice.Tensor):
         if node.target is aten.slice.Tensor and not _takes_first(node):

@@ -123,7 +123,7 @@ def is_identity(node: Node) -> bool:
 
 
 def filled_parts(node: Node) -> list[Node]:
-    """What a concatenation with empty parts joins apart from them; empty for any other node.
+    """The non-empty parts of a concatenation that also has empty ones; empty for any other node.
 
     A rotary embedding of the whole head still appends the part it leaves alone.
     """

@@ -27,7 +27,7 @@ class Cut:
 
 
 def cuts_of(node: Node) -> list[Cut] | None:
-    """What a call cuts out of its first argument along the last dimension; None for any other call."""
+    """The columns that a call cuts out of its first argument's last dimension; None for any other call."""
     if node.target is not aten.slice.Tensor and node.target not in SPLITS:
         return None
     source = node.args[0]

@@ -53,7 +53,7 @@ class DecomposeNoise(Pass):
     after: ClassVar[frozenset[str]] = frozenset({"insert-self-update", "hoist-updates"})
 
     def run(self, program: GraphProgram) -> PassResult:
-        """Draw all noise in front of its first use, and hand out slices."""
+        """Draw all noise before its first use, and hand out slices."""
         streams: dict[tuple[Any, ...], list[Node]] = {}
         for node in program.calls(prge.randn.default):
             streams.setdefault((node.args[0], node.args[3]), []).append(node)

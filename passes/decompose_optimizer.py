@@ -42,7 +42,7 @@ _SCALE, _CORRECTION1, _CORRECTION2, _NUM_FACTORS = 0, 2, 3, 4
 
 @dataclass(frozen=True)
 class DecomposeOptimizer(Pass):
-    """Replace `prge::step_scale` and the updates behind it."""
+    """Replace `prge::step_scale` and the updates that follow it."""
 
     name: ClassVar[str] = "decompose-optimizer"
     tier: ClassVar[Tier] = rounding(1e-5)
@@ -111,8 +111,8 @@ def _scaled(running: Tensor, losses: Tensor, lr: Tensor, *gradients: Tensor, num
     most = polyak * losses.double().mean()
     shorter = torch.where((most > 0.0) & (most < aim), most / aim, 1.0)
     of_scale, of_mean = (shorter, 1.0) if normalise else (1.0, shorter)
-    told = torch.stack([norm, square]).float()
-    is_finite = torch.cat([losses.isfinite(), told.isfinite()]).all()
+    reported = torch.stack([norm, square]).float()
+    is_finite = torch.cat([losses.isfinite(), reported.isfinite()]).all()
     moves = is_finite & (lr != 0.0)
     factors = torch.stack(
         [

@@ -1,7 +1,7 @@
-"""What depends on what: on rows, on state, on the inputs of a step.
+"""Dependences of nodes: on rows, on state, on the inputs of a step.
 
-A graph may be that of a pass or one behind the tracer; the caller says which nodes are rows and which are state.
-Reading a size is no dependence: how many rows there are, or how long, says nothing about what is in them.
+The graph may come from a pass or from the tracer; the caller names the nodes that are rows and those that are state.
+Reading a size is not a dependence: the number of rows and their length are the same whatever they hold.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from prgec.contract.names import HIDDEN_INPUT, ROW_INPUTS
 
-# Inputs with a value for each row, those of a program behind a `prefix` method included.
+# Inputs with a value for each row, those of a program with a `prefix` method included.
 ROWS = frozenset({*ROW_INPUTS, HIDDEN_INPUT})
 
 
@@ -28,7 +28,7 @@ def downstream(nodes: Iterable[Node]) -> set[Node]:
 
 
 def updates_of(state: Iterable[Node], rows: Iterable[Node]) -> set[Node]:
-    """What depends on state or on an input of the step, but on no row: it computes trained weights.
+    """Nodes that depend on state or on an input of the step, but on no row: they compute trained weights.
 
     Args:
         state: Reads of state, and inputs of the step.

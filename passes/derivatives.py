@@ -3,8 +3,8 @@
 A rule `rule(tape, node, dy)` yields (argument, share of the argument's gradient) for every argument that needs one;
 `dy` is the gradient of the node's result and has its shape. Rules add nothing that a delegate would refuse: products
 with a constant are `aten.linear` with the transposed constant, sums over the last dimension are products with ones,
-and nothing is reduced over a symbolic T but by `bmm`. What they add is as free in its layout as any graph in front of
-`transpose-to-copy` and `reshape-to-view`.
+and nothing is reduced over a symbolic T but by `bmm`. The layout of the added nodes is as free as that of any graph
+before `transpose-to-copy` and `reshape-to-view`.
 
 Letters: N rows, T tokens, D inputs, O outputs, G groups of a bmm.
 """
@@ -31,10 +31,9 @@ aten = torch.ops.aten
 
 Shares = Iterator[tuple[Any, Node]]
 
-# The square of anything a model computes is far above this, or so small in 16 bits that it says nothing; it keeps 0 / 0
-# out.
+# Added to x^2 to avoid 0 / 0 at x = 0. Smaller than any x^2 that matters, in f32 and in f16.
 _SMALLEST_SQUARE, _SMALLEST_SQUARE_HALF = 1e-30, 2.0**-22
-# Lifts every positive number a model computes above 1; of 16 bits, all that matter.
+# A factor that lifts every positive number that matters above 1, in f32 and in f16.
 _STEEP, _STEEP_HALF = 1e30, 2.0**15
 
 
@@ -89,7 +88,7 @@ def sub(tape: Tape, node: Node, dy: Node) -> Shares:
 
 def _check_unscaled(tape: Tape, node: Node) -> None:
     if argument(node, 2, "alpha", 1) != 1:
-        raise PassError(f"{tape.rewriter.rule}: {describe(node)} scales what it adds; there is no derivative of that")
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} scales its second addend; it has no derivative")
 
 
 def mul(tape: Tape, node: Node, dy: Node) -> Shares:
@@ -190,7 +189,7 @@ def _weighted_sum(tape: Tape, node: Node, dy: Node) -> Node:
     if isinstance(shape_of(node)[-1], int):
         return row_sum(tape, tape.call(aten.mul.Tensor, dy, node))
     raise PassError(
-        f"{tape.rewriter.rule}: {describe(node)} is over T and not only weighs values; no derivative sums "
+        f"{tape.rewriter.rule}: {describe(node)} runs over T and does not only weigh values; a derivative cannot sum "
         "over a length that varies",
         hint="compile with a fixed length (--static)",
     )
@@ -253,7 +252,7 @@ def cut(tape: Tape, node: Node, dy: Node) -> Shares:
     assert isinstance(taker, Node)
     found = next((each for each in cuts_of(taker) or () if each.node is node), None)
     if found is None:
-        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is no cut of the last dimension")
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not a cut of the last dimension")
     behind = int(shape_of(found.source)[-1]) - found.end
     yield found.source, tape.call(aten.constant_pad_nd.default, dy, [found.begin, behind], 0.0)
 

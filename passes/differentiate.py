@@ -1,4 +1,4 @@
-"""Add the gradient of every trained B, as ordinary inference ops, behind the loss.
+"""Add the gradient of every trained B, as ordinary inference ops, after the loss.
 
 Before:
     %z: f32[B, K, V] = the logits at the label positions
@@ -63,7 +63,7 @@ class Differentiate(Pass):
 
     Attributes:
         method: `exact` or `shortcut`.
-        loss_scale: What gradients are multiplied by until the last op, a power of two.
+        loss_scale: Factor of all gradients until the last op divides by it, a power of two.
         half: Whether numbers have 16 bits where the graph will run.
     """
 
@@ -189,7 +189,7 @@ def _log_softmaxes(program: GraphProgram) -> Iterator[Node]:
 
 
 def outputs_of(program: GraphProgram) -> list[Node]:
-    """What the graph returns, in order."""
+    """Results of the graph, in order."""
     end = program.graph.output_node()
     returned = end.args[0]
     assert isinstance(returned, list | tuple)

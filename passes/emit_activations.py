@@ -1,4 +1,4 @@
-"""Return what every block says at the label positions, and the logits there, behind the loss.
+"""Return the output of every block at the label positions, and the logits there, after the loss.
 
 Before:
     %1: f32[N, T, D] = the output of block 0; %2, ... those of the blocks above it
@@ -7,14 +7,14 @@ Before:
     return %loss
 After:
     %i: i64[N, K, D] = aten.expand(aten.unsqueeze(label_pos, -1), [-1, -1, D]), at the entry
-    %a1: f32[N, K, D] = aten.gather(%1, 1, %i), directly behind %1; %a2, ... behind the blocks above it
+    %a1: f32[N, K, D] = aten.gather(%1, 1, %i), directly after %1; %a2, ... after the blocks above it
     %acts: f32[N, L, K, D] = aten.view(aten.cat([%a1, %a2, ...], 1), [N, L, K, D])
     return %loss, %acts, %z
 
-Positions chosen directly behind a block are all that stays of its output: chosen at the end, the outputs of all blocks
-would be alive until then. More than four are joined in steps. A block's output is the last [N, T, D] value traced in
-the module whose path ends in the block's number, or in a part of it. The logits are what the targets meet, in front of
-a log-softmax.
+Positions are chosen directly after a block, so that nothing else of its output stays; chosen at the end, the outputs of
+all blocks would be alive until then. More than four are joined in steps. A block's output is the last [N, T, D] value
+traced in the module whose path ends in the block's number, or in a part of it. The logits are the input of the
+log-softmax from which the targets are read.
 
 Requires: canonicalize. Ensures: nothing.
 Numerics: CHANGES (more outputs; the loss keeps its bits).
@@ -34,8 +34,9 @@ from torch.fx import Node
 from prgec.contract.names import TARGETS_INPUT
 from prgec.passes.dependence import downstream
 from prgec.passes.differentiate import outputs_of
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Role, Tier
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier
 from prgec.passes.program import TOKENS, GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, is_same_shape, is_tensor, shape_of
 
@@ -133,7 +134,7 @@ def _logits(program: GraphProgram) -> list[Node]:
     targets = program.placeholder(TARGETS_INPUT)
     tokens = program.placeholder(TOKENS)
     assert targets is not None and tokens is not None
-    scored, said = downstream([targets]), downstream([tokens])
-    met = {read for node in scored for read in node.all_input_nodes if read in said and read not in scored}
+    scored, computed = downstream([targets]), downstream([tokens])
+    met = {read for node in scored for read in node.all_input_nodes if read in computed and read not in scored}
     found = [node.args[0] if node.target is aten.log_softmax.int else node for node in met if is_tensor(node)]
     return [node for node in found if isinstance(node, Node)]

@@ -1,7 +1,7 @@
 """Derive the `apply` method: the update a training step performs on entry, without any forward.
 
-`apply(g, lr, seed, step)` is what is left of the finished graph once the forward behind the updates is dead and
-eps is zero. The very same nodes run in both methods, so replaying a journal with `apply` gives the same bits.
+`apply(g, lr, seed, step)` is what is left of the finished graph once the forward after the updates is dead and eps is
+zero. The very same nodes run in both methods, so replaying a journal with `apply` gives the same bits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Derive the `emit` method: what the blocks say at the label positions, and the logits there.
 
-`emit(tokens, label_pos) -> acts f32[N, L, K, D], logits f32[N, K, V]` is what is left of the finished graph once only
-these are read. There is no state, and no target.
+`emit(tokens, label_pos) -> acts f32[N, L, K, D], logits f32[N, K, V]` is the part of the finished graph that computes
+these. It has neither state nor targets.
 """
 
 from __future__ import annotations

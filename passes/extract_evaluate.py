@@ -1,4 +1,4 @@
-"""Derive the `evaluate` method: the losses of the present state, without the gradients and updates behind them.
+"""Derive the `evaluate` method: the losses of the present state, without the gradients and updates that follow.
 
 `evaluate(tokens, label_pos, targets)` is what is left of the finished graph once only the losses are read. Weights and
 state are those of `forward`; state that is inputs there is inputs here.

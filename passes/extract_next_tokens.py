@@ -1,6 +1,6 @@
 """Derive the `next_tokens` method: what the model would say at each label position, instead of what saying it costs.
 
-`next_tokens` takes the inputs of `forward` without `targets` and returns i64[N, K], the most likely token behind each
+`next_tokens` takes the inputs of `forward` without `targets` and returns i64[N, K], the most likely token after each
 label position. It is the finished forward up to the logits, state and weights included, so that generation runs the
 very model that is trained.
 """
@@ -24,11 +24,11 @@ def extract_next_tokens(program: GraphProgram) -> GraphProgram:
         program: Result of the pass pipeline, with or without `hidden`.
 
     Raises:
-        InternalError: If the graph has no logits in front of its loss.
+        InternalError: If the graph has no logits before its loss.
     """
     found = list(program.calls(aten.log_softmax.int, aten._log_softmax.default))
     if not found:
-        raise InternalError("the graph has no log_softmax, so its logits cannot be told")
+        raise InternalError("the graph has no log_softmax, so its logits cannot be found")
     generator = copy_returning(program, found[-1:])
     rewriter = Rewriter(generator, "extract-next-tokens")
     end = generator.graph.output_node()

@@ -19,7 +19,7 @@ from prgec.errors import InternalError
 
 
 class FakeValues:
-    """What ops return on fake values of one mode; equal calls return the same object.
+    """Results of ops on fake values of one mode; equal calls return the same object.
 
     Args:
         mode: Mode, with its symbolic sizes, that all values belong to.
@@ -41,19 +41,19 @@ class FakeValues:
             return [torch.empty_strided(each.shape, each.stride(), dtype=each.dtype) for each in values]
 
     def of_call(self, op: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What `op` returns; nodes among its arguments stand for their values."""
+        """The result of `op`; nodes among its arguments stand for their values."""
         key = (op, self._key(args), self._key(kwargs))
         if key in self._known:
             return self._known[key]
         with self._mode, torch.no_grad():
             result = op(*map_arg(args, value_of), **map_arg(kwargs, value_of))
-        # A size that only data tell is another one in every call.
+        # A size that depends on data is a new one in every call.
         if not free_unbacked_symbols(result):
             self._known[key] = result
         return result
 
     def _key(self, value: Any) -> Hashable:
-        """What decides how a result looks: all of a number, and of a tensor all but its elements."""
+        """The part of an argument that decides a result's shape: a number whole, a tensor without its elements."""
         if isinstance(value, Node):
             return self._key(value_of(value))
         if isinstance(value, torch.Tensor):

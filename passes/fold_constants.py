@@ -27,8 +27,9 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, describe, rewrite_matches
 from prgec.passes.program import TOKENS, GraphProgram, is_mutation
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dynamic_dims, is_same_shape, is_tensor, shape_of
 from prgec.passes.sites import site_of
@@ -63,7 +64,7 @@ class FoldConstants(Pass):
         return rewrite_matches(program, found, partial(_replace, rewriter, SeqTables(program, rewriter)))
 
     def match(self, node: Node, evaluator: _Evaluator) -> Constant | Refusal:
-        """Return the table behind a row-independent value, or why it is computed at every step."""
+        """Return the table that gives a row-independent value, or why it is computed at every step."""
         where, dims = describe(node), dynamic_dims(node)
         symbol = evaluator.symbol
         if any(shape_of(node)[d].node.expr != symbol for d in dims):  # type: ignore[union-attr]

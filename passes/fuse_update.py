@@ -21,14 +21,12 @@ After:
 Requires: updates from insert-self-update with state=seeded; dual state keeps its arithmetic (it must run on
 runtimes without our kernels, and its noise may come from another source).
 Ensures: nothing. Numerics: ROUNDING (the kernel sums queries in order; `sum` may not).
-Why: the chain streams q noise tensors through memory four times; the kernel makes them in registers. What a kernel
-makes for a delegate is there for all sites at once, while what a delegate makes lasts until it was read: with
-spread=true a step holds q tensors of the size of B in place of 2q, whose sums and differences are the same bits:
-    %0: f32[q, 1, r, O] = prge.perturbation(@site.lora_B, g, lr, eps, seed, step, 0)
-    ...  what is in front of the first reader of the copies
-    %1: f32[q, 2, r, O] = aten.mul(%0, [+1, -1])
-    %2: f32[q, 2, r, O] = aten.add(%1, @site.lora_B)
-    %3: f32[2q, r, O] = aten.view(%2, [2q, r, O])
+Why: the chain streams q noise tensors through memory four times; the kernel makes them in registers. The results of a
+kernel that a delegate reads exist for all sites at once, while those of a delegate last until they are read: with
+spread=true a step holds q tensors of the size of B in place of 2q, whose sums and differences are the same bits: %0:
+f32[q, 1, r, O] = prge.perturbation(@site.lora_B, g, lr, eps, seed, step, 0) ... the nodes before the first reader of
+the copies %1: f32[q, 2, r, O] = aten.mul(%0, [+1, -1]) %2: f32[q, 2, r, O] = aten.add(%1, @site.lora_B) %3: f32[2q, r,
+O] = aten.view(%2, [2q, r, O])
 """
 
 from __future__ import annotations
@@ -41,8 +39,9 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
 from prgec.passes.sites import writes
@@ -161,7 +160,7 @@ def _fuse(rewriter: Rewriter, spread: bool, found: Match) -> None:
 
 
 def _copies(rewriter: Rewriter, found: Match, perturbation: Node) -> Node:
-    """Make M + eps z and M - eps z in front of their first reader, so that they last no longer than they are read."""
+    """Make M + eps z and M - eps z right before their first reader, so that they live only while they are read."""
     readers = set(found.copies.users)
     first = next(node for node in found.copies.graph.nodes if node in readers)
     with rewriter.before(first):

@@ -13,7 +13,7 @@ import torch
 
 from prgec.passes.weights import FRACTIONS, Scheme
 
-# Columns whose corrections reach the columns behind them in one product.
+# Columns whose corrections reach all later columns in one product.
 _BLOCK = 128
 # Added to the diagonal of the Gram matrix, as a share of its mean; the paper's.
 _DAMPING = 0.01
@@ -48,7 +48,7 @@ def rounded_for(
         scheme: Range of the values.
         group: G; D for one scale an output.
     """
-    # Columns are what is rounded and corrected: with inputs in front each is one piece of memory.
+    # Rounding and correction go by column. With inputs as the first dimension, each column is contiguous.
     left_DO = weight_OD.detach().to(torch.float32).t().contiguous()
     upper_DD = correction_DD.to(torch.float32)
     values_DO = torch.empty_like(left_DO, dtype=torch.int8)
@@ -59,7 +59,7 @@ def rounded_for(
         errors_EO = torch.empty_like(left_DO[first:last])
         for d in range(first, last):
             if d % group == 0:
-                # Of a group that reaches beyond the block, the columns out there are seen before they are corrected.
+                # If a group extends past this block, its later columns are not corrected yet when the scale is chosen.
                 scales.append(_scale(left_DO[d : d + group], upper_DD.diagonal()[d : d + group], scheme))
             value_O = (left_DO[d] / scales[-1]).round_().clamp_(scheme.minimum, scheme.maximum)
             error_O = torch.div(left_DO[d] - value_O * scales[-1], upper_DD[d, d], out=errors_EO[d - first])

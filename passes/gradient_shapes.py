@@ -56,7 +56,7 @@ def reduced(tape: Tape, gradient: Node, source: object, node: Node) -> Node:
         return row_sum(tape, gradient)
     raise PassError(
         f"{tape.rewriter.rule}: {describe(node)} repeats {list(target)} to {list(found)}; only a last "
-        "dimension of 1 may be repeated on the way of a gradient"
+        "dimension of 1 may be repeated where a gradient flows"
     )
 
 

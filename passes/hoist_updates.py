@@ -1,4 +1,4 @@
-"""Move all updates to the entry of the graph, so that the forward behind them is one region.
+"""Move all updates to the entry of the graph, so that the forward after them is one region.
 
 Before:
     %0: f32[N, T, D] = aten.embedding(@embed.weight, tokens)
@@ -32,7 +32,7 @@ from prgec.passes.rewrite import Rewriter
 
 @dataclass(frozen=True)
 class HoistUpdates(Pass):
-    """Move whatever depends on state or step inputs, but on no row, in front of everything else."""
+    """Move the nodes that depend on state or step inputs, but on no row, before all others."""
 
     name: ClassVar[str] = "hoist-updates"
     tier: ClassVar[Tier] = EXACT
@@ -57,7 +57,7 @@ class HoistUpdates(Pass):
         anchor = next((n for n in program.graph.nodes if n.op == "call_function" and n not in region), None)
         nodes = list(program.graph.nodes)
         behind = nodes[nodes.index(anchor) :] if anchor is not None else []
-        return [f"%{node.name} stayed behind" for node in behind if is_mutation(node)]
+        return [f"%{node.name} was not moved" for node in behind if is_mutation(node)]
 
 
 def update_region(program: GraphProgram) -> set[Node]:
@@ -70,7 +70,7 @@ def update_region(program: GraphProgram) -> set[Node]:
 
 
 def _nodes_after(program: GraphProgram, anchor: Node | None, region: set[Node]) -> list[Node]:
-    """Region nodes behind `anchor`, with the attribute reads they need, in graph order."""
+    """Region nodes after `anchor`, with the attribute reads they need, in graph order."""
     if anchor is None:
         return []
     nodes = list(program.graph.nodes)

@@ -1,4 +1,4 @@
-"""What a pass is: a frozen dataclass with a name, a numerics tier and one `run`.
+"""A pass: a frozen dataclass with a name, a numerics tier and one `run`.
 
 The contract is enforced here and not by authors of passes: requires -> run -> ensures -> verify, and a pass
 that says it changed nothing must have changed nothing. Failures name the pass and chain the cause.
@@ -17,6 +17,7 @@ from torch.fx import Node
 from prgec.errors import PassError, PrgecError
 from prgec.passes.printer import op_counts, print_program
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.verify import verify
 
 
@@ -57,22 +58,6 @@ CHANGES = Tier("CHANGES", float("inf"))
 def rounding(tol: float) -> Tier:
     """Tier of a pass that reorders floating-point arithmetic."""
     return Tier("ROUNDING", tol)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A place where a pass could have applied and did not.
-
-    Attributes:
-        where: Module path or node text.
-        reason: Why, in one clause.
-    """
-
-    where: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -117,8 +102,8 @@ def rewrite_matches(
 
     Args:
         program: Graph that `rewrite` edits.
-        found: What `match` says of each place: parts to rewrite, why not, or None where a place is not of the kind. An
-            iterator looks at each place only when those in front of it are rewritten.
+        found: The result of `match` at each place: parts to rewrite, why not, or None where a place is not of the kind.
+            An iterator looks at a place only after all earlier ones are rewritten.
         rewrite: Rewrites one place.
     """
     hits, refusals = 0, []
@@ -179,14 +164,14 @@ class Pass(ABC):
 
         Args:
             program: Graph to rewrite in place.
-            before: How the pass in front left it; None where nobody looked.
+            before: Snapshot after the previous pass; None to take it here.
 
         Raises:
             PassError: If a precondition, a promise or the verifier fails, or the pass itself does.
         """
         self._raise_first("cannot run", self.requires(program))
         if before is None:
-            # What was dead before is no change of this pass.
+            # Removing nodes that were already dead is not a change by this pass.
             program.finish()
             before = Snapshot.of(program)
         try:

@@ -9,8 +9,8 @@ After:
     return %loss, %s
 
 Adds the input lr f32[]. `rule=norm` is SGD whose steps have one length, with one number of state for all sites;
-`rule=momentum` the same along a running mean, one more tensor a site; `rule=adamw` two more. `%s` tells the host what
-was done: the scale (0 where the loss or the gradient was not finite and nothing changed) and the norm.
+`rule=momentum` the same along a running mean, one more tensor a site; `rule=adamw` two more. `%s` reports the step to
+the host: the scale (0 where the loss or the gradient was not finite and nothing changed) and the norm.
 
 Requires: gradients from differentiate. Ensures: every site's B is written once.
 Numerics: CHANGES (this is the training step; the losses are those of the state before it).
@@ -22,10 +22,10 @@ With `accumulate` a step may be several calls, and each adds to what the step ga
 stand for %loss and %g0 in what follows. The input call i64[2] says how many calls came before, and whether this is the
 last; where it is not, %s0 is infinite, and nothing but the sums changes.
 
-With `state=host` the host keeps B and takes the step. All that changes is where the graph reads B:
+With `state=host` the host keeps B and takes the step. Only the place changes where the graph reads B:
     lora_B_0: f32[r, O]     an input
     return %loss, %g0, %g1, ...
-What else is said here, the rule and its numbers, is then for the host to know.
+The rule and its numbers are then the host's concern.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class InsertOptimizer(Pass):
         clip: Longest gradient of all sites together; 0 for any.
         beta1: Decay of the running mean of gradients.
         beta2: Decay of the running mean of their squares.
-        eps: What AdamW adds to the root.
+        eps: Constant that AdamW adds to the root.
         decay: Decoupled weight decay.
         polyak: Largest share of the loss that a step may aim to take away; 0 for any.
         accumulate: Whether a step may be several calls.
-        state: Who keeps B and what belongs to it: the program (`seeded`) or the host (`host`).
+        state: Keeper of B and of the optimiser's state: the program (`seeded`) or the host (`host`).
     """
 
     name: ClassVar[str] = "insert-optimizer"

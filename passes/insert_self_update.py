@@ -17,7 +17,7 @@ After, state=host (the host keeps the masters, and makes the copies):
 
 The first two add the inputs g f32[q], lr f32[], eps f32[], seed i64[], step i64[].
 
-Requires: sites from dualize. Ensures: every site's B is written once, or is no weight of the program any more.
+Requires: sites from dualize. Ensures: every site's B is written once, or is no longer a weight of the program.
 Numerics: CHANGES (this is the training step; with g = 0 and eps = 0 the losses are those of the graph before).
 Why: an inference runtime has no optimiser, but it has buffers and arithmetic. Dual state is the module of Gao et al.,
 "Enabling Efficient On-Device Fine-Tuning of LLMs Using Only Inference Engines", section 3.3 (Algorithm 2). Copies that

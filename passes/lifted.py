@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 
 
 def results_of(graph: Graph) -> tuple[Node, ...]:
-    """What a graph returns, in order."""
+    """Results of a graph, in order."""
     (results,) = graph.output_node().args
     assert isinstance(results, tuple | list)
     return tuple(each for each in results if isinstance(each, Node))
@@ -70,7 +70,7 @@ class LiftedProgram(ExportedProgram):
     Args:
         graph: Graph, which belongs to the program from now on.
         signature: Its inputs and outputs.
-        tensors: What parameters and buffers hold, by name.
+        tensors: Values of parameters and buffers, by name.
         range_constraints: Range of each symbolic size.
         module_call_graph: How the program is called.
         verifier: Checks its dialect.

@@ -14,7 +14,7 @@ After:
     %5: f32[N, H, T, d] = aten.view(aten.bmm(%4, aten.reshape(%v)))
 
 Requires: constant masks (fold-constants). Ensures: nothing; attention it refuses keeps its ops, with a reason.
-Numerics: ROUNDING (factors in front of the cap move to the keys; masks become -1e4, see lower-sdpa).
+Numerics: ROUNDING (factors before the cap move to the keys; masks become -1e4, see lower-sdpa).
 Why: a matmul of rank 4 becomes views with two sizes that depend on T, which XNNPACK does not take, and keys repeated
 for every query head are G times the memory traffic.
 """
@@ -28,8 +28,9 @@ import torch
 from torch.fx import Node
 
 from prgec.passes.attention import Attention, AttentionLowering, constant_mask, shared_heads
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_tensor, shape_of
 
@@ -84,12 +85,12 @@ def match(program: GraphProgram, node: Node) -> Attention | Refusal | None:
     q, turned = product.args
     k = transposed(turned)
     if not isinstance(q, Node) or k is None or len(shape_of(q)) != 4:
-        return Refusal(where, "its scores are no product with transposed keys [N, H, T, d]")
+        return Refusal(where, "its scores are not a product with transposed keys [N, H, T, d]")
     return Attention(node, q, *shared_heads(k, v), table, scale, between)
 
 
 def unwrap(scores: Node) -> tuple[Node, float, tuple[Node, ...]]:
-    """What element-wise calls with constants were applied to: (origin, leading factor, the other calls in order)."""
+    """A chain of element-wise calls with constants: (its origin, leading factor, the other calls in order)."""
     chain: list[Node] = []
     node = scores
     while node.target in _ELEMENTWISE and not any(isinstance(arg, Node) for arg in node.args[1:]) and not node.kwargs:
@@ -105,7 +106,7 @@ def unwrap(scores: Node) -> tuple[Node, float, tuple[Node, ...]]:
 
 
 def transposed(turned: object) -> Node | None:
-    """What was transposed to make keys f32[N, H, d, T]; None for any other node."""
+    """The node whose transposition gave keys f32[N, H, d, T]; None for any other node."""
     if not isinstance(turned, Node) or turned.target is not aten.transpose.int or len(shape_of(turned)) != 4:
         return None
     source, first, second = turned.args

@@ -14,10 +14,11 @@ After (bits=8; with bits=4 two values share a byte and are taken apart first):
 Everything between two linear layers stays f32, and so do A, B, their products and the loss; layers that share an
 input share its cast. An embedding keeps its rows in 16 bits.
 
-Requires: nothing. Ensures: nothing (a layer whose width is no multiple of the group stays at 16 bits, with a reason).
+Requires: nothing. Ensures: nothing (a layer whose width is not a multiple of the group stays at 16 bits, with a
+reason).
 Numerics: CHANGES (weights and activations of the frozen layers are rounded).
 Why: tensor cores want 16-bit operands, and a step reads each weight once for all rows. For more than a few rows
-ExecuTorch's own CUDA schemes trace to this same dequantisation in front of a matrix product
+ExecuTorch's own CUDA schemes trace to this same dequantisation before a matrix product
 (executorch/backends/cuda/quantize_op_dispatch); the compiler fuses it.
 """
 
@@ -30,8 +31,9 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Role, Tier, rewrite_matches
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
 from prgec.passes.weights import NIBBLE_ZERO, SCHEMES, layer_name, packed_nibbles, quantized
@@ -103,7 +105,7 @@ class _Narrower:
     """Rewrites one layer at a time; casts of inputs and stored weights are shared.
 
     Attributes:
-        too_wide: Layers that got 16 bits where fewer were asked for.
+        too_wide: Layers that got 16 bits where fewer were requested.
     """
 
     def __init__(self, program: GraphProgram, rewriter: Rewriter, options: NarrowWeights) -> None:

@@ -31,10 +31,10 @@ class GraphProgram:
 
     Args:
         module: Graph whose nodes all carry `meta["val"]`.
-        fake_values: Of the graph that this one is a copy of, if it is one.
+        fake_values: Cache of fake values, shared with the graph that this one is a copy of, if any.
 
     Attributes:
-        readings: What layers read over a few rows, f32[n, D] by layer; empty where nobody looked.
+        readings: Inputs of layers over a few rows, f32[n, D] by layer; empty without calibration.
     """
 
     def __init__(self, module: GraphModule, fake_values: FakeValues | None = None) -> None:

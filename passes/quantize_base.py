@@ -25,8 +25,8 @@ Gradients are lifted by 1e-20 before they are quantised. Most of their rows are 
 looks at), XNNPACK gives a row of zeros the scale 1 (quantization.h), and what grouped weights round in f32 then is as
 large as any gradient: it adds up to a bias in all layers below.
 
-Requires: torchao; for gptq, what layers read. Ensures: nothing (a layer whose width is no multiple of the group keeps
-f32, with a reason).
+Requires: torchao; for gptq, the inputs of layers. Ensures: nothing (a layer whose width is not a multiple of the group
+keeps f32, with a reason).
 Numerics: CHANGES (this is the quantisation error; docs/quantization.md measures what it does to g).
 Why: integer products are 2.5 times as fast on a CPU with dot-product instructions, and weights shrink 4 to 7 times.
 XNNPACK recognises the first pattern, and torchao draws scales the way its users know. The HTP multiplies fp16 with int8
@@ -45,8 +45,9 @@ from torch.fx import Node
 
 from prgec.contract.names import GPTQ, NEAREST, ROUNDINGS
 from prgec.passes.gptq import correction_of, rounded_for
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Role, Tier, rewrite_matches
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
 from prgec.passes.weights import SCHEMES, TRANSPOSED, Scheme, layer_name, quantized, rounded
@@ -55,7 +56,7 @@ aten = torch.ops.aten
 
 # Far below what counts of any gradient, and far above the smallest number that has an inverse.
 _NO_ZERO = 1e-20
-# Of transposed copies, by the scheme of what they are copies of; where there is none, it is the same.
+# Scheme of a transposed copy, keyed by the scheme of the original weight. Unlisted schemes stay as they are.
 _SCHEMES_OF_COPIES = {SCHEMES["8da4w"]: SCHEMES["8da8w"]}
 
 

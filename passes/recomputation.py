@@ -47,18 +47,18 @@ def values_to_recompute(values: Sequence[Value], read_late: set[int]) -> set[int
 
 
 def checkpoints(num_sums: int) -> range:
-    """Return which sums to keep of a chain in which each could follow from the one in front of it.
+    """Return which sums to keep of a chain in which each can be computed from its predecessor.
 
-    The backward reads the last sum first. Computed again from the first, all of them are there from then on; with one
-    in every sqrt(n) kept, those up to the next kept one are (Chen et al., "Training Deep Nets with Sublinear Memory
-    Cost", section 3). Of fewer than four there is nothing to gain.
+    The backward reads the last sum first. If all are computed again from the first, all are alive from then on; with
+    one in every sqrt(n) kept, only those up to the next kept one are (Chen et al., "Training Deep Nets with Sublinear
+    Memory Cost", section 3). A chain of fewer than four gains nothing.
     """
     every = math.isqrt(num_sums)
     return range(every - 1, num_sums, every) if every > 1 else range(0)
 
 
 class _Choice:
-    """What is kept and what is computed again, so far."""
+    """The choice so far: values that are kept and values that are computed again."""
 
     def __init__(self, values: Sequence[Value], kept: set[int]) -> None:
         self.values = values

@@ -3,7 +3,7 @@
 Before:
     %1: f32[B, H, T, T] = aten.softmax(%0, -1)
     %2: f32[B, H, T, d] = aten.bmm(%1, %v)
-    ...  the rest of the forward, and the backward of what is behind
+    ... the rest of the forward, and the backward of all later nodes
     %8: f32[B, H, T, T] = aten.mul(%1, %7)
 After:
     %1: f32[B, H, T, T] = aten.softmax(%0, -1)
@@ -12,14 +12,15 @@ After:
     %8: f32[B, H, T, T] = aten.softmax(%0, -1)
     %9: f32[B, H, T, T] = aten.mul(%8, %7)
 
-Cheap is every op with a derivative but a product with a constant; of those it is the one that turns halves for RoPE.
-`recomputation.py` says which values are worth it: of a Llama the attention matrices, what attention mixes, and the
-activations of the MLP, and where queries and keys have norms, what is made of these too. So is a reshaped B, which
-XNNPACK copies: two copies, each in front of its reader, take less than one that stays for both. With `layers` products
-with the weights of a block are among them, and what is kept is the residual stream: activation checkpointing (Chen et
-al., "Training Deep Nets with Sublinear Memory Cost", section 3), with the sums of the stream as checkpoints. Without,
-one sum in a few is kept where all would follow from the first. Each copy stands right in front of its first reader, so
-that one block's are there at a time; one that is a step of arithmetic from a value that stays is made for each.
+An op is cheap if it has a derivative and is not a product with a constant; the product that turns halves for RoPE is
+cheap too. `recomputation.py` decides which values are worth it: in a Llama the attention matrices, the inputs that
+attention mixes, and the activations of the MLP; where queries and keys have norms, the values made from these too. So
+is a reshaped B, which XNNPACK copies: two copies, each right before its reader, take less than one that stays for both.
+With `layers` products with the weights of a block are among them, and the residual stream is kept: activation
+checkpointing (Chen et al., "Training Deep Nets with Sublinear Memory Cost", section 3), with the sums of the stream as
+checkpoints. Without, one sum in a few is kept where all would follow from the first. Each copy stands right before its
+first reader, so that only one block's copies are alive at a time; a copy that takes one step of arithmetic from a kept
+value is made for every reader.
 
 Requires: gradients from differentiate. Ensures: the gradients there were.
 Numerics: EXACT (the same ops on the same values).
@@ -98,8 +99,8 @@ class Rematerialize(Pass):
     def _kept(self, writes: list[Write], read_late: set[Node]) -> set[Node]:
         """Sums of the stream that are kept whatever they follow from: for layers all of them, else one in a few.
 
-        Without layers these matter to models with norms behind layers: a norm's derivative reads what it scales, so
-        every sum follows from the first by cheap operations.
+        Without `layers` these matter to models with norms after layers: a norm's derivative reads the values that it
+        scales, so every sum follows from the first by cheap operations.
         """
         if self.layers:
             return {node for write in writes for node in (write.stream, write.total)}
@@ -108,7 +109,7 @@ class Rematerialize(Pass):
     def _values(
         self, program: GraphProgram, order: list[Node], number_of: dict[Node, int], read_late: set[Node]
     ) -> list[Value]:
-        """The forward as sizes at the largest T. What depends on no row is there all the time, or small beside it."""
+        """The forward as sizes at the largest T. Nodes that depend on no row are permanent or comparatively small."""
         of_rows = downstream(program.placeholders())
         writes = residual_writes(order[-1])
         kept = self._kept(writes, read_late)
@@ -140,7 +141,7 @@ class _Copies:
         return len(self._copy_of)
 
     def feed(self, node: Node) -> None:
-        """Let a node read copies, made in front of it where it is the first to."""
+        """Let a node read copies; those of which it is the first reader are made right before it."""
         for source in node.all_input_nodes:
             if source in self.again:
                 self.rewriter.feed(node, source, self._copy(source, node))

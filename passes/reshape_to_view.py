@@ -30,7 +30,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class ReshapeToView(Pass):
-    """Replace reshapes of dynamic shapes by views, with a copy in front where memory order demands it."""
+    """Replace reshapes of dynamic shapes by views, with a copy before the view where memory order demands it."""
 
     name: ClassVar[str] = "reshape-to-view"
     tier: ClassVar[Tier] = EXACT

@@ -1,9 +1,9 @@
 """Finds the residual stream: the sums a transformer's blocks write to, from the last one down.
 
-In `h' = h + f(h)` the sum reads the stream `h` and a write `f(h)` that depends on it. That says which operand is which
-for any architecture: attention and MLP in turn, both at once, with norms or scales around them, in one shape or in two
+In `h' = h + f(h)` the sum reads the stream `h` and a write `f(h)` that depends on it. That identifies the operands in
+any architecture: attention and MLP in turn, both at once, with norms or scales around them, in one shape or in two
 (OPT's MLPs take rows and tokens as one dimension). The stream ends where a sum has no such operand (an embedding of
-tokens plus one of positions) or is no sum at all.
+tokens plus one of positions), or at a node that is not a sum.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Write:
     """One sum of the stream.
 
     Attributes:
-        total: The stream behind the sum.
-        stream: The stream in front of it.
-        written: What is added to it.
+        total: The stream after the sum.
+        stream: The stream before it.
+        written: The value added to it.
     """
 
     total: Node
@@ -39,7 +39,7 @@ def residual_writes(last: Node) -> list[Write]:
     """Return the writes to the stream that `last` depends on, first block first.
 
     Args:
-        last: Any node behind the last block, such as the logits.
+        last: Any node after the last block, such as the logits.
     """
     writes: list[Write] = []
     total = _last_sum(last)
@@ -53,7 +53,7 @@ def residual_writes(last: Node) -> list[Write]:
 
 
 def nearest_linears(written: Node) -> list[Node]:
-    """The linears that make up what is written, met first on the way back: an output projection behind its norm."""
+    """The last linears of a written value, found by walking back from it: an output projection before its norm."""
     return [node for node in _nearest(written) if node.target is aten.linear.default]
 
 
@@ -96,7 +96,7 @@ def as_write(node: Node) -> Write | None:
 
 
 def _last_sum(node: Node) -> Node | None:
-    """The last write in front of `node`, nearest first."""
+    """The last write before `node`, nearest first."""
     seen, layer = {node}, [node]
     while layer:
         found = next((each for each in layer if as_write(each) is not None), None)

@@ -1,4 +1,4 @@
-"""Return every master behind the losses, for runtimes whose delegates keep state where no host can read it.
+"""Return every master after the losses, for runtimes whose delegates keep state where no host can read it.
 
 Before:
     %9: f32[r, O] = aten.sub(@site.lora_B, %8)
@@ -11,8 +11,8 @@ After:
     ...
     return %loss, %9
 
-Sites come in the order of their noise index. What is returned is the value a call stores: the state behind the update
-of the step before, or behind that of the call itself where it computes a gradient.
+Sites come in the order of their noise index. The result is the value a call stores: the state after the update of the
+previous step, or after the call's own update where it computes a gradient.
 
 Requires: seeded state, written by insert-self-update or decompose-optimizer and not by a kernel. Ensures: one output
 for each site.

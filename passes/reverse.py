@@ -1,13 +1,12 @@
 """Walks a graph backwards: gradients of some nodes with respect to others, as nodes of the same graph.
 
 Reverse-mode differentiation on the graph itself (Baydin et al., "Automatic Differentiation in Machine Learning: a
-Survey", section 3.2). Only nodes on a path from what is asked for to what has a gradient are visited, so nothing is
-computed for weights that are frozen or for blocks below the first trained one. The derivative of each op is a row of
-the table in `derivatives.py`.
+Survey", section 3.2). Only nodes on a path from a requested node to one with a gradient are visited, so nothing is
+computed for frozen weights or for blocks below the first trained one. The derivative of each op is a row of the table
+in `derivatives.py`.
 
-Of the nodes whose gradients are whole, products wait until no other node is left: what an element-wise derivative
-reads is no longer there by the time a product needs memory of its own, and a program holds less at once. Of an MLP the
-activation's derivative comes in front of the products with its layers.
+Among nodes whose gradients are complete, matrix products go last. Element-wise derivatives run first and free their
+operands, which lowers peak memory. In an MLP the activation's derivative comes before the products with its layers.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ aten = torch.ops.aten
 
 
 class Tape:
-    """What a derivative rule may ask for and do.
+    """The graph as derivative rules see it, with the edits they may make.
 
     Args:
         rewriter: Adds nodes at the place of the walk.
@@ -75,11 +74,11 @@ def gradients(
     """Add the nodes that compute gradients.
 
     Args:
-        rewriter: Adds them where it stands, which must be behind every node that is visited.
+        rewriter: Adds them at its position, which must be after every visited node.
         rules: Op -> its derivative: `rule(tape, node, gradient)` yields (argument, share of its gradient) for the
             arguments that need one.
         seeds: Node -> the node that holds its gradient, to begin with; in its shape, or to be viewed in it.
-        wrt: Nodes whose gradients are asked for.
+        wrt: Nodes whose gradients are requested.
         half: Whether numbers have 16 bits where the graph will run.
 
     Returns:
@@ -88,7 +87,7 @@ def gradients(
     Raises:
         PassError: If an op on the way has no rule, naming it and its place.
     """
-    # On a way from what is asked for to what has a gradient.
+    # These lie on a path from a requested node to one with a gradient.
     needed = downstream(wrt) & upstream(seeds)
     tape = Tape(rewriter, needed, half)
     for node, seed in seeds.items():
@@ -103,7 +102,7 @@ def gradients(
         if rule is None:
             raise PassError(
                 f"{rewriter.rule}: there is no derivative of {describe(node)}",
-                hint="train fewer layers, so that it is not on the way, or use method prge",
+                hint="train fewer layers, so that no gradient passes it, or use method prge",
             )
         for source, share in rule(tape, node, gradient):
             tape.add(source, share)
@@ -111,7 +110,7 @@ def gradients(
 
 
 def _whole_gradients(nodes: Iterable[Node], needed: set[Node]) -> Iterator[Node]:
-    """The nodes of `needed`, each behind its users: the last first, but products behind all others."""
+    """The nodes of `needed`, each after its users: last first, but products after all others."""
     number_of = {node: number for number, node in enumerate(nodes) if node in needed}
     node_of = {number: node for node, number in number_of.items()}
     waiting = {node: len(needed.intersection(node.users)) for node in number_of}

@@ -48,7 +48,7 @@ class Rewriter:
 
     @contextmanager
     def before(self, node: Node) -> Iterator[Rewriter]:
-        """Insert new nodes in front of `node`, inheriting its source line."""
+        """Insert new nodes before `node`, inheriting its source line."""
         outer, self._anchor = self._anchor, node
         try:
             with self.program.graph.inserting_before(node):
@@ -192,7 +192,7 @@ class Rewriter:
         self.program.graph.erase_node(node)
 
     def move_before(self, node: Node, anchor: Node) -> None:
-        """Move `node` directly in front of `anchor`."""
+        """Move `node` directly before `anchor`."""
         anchor.prepend(node)
 
     def _tensor(self, name: str, value: torch.Tensor) -> Node:

@@ -86,7 +86,7 @@ def turns_halves(program: GraphProgram, node: Node) -> bool:
     if not isinstance(matrix, Node) or matrix.op != "get_attr" or shape_of(matrix) != (width, width):
         return False
     value = program.attribute(matrix)
-    # One row tells a layer, whose weights may be large and still in a file.
+    # One row identifies a layer; its weights may be large and still in a file.
     return int(value[0].count_nonzero()) == 1 and torch.equal(value, rotation(int(width)))
 
 

@@ -23,8 +23,9 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, shape_of
 
@@ -63,7 +64,7 @@ class Match:
 
 @dataclass(frozen=True)
 class SelectLabelTokens(Pass):
-    """Move the label gather in front of the LM head."""
+    """Move the label gather before the LM head."""
 
     name: ClassVar[str] = "select-label-tokens"
     tier: ClassVar[Tier] = rounding(1e-5)
@@ -123,7 +124,7 @@ def _rewrite(rewriter: Rewriter, found: Match) -> None:
 
 
 def label_positions(index: object) -> Node | None:
-    """The [N, K] positions behind an index of the form `expand(unsqueeze(label_pos, -1))`."""
+    """The [N, K] positions in an index of the form `expand(unsqueeze(label_pos, -1))`."""
     node = index
     for op in (aten.expand.default, aten.unsqueeze.default):
         if not isinstance(node, Node) or node.target is not op:

@@ -56,7 +56,7 @@ def view_sizes(shape: Sequence[Size]) -> list[int] | None:
 
 
 def multiple_of(size: Size, unit: Size) -> int | None:
-    """How many times `unit` a size is, whatever T is; None where that is no whole number."""
+    """How many times `unit` a size is, whatever T is; None where that is not a whole number."""
     if isinstance(size, int) or isinstance(unit, int):
         return size // unit if isinstance(size, int) and isinstance(unit, int) and size % unit == 0 else None
     ratio = size.node.expr / unit.node.expr

@@ -1,4 +1,4 @@
-"""Run the blocks in front of the first trained layer once per example, not once per replica.
+"""Run the blocks before the first trained layer once per example, not once per replica.
 
 Before (the first site lies in block i):
     %h: f32[N, T, D] = ... embedding and blocks 0 to i-1 of tokens
@@ -11,12 +11,12 @@ After:
     %3: f32[N, T, D] = aten.view(%2, [N, -1, D])
     ... blocks from i on read %3
 
-Rows are ((i*2 + s)*B + b), so the first B rows are the B examples, and all others repeat them. A program rewritten
-like this can tell only B rows apart; its manifest says so, and evaluation feeds B different rows a call.
+Rows are ((i*2 + s)*B + b), so the first B rows are the B examples, and all others repeat them. A rewritten program can
+distinguish only B rows; its manifest records that, and evaluation feeds B different rows a call.
 
 Requires: sites from inject-lora-fa. Ensures: nothing.
 Numerics: ROUNDING (products over B rows may be blocked differently from those over N).
-Why: with `inject-lora-fa{layers=last:K}` every replica computes the same prefix; only the blocks behind it can differ.
+Why: with `inject-lora-fa{layers=last:K}` every replica computes the same prefix; only the blocks after it can differ.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from torch.fx import Node
 
 from prgec.errors import PassError
 from prgec.passes.dependence import downstream
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import TOKENS, GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, is_tensor, shape_of
 from prgec.passes.sites import is_b

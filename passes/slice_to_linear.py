@@ -8,7 +8,7 @@ After:
 Requires: nothing. Ensures: nothing; graphs with a fixed T are left alone, where slices are cheaper and legal.
 Numerics: EXACT for finite activations (each output is one input times 1 plus zeros).
 Why: XNNPACK slices only fixed shapes. split-fused-linear moves cuts into weights; what remains, such as the rotated
-part of a head behind a norm, is narrow, and the product costs d multiplications an element.
+    part of a head after a norm, is narrow, and the product costs d multiplications an element.
 """
 
 from __future__ import annotations

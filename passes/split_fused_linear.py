@@ -11,7 +11,7 @@ After (and the same for %4):
     %2: f32[2q, B*T, F] = aten.bmm(%h, %1)
     %3: f32[N, T, F] = aten.add(%0, aten.view(%2))
 
-Cuts behind the split into heads, as GPT-NeoX makes them, move too; the layer's site, its A and its state stay one.
+Cuts after the split into heads, as GPT-NeoX makes them, move too; the layer's site, its A and its state stay one.
 
 Requires: nothing. Ensures: nothing (a layer that is also read whole stays).
 Numerics: ROUNDING (a GEMM of another width may sum in another order).
@@ -30,8 +30,9 @@ from torch.fx import Node
 
 from prgec.passes.columns import Columns, whole
 from prgec.passes.cuts import Cut, cuts_of
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter, erase_dead
 from prgec.passes.shapes import dynamic_dims, is_same_size, shape_of
 from prgec.passes.weights import layer_name
@@ -47,10 +48,10 @@ class Fused:
 
     Attributes:
         linear: The frozen layer.
-        top: What its readers cut: the linear itself, or its sum with the LoRA branch.
+        top: Node that the readers cut: the linear itself, or its sum with the LoRA branch.
         product: The branch's bmm with the 2q copies; None without a branch.
         views: Views between the product and the sum.
-        pieces: What is read, in graph order.
+        pieces: Columns that are read, in graph order.
     """
 
     linear: Node
@@ -117,7 +118,7 @@ def match(linear: Node) -> Fused | Refusal | None:
         return None
     branch = _branch(top.args[1], size) if is_summed else None
     if is_summed and branch is None:
-        return Refusal(name, "what is added to it is no LoRA branch of its own")
+        return Refusal(name, "the value added to it is not a LoRA branch of its own")
     if others:
         # Where T is fixed the cuts are legal, and nothing is lost.
         return Refusal(name, f"{describe(others[0])} reads it uncut") if dynamic_dims(linear) else None
@@ -128,7 +129,7 @@ def match(linear: Node) -> Fused | Refusal | None:
 
 
 def readers_of(node: Node, columns: Columns, between: tuple[Node, ...]) -> tuple[list[Piece], list[Node]]:
-    """What is cut out of `node`, and who reads it uncut."""
+    """The cuts of `node`, and the nodes that read it uncut."""
     pieces: list[Piece] = []
     others: list[Node] = []
     for user in node.users:
@@ -146,7 +147,7 @@ def readers_of(node: Node, columns: Columns, between: tuple[Node, ...]) -> tuple
 
 
 def _rearranged(user: Node, source: Node, columns: Columns) -> Columns | None:
-    """The columns behind a transposition of other dimensions or a split into heads; None behind any other call."""
+    """The columns after a transposition of other dimensions or a split into heads; None after any other call."""
     if user.args[0] is not source:
         return None
     rank = len(shape_of(source))
@@ -174,7 +175,7 @@ def _heads(user: Node, source: Node) -> int:
 
 
 def _branch(node: object, size: int) -> tuple[Node, tuple[Node, ...]] | None:
-    """The bmm a LoRA branch ends in and the views behind it; None for any other value."""
+    """The bmm that ends a LoRA branch, and the views after it; None for any other value."""
     views: list[Node] = []
     while isinstance(node, Node) and node.target in _VIEWS and shape_of(node)[-1] == size and len(node.users) == 1:
         views.insert(0, node)

@@ -8,10 +8,10 @@ After:
 
 Requires: nothing. Ensures: no transposition of a symbolic T is a view.
 Numerics: EXACT.
-Why: ExecuTorch has no strided tensors, so each transposition copies anyway, but the tracer believes in strides and
-puts more copies in front of later views. With the copy right here, everything behind is contiguous, and a backend
-that knows its transpositions copy drops the pair to one op (`backends/edge_clones.py`). `permute_copy` itself would
-say it in one op, but tracing it fixes T to the traced length.
+Why: ExecuTorch has no strided tensors, so each transposition copies anyway, but the tracer believes in strides and puts
+more copies before later views. With the copy right here, everything after it is contiguous, and a backend whose
+transpositions copy reduces the pair to one op (`backends/edge_clones.py`). `permute_copy` itself would say it in one
+op, but tracing it fixes T to the traced length.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ SCHEMES: dict[str, Scheme] = {
     "w8a16": Scheme(8, -127, 127, is_grouped=False, quantizes_input=False),
     "w4a16": Scheme(4, -7, 7, is_grouped=False, quantizes_input=False),
 }
-# What is added to a 4-bit value to make it a nibble.
+# Offset that turns a 4-bit value into a nibble.
 NIBBLE_ZERO = 8
 # Scales tried for 4-bit weights, as fractions of the one that clips nothing.
 FRACTIONS = tuple(1.0 - 0.05 * step for step in range(12))
@@ -72,7 +72,8 @@ def quantized(
 def rounded(weight: torch.Tensor, scheme: Scheme) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return values i8[O, D], scales f32[O] and zero points i64[O], all 0.
 
-    Eight bits clip nothing. Of four, outliers would take most: each output gets the scale of least squared error.
+    Eight bits clip nothing. With four, outliers would use up most of the range: each output gets the scale of least
+    squared error.
     """
     weight_OD = weight.detach().to(torch.float32)
     # A row of zeros has no scale of its own; any serves.

@@ -13,9 +13,9 @@ class PrgecError(Exception):
     """A failure the user can act on, rendered as one line: `what (where). Hint: ...`.
 
     Args:
-        what: What failed, in words that need no knowledge of the code.
+        what: The failure, in words that need no knowledge of the code.
         where: File, line, graph node or module path at fault.
-        hint: What to do about it.
+        hint: A way out, as an imperative.
     """
 
     exit_code: ClassVar[int] = 1

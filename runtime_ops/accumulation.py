@@ -14,7 +14,7 @@ from torch import Tensor
 def accumulate(total: Tensor, value: Tensor, call: Tensor) -> Tensor:
     """Add `value` to `total`; return the mean over all calls of the step in its last call, and infinity in the others.
 
-    The first call of a step overwrites the total, so that what an unfinished step left behind is never part of another.
+    The first call of a step overwrites the total, so that the remains of an unfinished step are never part of another.
     `step_scale` takes infinite losses for a reason to change nothing: that makes a call that is not the last one leave
     weights and optimiser alone.
 

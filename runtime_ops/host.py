@@ -27,7 +27,7 @@ _FLOATS, _INT, _FLOAT = ctypes.POINTER(ctypes.c_float), ctypes.c_int64, ctypes.c
 
 @dataclass(frozen=True)
 class SiteState:
-    """What is kept of one site, each f32[r, O] and contiguous.
+    """The state of one site, each f32[r, O] and contiguous.
 
     Attributes:
         master: B itself.
@@ -107,7 +107,7 @@ def take_step(
 
     Args:
         running: f32[4], what all sites share of an optimiser's state; updated in place.
-        sites: What is kept of each site; updated in place.
+        sites: State of each site; updated in place.
         gradients: f32[r, O] of each.
         losses: f32[B], whose mean they are the gradients of.
         lr: Learning rate.
@@ -115,7 +115,7 @@ def take_step(
         numbers: The rule's own, as a manifest has them.
 
     Returns:
-        What became of the gradient, f32[4]: scale, norm, and the corrections of running means.
+        Effect of the gradient, f32[4]: scale, norm, and the corrections of running means.
     """
     library, how = _library(), _Rule(normalise=rule != "adamw", **numbers)
     contiguous = [np.ascontiguousarray(each, dtype=np.float32) for each in gradients]
@@ -134,7 +134,7 @@ def take_step(
 
 
 def accumulate(total: FloatArray, value: FloatArray, before: int, is_last: bool) -> None:
-    """Add `value` to `total` behind `before` calls of a step; in its last call, make it their mean."""
+    """Add `value` to `total` after `before` calls of a step; in its last call, make it their mean."""
     means = _pointer(total) if is_last else None
     _check(_library().prgec_accumulate(_pointer(total), _pointer(value), total.size, before, is_last, means))
 

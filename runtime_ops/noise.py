@@ -19,11 +19,11 @@ The specification, which the C++ kernels and every other runtime reproduce:
    (cos, sin) of quadrants 0..3 are (c, s), (-s, c), (-c, -s), (s, -c).
 
 Every operation is one IEEE f32 operation rounded to nearest, in the order written: no fused multiply-add, no
-reassociation, no libm. This module is also what other runtimes compile when they lack the kernels, and some of their
-compilers fuse `a * b + c` whatever they are told. So a product is taken in f64, where it is exact, and rounded to f32:
-the conversion in between cannot be fused away. Nor does anything here look at the bits of a float, which few runtimes
-can. The polynomials are Chebyshev fits made for this module: 9e-8 relative for ln, 1.1e-7 absolute
-for sin and cos, 1e-6 absolute for a normal.
+reassociation, no libm. Other runtimes compile this module when they lack the kernels, and some of their compilers fuse
+`a * b + c` whatever their flags. So a product is taken in f64, where it is exact, and rounded to f32: the conversion in
+between cannot be fused away. Nor does anything here look at the bits of a float, which few runtimes can. The
+polynomials are Chebyshev fits made for this module: 9e-8 relative for ln, 1.1e-7 absolute for sin and cos, 1e-6
+absolute for a normal.
 """
 
 from __future__ import annotations

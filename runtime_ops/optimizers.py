@@ -1,7 +1,7 @@
 """Eager meaning of the optimiser operators: the oracle the compiled kernels equal bit for bit.
 
-A step is one `step_scale` over the gradients of all sites, then one update a site. What a site's update needs of
-all gradients together, their length and how often was averaged, is four numbers: `factors` f32[4].
+A step is one `step_scale` over the gradients of all sites, then one update a site. A site's update needs four numbers
+of all gradients together, such as their length and how often they were averaged: `factors` f32[4].
 
 Letters: r rank, O outputs of a site; every tensor of a site is f32[r, O].
 """

@@ -1,4 +1,4 @@
-"""Philox4x32-10, the counter-based generator behind every random number of prgec.
+"""Philox4x32-10, the counter-based generator of every random number of prgec.
 
 Written in int64 arithmetic that never overflows, so that the same code runs on NumPy arrays and on torch tensors,
 traces into an exported graph of plain ATen operators, and means the same in the C++ that some compilers turn it into,

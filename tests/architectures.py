@@ -43,7 +43,7 @@ class Architecture:
         name: As people call it.
         model_type: `model_type` of its config.json.
         options: Fields of the config.
-        features: What it has that a Llama has not.
+        features: Features that a Llama lacks.
         num_sites: Linear layers that `all-linear` trains.
     """
 
@@ -189,11 +189,11 @@ def architecture(name: str) -> Architecture:
 
 @dataclass(frozen=True)
 class Measured:
-    """What compiling one architecture gave, and how the program compares with transformers.
+    """The result of compiling one architecture, and how the program compares with transformers.
 
     Attributes:
         architecture: Its name.
-        features: What it has that a Llama has not.
+        features: Features that a Llama lacks.
         sites: Trained layers.
         delegates: Ops in each delegate.
         cpu_ops: Calls outside all delegates by op and reason, as `(op, count, reason)`.
@@ -216,10 +216,10 @@ def measure(each: Architecture, folder: Path, *, steps: int = 4, backend: str = 
     """Compile one architecture, with a dynamic T where the backend has it, evaluate it at several T, then train it.
 
     Args:
-        each: What to compile.
+        each: Architecture to compile.
         folder: For the checkpoint and the program.
         steps: Training steps.
-        backend: What to compile it for.
+        backend: Backend to compile it for.
     """
     from prgec.compile.compiler import compile_model
     from prgec.compile.options import CompileOptions

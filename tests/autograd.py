@@ -27,7 +27,7 @@ class Stream:
 
     Attributes:
         blocks: Module path of the blocks.
-        written_by: Layer that writes -> module whose output is added: the layer itself, or the norm behind it.
+        written_by: Layer that writes -> module whose output is added: the layer itself, or the norm after it.
     """
 
     blocks: str
@@ -98,7 +98,7 @@ class LoraFa:
         Args:
             rows: Tokens, label positions and targets.
             block: Module path of the block.
-            written_by: Site -> module path whose output is added to the stream: the site, or the norm behind it.
+            written_by: Site -> module path whose output is added to the stream: the site, or the norm after it.
         """
         if block not in self.seen:
             self._watch(block, written_by.values())

@@ -12,7 +12,7 @@ pytest_plugins = ["tests.shared", "tests.tiny_program", "tests.tiny_gradient", "
 TESTS = Path(__file__).resolve().parent
 # Their files share a driver that takes minutes to build, or graphs kept in memory.
 ONE_WORKER = ("device", "passes")
-# What takes longest begins first, so that no worker ends alone.
+# The longest tests begin first, so that no worker ends alone.
 FIRST = ("device", "e2e", "bench", "backends", "passes")
 
 
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What tests keep of programs is not for the user's cache."""
+    """Keep files about programs out of the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRGEC_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -47,5 +47,5 @@ def one_thread() -> None:
     from executorch.extension.pybindings import _C as bindings
 
     torch.set_num_threads(1)
-    # Before any delegate has asked for the pool.
+    # This comes before any delegate uses the pool.
     bindings._unsafe_reset_threadpool(1)

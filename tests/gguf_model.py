@@ -25,7 +25,7 @@ def write_gguf(path: Path, model: Any, add_keys: Keys, kinds: Mapping[str, str] 
 
     Args:
         path: The file.
-        model: Of transformers, f32.
+        model: Model of transformers, f32.
         add_keys: Adds the tokenizer, and what else a test wants.
         kinds: Types of single tensors, by GGUF's name; F32 for others.
     """

@@ -24,7 +24,7 @@ BATCH_SIZE = 3
 
 @dataclass(frozen=True)
 class MeasuredGradient:
-    """What compiling one architecture gave, and how its gradient compares.
+    """The result of compiling one architecture, and how its gradient compares.
 
     Attributes:
         architecture: Its name.
@@ -51,10 +51,10 @@ def measure_gradient(each: Architecture, folder: Path, method: str, *, backend: 
     """Compile one architecture, with a dynamic T where the backend has it, and compare at several T.
 
     Args:
-        each: What to compile.
+        each: Architecture to compile.
         folder: For the checkpoint and the program.
         method: `exact` or `shortcut`.
-        backend: What to compile it for.
+        backend: Backend to compile it for.
     """
     from prgec.compile.compiler import compile_model
     from prgec.compile.options import CompileOptions
@@ -66,7 +66,7 @@ def measure_gradient(each: Architecture, folder: Path, method: str, *, backend: 
             model=str(each.write(folder / each.model_type)),
             output=folder / f"{each.model_type}-{method}.pte",
             method=method,
-            # Its running mean tells the gradient itself.
+            # Its running mean contains the gradient itself.
             optimizer="adamw",
             backend=backend,
             batch_size=BATCH_SIZE,

@@ -1,7 +1,7 @@
 """Trains a program that computes its own gradients and the oracle side by side, and says how far they part.
 
-A program returns losses, not gradients, but its state tells them: where the rule keeps a running mean, from what it
-was before and after a call; else from how far B moved.
+A program returns losses, not gradients, but its state reveals them: where the rule keeps a running mean, by its change
+in a call; else by how far B moved.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def follow_gradients(
 
 
 def told_gradient(program: Program, batch: Batch, lr: float) -> tuple[FloatArray, Float64Array]:
-    """Take one step; return its losses, f32[B], and the whole gradient, site after site, as the state tells it."""
+    """Take one step; return its losses, f32[B], and the whole gradient, site after site, as computed from the state."""
     before = {**program.read_state(), **program.read_optimizer()}
     losses, factors = program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr)
     after = {**program.read_state(), **program.read_optimizer()}

@@ -85,7 +85,7 @@ class _Norm:
         return {name: scale * each for name, each in gradients.items()}
 
     def moves(self, gradients: Mapping[str, Tensor], lr: float, most: float) -> dict[str, Tensor]:
-        """What to subtract from every B."""
+        """Return the step to subtract from every B."""
         return {name: lr * each for name, each in self.scaled(gradients, lr, most).items()}
 
 
@@ -97,7 +97,7 @@ class _Momentum(_Norm):
         self.means: dict[str, Tensor] = {}
 
     def moves(self, gradients: Mapping[str, Tensor], lr: float, most: float) -> dict[str, Tensor]:
-        """What to subtract from every B."""
+        """Return the step to subtract from every B."""
         for name, each in self.scaled(gradients, lr, most).items():
             self.means[name] = BETA1 * self.means.get(name, torch.zeros_like(each)) + (1 - BETA1) * each
         return {name: lr * mean / (1 - BETA1**self.steps) for name, mean in self.means.items()}
@@ -111,7 +111,7 @@ class _AdamW:
         self.optimizer: torch.optim.Optimizer | None = None
 
     def moves(self, gradients: Mapping[str, Tensor], lr: float, most: float) -> dict[str, Tensor]:
-        """What to subtract from every B."""
+        """Return the step to subtract from every B."""
         if self.optimizer is None:
             self.leaves = {name: torch.zeros_like(each) for name, each in gradients.items()}
             self.optimizer = torch.optim.AdamW(

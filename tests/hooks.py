@@ -1,6 +1,6 @@
-"""What the blocks of an untouched transformers model say, caught by forward hooks: the oracle of `emit`.
+"""Outputs of the blocks of an untouched transformers model, caught by forward hooks: the oracle of `emit`.
 
-transformers' own `hidden_states[-1]` comes after the final norm, so it is no oracle of the last block.
+transformers' own `hidden_states[-1]` comes after the final norm, so it is not an oracle of the last block.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def hooked(model: nn.Module, tokens: Tensor, label_pos: Tensor) -> tuple[Tensor,
 
 
 def _caught(model: nn.Module, row: Tensor) -> tuple[list[Tensor], Tensor]:
-    """What each block says at every position of one row, f32[T, D], and the logits f32[T, V]."""
+    """The output of each block at every position of one row, f32[T, D], and the logits f32[T, V]."""
     caught: list[Tensor] = []
     handles = [block.register_forward_hook(lambda m, i, o: caught.append(first_of(o)[0])) for block in blocks_of(model)]
     with torch.no_grad():
@@ -42,7 +42,7 @@ def _caught(model: nn.Module, row: Tensor) -> tuple[list[Tensor], Tensor]:
 
 
 def first_of(output: object) -> Tensor:
-    """What a module returns, or the first of several."""
+    """The result of a module, or the first of several."""
     value = output[0] if isinstance(output, tuple) else output
     assert isinstance(value, Tensor)
     return value

@@ -53,7 +53,7 @@ class Comparison:
 
 
 class Run:
-    """A program under the real trainer with the paper's estimator, which tells the losses row by row.
+    """A program under the real trainer with the paper's estimator, which returns the losses row by row.
 
     Args:
         program: The program to train.

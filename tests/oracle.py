@@ -39,7 +39,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is made of.
+    """The parts of a run.
 
     Attributes:
         q: Queries a step.
@@ -137,7 +137,7 @@ class Mezo:
     def _loss(self, example: Example) -> Tensor:
         ids = torch.tensor([[*example.prompt, *example.completion]])
         output: Any = self.model(input_ids=ids)
-        # The logits at a position predict the token behind it.
+        # The logits at a position predict the token after it.
         predictions_KV = output.logits[0, len(example.prompt) - 1 : -1].to(torch.float64)
         total = torch.zeros((), dtype=torch.float64)
         for logits_V, target in zip(predictions_KV, example.completion, strict=True):

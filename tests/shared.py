@@ -1,4 +1,4 @@
-"""What takes long to make is made once: by the process that comes first, while others wait, for all of them."""
+"""Fixtures that take long are made once: by the process that comes first, for all others, which wait."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Shared:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
-    """What this test run has made already, in whichever worker."""
+    """Fixtures that this test run has made already, in any worker."""
     base = tmp_path_factory.getbasetemp()
     # A worker's own folder is inside that of the run.
     root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-# Behind links inside prgec/, so every folder of the package is found from there; these two everyone may import.
+# Links inside prgec/ lead to every folder of the package. All rooms may import these two.
 EVERYONES = {"errors", "__version__"}
 _ROW = re.compile(r"^\| `(?P<folder>[a-z_/]+)` \|[^|]*\|(?P<below>[^|]*)\|$", re.M)
 

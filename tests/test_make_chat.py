@@ -1,4 +1,4 @@
-"""The chat set of tools/make_chat.py: one style in every answer, and nothing asked about in both splits."""
+"""The chat set of tools/make_chat.py: one style in every answer, and no subject in both splits."""
 
 from __future__ import annotations
 

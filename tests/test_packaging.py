@@ -34,7 +34,7 @@ def test_subpackages_import_only_as_parts_of_prgec(name: str, tmp_path: Path) ->
 
 
 def test_no_source_is_ignored() -> None:
-    # What git ignores, the linter skips and a wheel may lack.
+    # The linter skips files that git ignores, and a wheel may lack them.
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
     listed = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]

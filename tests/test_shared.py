@@ -1,4 +1,4 @@
-"""What is made once is made once, whoever asks, and again if making it failed."""
+"""A shared fixture is made once for all workers, and again if making it failed."""
 
 from __future__ import annotations
 

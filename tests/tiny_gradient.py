@@ -14,7 +14,7 @@ from tests.shared import Shared
 from tests.tiny_program import MANIFEST, RANK, VOCAB, WIDTH, BagOfWords
 
 GRADIENT_MANIFEST = replace(MANIFEST, q=1, batch_size=4, method="exact", optimizer="adamw")
-# Of half the rows a call, two of which are a step.
+# A program of half the rows a call, two of which are a step.
 GATHERING_MANIFEST = replace(GRADIENT_MANIFEST, batch_size=2, accumulates=True)
 BETA1, BETA2, EPS, DECAY = 0.9, 0.999, 1e-8, 0.01
 
@@ -31,7 +31,7 @@ class Evaluated(BagOfWords):
         return self.embedding(tokens).cumsum(1).gather(1, index) / (label_pos + 1).unsqueeze(-1)
 
     def low_rank(self, tokens: Tensor, label_pos: Tensor) -> Tensor:
-        """What B is multiplied by, f32[B, K, r]."""
+        """The other factor of B, f32[B, K, r]."""
         x_BKD = self.hidden(tokens, label_pos)
         return self.manifest.alpha / RANK * (x_BKD @ self.head.lora_A.T)
 

@@ -2,7 +2,7 @@
 
     python tools/architectures.py --help
 
-What it does is in `tests/checks/architectures.py`.
+The code is in `tests/checks/architectures.py`.
 """
 
 from check import start

@@ -2,7 +2,7 @@
 
     python tools/arm64.py [--work FOLDER]
 
-What it does is in `tests/checks/arm64.py`.
+The code is in `tests/checks/arm64.py`.
 """
 
 from check import start

@@ -2,7 +2,7 @@
 
     python tools/cache_loss.py chat.pte chat8.pte --data dev.jsonl [--adapter FILE]
 
-What it does is in `tests/checks/cache_loss.py`.
+The code is in `tests/checks/cache_loss.py`.
 """
 
 from check import start

@@ -2,7 +2,7 @@
 
     python tools/chat_speed.py --of SmolLM2-135M model.pte smollm2 [--out docs/reports/chat.md]
 
-What it does is in `tests/checks/chat_speed.py`.
+The code is in `tests/checks/chat_speed.py`.
 """
 
 from check import start

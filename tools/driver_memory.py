@@ -2,7 +2,7 @@
 
     python tools/driver_memory.py PROGRAM... [--driver PRGE_TRAIN] [--steps 3] [--json FILE]
 
-What it does is in `tests/checks/driver_memory.py`.
+The code is in `tests/checks/driver_memory.py`.
 """
 
 from check import start

@@ -2,7 +2,7 @@
 
     python tools/eps.py --help
 
-What it does is in `tests/checks/eps.py`.
+The code is in `tests/checks/eps.py`.
 """
 
 from check import start

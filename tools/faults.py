@@ -2,7 +2,7 @@
 
     python tools/faults.py --help
 
-What it does is in `tests/checks/faults.py`.
+The code is in `tests/checks/faults.py`.
 """
 
 from check import start

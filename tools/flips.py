@@ -1,6 +1,6 @@
 """Flip bits of a program, and see whether both drivers refuse it: `python tools/flips.py --help`.
 
-What it does is in `tests/checks/flips.py`.
+The code is in `tests/checks/flips.py`.
 """
 
 from check import start

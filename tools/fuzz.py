@@ -2,7 +2,7 @@
 
     python tools/fuzz.py --help
 
-What it does is in `tests/checks/fuzz.py`.
+The code is in `tests/checks/fuzz.py`.
 """
 
 from check import start

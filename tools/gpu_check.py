@@ -1,4 +1,4 @@
-"""Everything about the CUDA backend that only a GPU can tell: does it lower, run, agree and pay?
+"""Checks of the CUDA backend that need a GPU: does it lower, run, agree and pay?
 
     python tools/gpu_check.py --out docs/reports/gpu            # on the machine with the GPU
     python tools/gpu_check.py --device cpu --quick --out /tmp/x  # the same script without one, tiny

@@ -2,7 +2,7 @@
 
     python tools/load.py --help
 
-What it does is in `tests/checks/load.py`.
+The code is in `tests/checks/load.py`.
 """
 
 from check import start

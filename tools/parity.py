@@ -2,7 +2,7 @@
 
     python tools/parity.py --help
 
-What it does is in `tests/checks/parity.py`.
+The code is in `tests/checks/parity.py`.
 """
 
 from check import start

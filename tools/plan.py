@@ -2,7 +2,7 @@
 
     python tools/plan.py --help
 
-What it does is in `tests/checks/plan.py`.
+The code is in `tests/checks/plan.py`.
 """
 
 from check import start

@@ -62,7 +62,7 @@ def _options(result: Result) -> dict[str, Any]:
 
 
 def _name(result: Result) -> str:
-    """What programs of equal memory have in common."""
+    """The options that programs of equal memory share."""
     return json.dumps([result.task, {**_options(result), "lr": None}], sort_keys=True)
 
 

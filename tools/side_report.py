@@ -55,14 +55,14 @@ VARIANTS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
 
 @dataclass(frozen=True)
 class Measured:
-    """What one variant came to.
+    """The result of one variant.
 
     Attributes:
-        name: Of the variant.
-        accuracies: Of the seeds, on the test rows.
-        emitted: What the device wrote.
+        name: Name of the variant.
+        accuracies: Accuracy of each seed on the test rows.
+        emitted: Files that the device wrote.
         fit_seconds: Wall time of a fit, by seed.
-        tried: What attacks recovered.
+        tried: Results of the attacks.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Bench:
         train: Rows that are emitted.
         test: Rows that are answered.
         work: Folder for everything.
-        seeds: Of the fits.
+        seeds: Seeds of the fits.
     """
 
     program: EmittingProgram

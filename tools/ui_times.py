@@ -1,4 +1,4 @@
-"""How quick prgec ui is: the list of 200 runs, a run of 100,000 steps, and how far a live curve is behind.
+"""How quick prgec ui is: the list of 200 runs, a run of 100,000 steps, and the delay of a live curve.
 
     python tools/ui_times.py [--report docs/reports/ui.md]
 
@@ -35,7 +35,7 @@ _SHOWN = """(shown) => {
     const now = parseInt(document.querySelector(".now span:nth-child(2)")?.innerText ?? "0");
     return now > shown ? now : 0;
 }"""
-# What is measured, and the most it should be, in seconds.
+# The measurements, and their limits in seconds.
 AIMS = {
     "first paint of the list, median": 1.0,
     "first paint of the list, longest": 1.0,
@@ -44,8 +44,8 @@ AIMS = {
     "a run of 100,000 steps, median": 1.0,
     "a run of 100,000 steps, first request of a server": 3.0,
     "longest task of the browser with the run of 100,000 steps": 0.2,
-    "a live curve behind its file, median": 2.0,
-    "a live curve behind its file, longest": 2.0,
+    "delay of a live curve, median": 2.0,
+    "delay of a live curve, longest": 2.0,
 }
 
 
@@ -131,7 +131,7 @@ def measure_browser(root: Path, path: str, found: dict[str, float]) -> None:
         page.locator("figure").first.wait_for()
         page.wait_for_timeout(1000)
         found["longest task of the browser with the run of 100,000 steps"] = page.evaluate("Math.max(...busy)") / 1000
-        # Only tasks above 50 ms are told; that they are is seen by making one.
+        # The browser reports only tasks above 50 ms; a test task shows that it does.
         page.evaluate("setTimeout(() => { const end = performance.now() + 200; while (performance.now() < end); })")
         until(lambda: page.evaluate("Math.max(...busy) > 150"))
         _measure_lag(page, root / "live", address, found)
@@ -167,12 +167,12 @@ def _measure_lag(page: Any, folder: Path, address: str, found: dict[str, float])
             lags.append(time.perf_counter() - written[oldest])
         done.set()
         writer.join()
-    found["a live curve behind its file, median"] = statistics.median(lags[1:])
-    found["a live curve behind its file, longest"] = max(lags[1:])
+    found["delay of a live curve, median"] = statistics.median(lags[1:])
+    found["delay of a live curve, longest"] = max(lags[1:])
 
 
 def main() -> int:
-    """Measure, print, and write the report where one is asked for."""
+    """Measure, print, and write the report if one is requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--report", type=Path, help="Write the table here.")
     report = parser.parse_args().report
@@ -192,7 +192,7 @@ def main() -> int:
         machine = f"{about['cpu']}, {about['cores']} cores, load {about['load_1min']}"
         remark = (
             f"`python tools/ui_times.py --report {report}` on {machine}. Runs are the tool's own; medians of {REPEATS} "
-            f"requests and {MARKS} steps. The browser, a headless chromium, tells tasks above 50 ms alone."
+            f"requests and {MARKS} steps. The browser, a headless chromium, reports only tasks above 50 ms."
         )
         report.write_text("\n".join(["# How quick the page is", "", *textwrap.wrap(remark, 118), "", *lines, ""]))
     return 0 if all(found[what] <= most for what, most in AIMS.items()) else 1

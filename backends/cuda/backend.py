@@ -1,7 +1,7 @@
 """CUDA: the GPUs of boards and desktops, through ExecuTorch's CudaPartitioner and CudaBackend.
 
 The whole step is the delegate: noise, update and loss too. Its mutable buffers stay on the device and no method but
-their own can see them, so a program has one method and returns its masters behind the losses (return-state).
+their own can see them, so a program has one method and returns its masters after the losses (return-state).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CudaBackend(Backend):
     dtypes: ClassVar[tuple[str, ...]] = ("bf16", "f16", "f32")
     legality: ClassVar[frozenset[str]] = frozenset({"return-state", "narrow-weights"})
     methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut"})
-    # Whatever a host kept would cross to the device in every call.
+    # State kept by a host would cross to the device in every call.
     states: ClassVar[frozenset[str]] = frozenset({"seeded"})
 
     def check(self) -> None:
@@ -57,7 +57,7 @@ class CudaBackend(Backend):
         }
 
     def partitioners(self) -> Sequence[Partitioner]:
-        """ExecuTorch's own, told to leave attention to AOTInductor: its Triton kernel for it refuses f32."""
+        """ExecuTorch's own partitioner, which leaves attention to AOTInductor: its Triton kernel for it refuses f32."""
         from executorch.backends.cuda.cuda_backend import CudaBackend as Delegate
         from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
         from executorch.exir.backend.compile_spec_schema import CompileSpec

@@ -1,7 +1,7 @@
-"""What lowering for CUDA needs of a machine, looked for before anything is loaded, and all told at once.
+"""Checks what lowering for CUDA needs of a machine, before anything is loaded, and reports everything at once.
 
 There is no way to lower without a GPU: AOTInductor measures kernels while it compiles (ExecuTorch turns max_autotune
-on, and needs it on: turned off, matrix products call a cuBLAS shim the delegate does not have).
+on, and needs it: without it, matrix products call a cuBLAS shim that the delegate does not have).
 """
 
 from __future__ import annotations

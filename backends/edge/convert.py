@@ -1,6 +1,6 @@
 """A lifted ATen graph as an ExecuTorch edge program, by edits in place.
 
-What `torch.export`'s decompositions and ExecuTorch's passes do by tracing a graph about ten times is done node by node:
+Goes node by node where `torch.export`'s decompositions and ExecuTorch's passes trace a graph about ten times:
 core ATen form (`core_form`), functional writes (`writes`), copies for views, tensors for numbers, one dtype an op, and
 the names of the edge dialect.
 """

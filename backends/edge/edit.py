@@ -1,4 +1,4 @@
-"""What a rule of the op table may do to a graph: add nodes before one, and stand something in its place."""
+"""The edits that a rule of the op table may make: add nodes before one, and replace it."""
 
 from __future__ import annotations
 
@@ -54,3 +54,12 @@ def sizes_of(shape: Any) -> list[int]:
 def shape_of(node: Node) -> tuple[int | torch.SymInt, ...]:
     """Shape of a node's value."""
     return tuple(node.meta["val"].shape)
+
+
+def sort_users(graph: Graph) -> None:
+    """Give each node its users in the order of the graph, as a copy or a trace does: searches break ties by it."""
+    position = {node: number for number, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        users = sorted(node.users, key=position.__getitem__)
+        node.users.clear()
+        node.users.update(dict.fromkeys(users))

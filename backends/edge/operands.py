@@ -32,7 +32,7 @@ def match_operands(edit: Edit, first_input: Node, num_buffers: int) -> dict[str,
 
     Args:
         edit: Functional graph in core ATen form.
-        first_input: What the constants stand before.
+        first_input: Node before which the constants are placed.
         num_buffers: Buffers of the program, after which ExecuTorch numbers the constants.
     """
     constants: dict[str, torch.Tensor] = {}

@@ -34,7 +34,7 @@ class OpenvinoBackend(Backend):
         import_module("openvino.frontend.pytorch.fx_decoder")
 
     def load_runtime(self) -> None:
-        """What compiles also runs.
+        """A machine that can compile can also run.
 
         Raises:
             BackendError: If it is not here, or does not compute in f32.

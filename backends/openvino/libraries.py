@@ -1,4 +1,4 @@
-"""Finds OpenVINO's libraries and loads them into this process, told to compute in f32.
+"""Finds OpenVINO's libraries and loads them into this process, set to compute in f32.
 
 Where the processor has bfloat16, OpenVINO's CPU plug-in computes in it by itself: losses move in steps of a hundredth,
 and training sees nothing but differences of losses. Neither what a program says nor ExecuTorch's delegate can ask for
@@ -32,7 +32,8 @@ LIBRARY_VARIABLE = "OPENVINO_LIB_PATH"
 DELEGATE = "OpenvinoBackend"
 
 _LIBRARY = "libopenvino_c.so*"
-# Besides f32: no rounding of activations to int8 in front of int8 weights, which the plug-in does by itself as well.
+# Apart from f32, this turns off the rounding of activations to int8 before int8 weights, another default of the
+# plug-in.
 _PLUGINS = """<ie><plugins><plugin name="CPU" location="{folder}/libopenvino_intel_cpu_plugin.so"><properties>
 <property key="INFERENCE_PRECISION_HINT" value="f32"/>
 <property key="DYNAMIC_QUANTIZATION_GROUP_SIZE" value="0"/>

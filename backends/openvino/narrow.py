@@ -12,7 +12,7 @@ from prgec.backends.openvino.libraries import import_module
 
 aten = torch.ops.aten
 _DEQUANTIZE = "dequantize_per_channel"
-# What 4-bit schemes use of [-8, 7]; 8-bit weights reach 127 by their scale.
+# The part of [-8, 7] that 4-bit schemes use; 8-bit weights reach 127 by their scale.
 _LARGEST_NIBBLE = 7
 
 

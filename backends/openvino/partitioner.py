@@ -1,4 +1,4 @@
-"""What OpenVINO's PyTorch frontend knows of a program goes into one delegate."""
+"""Puts the part of a program that OpenVINO's PyTorch frontend supports into one delegate."""
 
 from __future__ import annotations
 

@@ -50,11 +50,11 @@ def check_product(found: float) -> None:
         raise BackendError(
             f"OpenVINO computes in bfloat16 here, not in f32: {_WIDTH} x {_VALUE:.5f}^2 made {found:.5f}, not "
             f"{_EXACT:.5f}; losses would be too coarse to train by",
-            hint=f"unset {LIBRARY_VARIABLE} and import no openvino before prgec, which asks its CPU plug-in for f32",
+            hint=f"unset {LIBRARY_VARIABLE} and do not import openvino before prgec, which sets its plug-in to f32",
         )
     raise BackendError(
-        f"OpenVINO computes nonsense here: {_WIDTH} x {_VALUE:.5f}^2 made {found}; this version does not keep weights "
-        "that ExecuTorch hands it",
+        f"OpenVINO computes wrong results here: {_WIDTH} x {_VALUE:.5f}^2 made {found}; this version does not keep "
+        "weights that ExecuTorch hands it",
         hint=extra_hint("openvino"),
     )
 

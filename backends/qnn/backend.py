@@ -47,7 +47,7 @@ class QnnBackend(Backend):
         {"lower-sdpa", "lower-eager-attention", "layer-norm-to-means", "label-gather-to-bmm", "narrow-weights"}
     )
     methods: ClassVar[frozenset[str]] = frozenset({"prge", "exact", "shortcut", SIDE})
-    # What is outside of the delegate is told by our operators: gradients by those that read them.
+    # Nodes outside of the delegate are found by our operators: gradients by the operators that read them.
     states: ClassVar[frozenset[str]] = frozenset({"seeded", "dual"})
     is_half: ClassVar[bool] = True
     settings: ClassVar[tuple[Setting, ...]] = (
@@ -64,7 +64,7 @@ class QnnBackend(Backend):
 
     @classmethod
     def details(cls, manifest: Manifest) -> Sequence[str]:
-        """What a device must have to run the program."""
+        """The requirements on a device that is to run the program."""
         needs = device_needs(manifest.soc, manifest.versions.get("qairt", ""))
         return (f"runs on {needs}; their licence applies, docs/qnn.md",) if needs else ()
 

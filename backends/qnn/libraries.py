@@ -33,7 +33,7 @@ class QnnLibraries:
 
     Attributes:
         folder: Holds libQnnHtp.so and its companions.
-        origin: Who brought them: `QNN_SDK_ROOT`, or the package with its version.
+        origin: Source of the libraries: `QNN_SDK_ROOT`, or the package with its version.
         licence: The licence that came with them; None if none did.
     """
 
@@ -60,7 +60,7 @@ def _from_sdk(root: Path) -> QnnLibraries:
     _check_complete(
         folder,
         _SDK_NEEDED,
-        f"{SDK_VARIABLE} is no Qualcomm AI Runtime SDK",
+        f"{SDK_VARIABLE} is not a Qualcomm AI Runtime SDK",
         f"set it to the folder that has {_SDK_FOLDER}, or unset it to use {PACKAGE}",
     )
     return QnnLibraries(folder, SDK_VARIABLE, _licence(root))

@@ -36,7 +36,7 @@ class LoadedQnn:
 
     Attributes:
         libraries: Where they came from.
-        build: What they say of themselves, such as `v2.51.0.260929181845`.
+        build: Their own build name, such as `v2.51.0.260929181845`.
         version: QAIRT version, such as (2, 51): a device needs libraries at least as new.
     """
 
@@ -83,7 +83,7 @@ def load_libraries() -> LoadedQnn:
 
 
 def _keep_runtimes_apart(prepare: Path) -> None:
-    """Put the C++ runtime of torch in front of Qualcomm's for whatever is loaded from now on.
+    """Put the C++ runtime of torch before Qualcomm's for all libraries loaded from now on.
 
     Qualcomm's library makes its compiler's symbols global when it first compiles, its C++ runtime's among them. An
     extension that is loaded afterwards would take its exception handling from there, and crash on its first exception.

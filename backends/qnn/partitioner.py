@@ -27,11 +27,11 @@ class ForwardPartitioner(QnnPartitioner):  # type: ignore[misc]  # executorch sh
         super().__init__(specs, skip_mutable_buffer=True)
 
     def generate_partitions(self, edge_program: ExportedProgram) -> list[Any]:
-        """Partition everything in front of the log-softmax that the HTP knows."""
+        """Partition the nodes before the log-softmax that the HTP supports."""
         inside = model_nodes(edge_program)
         self.skip_node_id_set = {node.name for node in edge_program.graph.nodes if node not in inside}
         found = super().generate_partitions(edge_program)
-        # What depends on no row is a constant or two; a graph without inputs cannot be compiled.
+        # A partition that depends on no row is a constant or two; a graph without inputs cannot be compiled.
         rows = row_nodes(edge_program)
         partitions = [each for each in found if any(node in rows for node in each.nodes)]
         check_in_one_piece(inside, {node for partition in partitions for node in partition.nodes})
@@ -44,7 +44,7 @@ class ForwardPartitioner(QnnPartitioner):  # type: ignore[misc]  # executorch sh
         return result
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Any], Any]:
-        """What Qualcomm's partitioner wants whole, but `stack`: the updates of dual state stack, on the CPU."""
+        """Ops Qualcomm's partitioner takes undecomposed, without `stack`: dual updates stack, on the CPU."""
         whole, choose = super().ops_to_not_decompose(ep)
         return [op for op in whole if op is not torch.ops.aten.stack.default], choose
 

@@ -21,7 +21,7 @@ def why_on_cpu(op: str, node: Node, program: ExportedProgram) -> str:
         node: The call.
         program: Edge program it is in, after partitioning.
     """
-    # Updates first: those along a gradient are behind the loss, which tells them whether a step is finite.
+    # Updates are checked first: those along a gradient come after the loss, since they depend on whether it is finite.
     if op.startswith("prge.") or is_update(sources_of(node, program)):
         return _UPDATE
     if node in gradient_nodes(program):

@@ -91,10 +91,10 @@ def session(specs: list[Any]) -> Iterator[None]:
             torch.backends.mkldnn.enabled = with_mkldnn
     if failure is None:
         return
-    said = [line.removeprefix(_ERROR).strip() for line in log.text.splitlines() if line.startswith(_ERROR)]
+    errors = [line.removeprefix(_ERROR).strip() for line in log.text.splitlines() if line.startswith(_ERROR)]
     # The libraries report some of what they recover from as errors, so the last word is the one that counts.
-    if said and not (isinstance(failure, PrgecError) and failure.hint):
-        raise BackendError(f"{failure}: {said[-1][:200]}") from failure
+    if errors and not (isinstance(failure, PrgecError) and failure.hint):
+        raise BackendError(f"{failure}: {errors[-1][:200]}") from failure
     raise failure
 
 

@@ -54,7 +54,7 @@ SOCS: dict[str, Soc] = {soc.name: soc for soc in _SOCS}
 
 
 def device_needs(soc: str, qairt: str) -> str:
-    """What a device must have to run a program, in one line; empty for a chip nobody knows.
+    """The requirements on a device that is to run a program, in one line; empty for an unknown chip.
 
     Args:
         soc: Chip the program was compiled for.

@@ -13,7 +13,7 @@ _WRAPPER = "hf."
 
 
 def check_in_one_piece(inside: set[Node], taken: set[Node]) -> None:
-    """Check that no op of the model that the HTP cannot run has ops in front of it and behind it that it can.
+    """Check that no op of the model that the HTP cannot run stands between ops that it can.
 
     Args:
         inside: Calls and inputs the model consists of.
@@ -33,7 +33,7 @@ def check_in_one_piece(inside: set[Node], taken: set[Node]) -> None:
     counts = Counter(op_name(node) for node in between)
     rest = ", ".join(f"{name} x{count}" for name, count in counts.most_common(5))
     raise BackendError(
-        f"qnn: the HTP cannot run {op_name(first)}, and the model goes on behind it ({rest} in all)",
+        f"qnn: the HTP cannot run {op_name(first)}, and the model goes on after it ({rest} in all)",
         where=module_path(first),
         hint="compile it with --backend xnnpack",
     )
@@ -45,7 +45,7 @@ def op_name(node: Node) -> str:
 
 
 def module_path(node: Node) -> str:
-    """Path of the module a node comes from, as the checkpoint names it; else that of the nearest node in front."""
+    """Path of the module a node comes from, as the checkpoint names it; else that of the nearest earlier node."""
     pending, seen = deque([node]), {node}
     while pending:
         each = pending.popleft()

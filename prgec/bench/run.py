@@ -149,7 +149,7 @@ def _check_positions(options: BenchOptions, checkpoint: Checkpoint) -> None:
     longest = _config(checkpoint, _POSITIONS, 0)
     for cell in options.cells():
         if 0 < longest < cell.seq_len:
-            raise UsageError(f"--seq-len is {cell.seq_len}; {checkpoint.name} knows {longest} positions")
+            raise UsageError(f"--seq-len is {cell.seq_len}; {checkpoint.name} supports {longest} positions")
 
 
 @contextmanager

@@ -205,9 +205,9 @@ def compile_command(
 def _fill(name: str, options: BenchOptions, said: set[str], as_json: bool) -> int:
     """Fill a table of the paper, as far as what was said on the command line wants it."""
     if "variants" in said:
-        raise UsageError("a preset has its variants; leave out --variants")
+        raise UsageError("a preset fixes its variants; leave out --variants")
     if len(options.quantize) > 1:
-        raise UsageError("a preset has one --quantize")
+        raise UsageError("a preset takes one --quantize")
     axes = {axis: getattr(options, axis) if axis in said else () for axis in ("q", "batch_size", "seq_len")}
     scheme = options.quantize[0] if "quantize" in said else ""
     whole, wanted = PRESETS[name], narrowed(PRESETS[name], **axes, quantize=scheme)

@@ -32,7 +32,7 @@ def inspect_command(program: Path, as_config: bool, as_json: bool) -> int:
 def _config_lines(inspection: Inspection, program: Path) -> list[str]:
     if not inspection.manifest.config:
         raise ProgramError(
-            "the program carries no configuration: it was compiled before programs did",
+            "the program carries no configuration: it was compiled by an earlier prgec",
             where=program,
             hint="prgec inspect shows its pipeline and sizes",
         )

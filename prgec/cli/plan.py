@@ -112,7 +112,7 @@ def plan(
     )
     options.check(shape)
     if does_calibrate and bench is not None:
-        raise UsageError("--calibrate and --bench both say how fast this machine is; give one of them")
+        raise UsageError("--calibrate and --bench both set the speed of this machine; give one of them")
     if does_calibrate:
         _calibrate(model, shape, options)
     speed = speed_of_bench(bench, shape) if bench is not None else calibrated_speed() or reported_speed(backend)

@@ -24,8 +24,9 @@ from prgec.frontend.extend import export_extend
 from prgec.passes.branch_to_bmm import BranchToBmm
 from prgec.passes.infra import Pass, Role
 from prgec.passes.inject_lora_fa import InjectLoraFa
-from prgec.passes.pipeline import PassRecord, run_pipeline
+from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import PassRecord
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.sites import b_names, is_b, sites_of
 
@@ -65,7 +66,7 @@ def finish_extend(
 
     run_pipeline(extend, reading_passes(passes, manifest.sites), callback)
     if sites_of(extend) != manifest.sites:
-        raise InternalError("the model behind a cache has other sites than the one that is trained")
+        raise InternalError("the model with a cache has other sites than the one that is trained")
     if manifest.state == "dual":
         _average_copies(extend, trained)
 

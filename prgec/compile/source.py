@@ -49,9 +49,9 @@ def load_source(options: CompileOptions) -> Source:
     longest = getattr(config, "max_position_embeddings", None)
     longest = longest - (head.first_position if head else 0) if isinstance(longest, int) else None
     if longest is not None and options.seq_len > longest:
-        raise UsageError(f"--seq-len is {options.seq_len}, but the model knows {longest} positions")
+        raise UsageError(f"--seq-len is {options.seq_len}, but the model supports {longest} positions")
     if longest is not None and options.context > longest:
-        raise UsageError(f"--context is {options.context}, but the model knows {longest} positions")
+        raise UsageError(f"--context is {options.context}, but the model supports {longest} positions")
     vocab_size = int(config.vocab_size)
     _check_vocabulary(Tokenizer.unpack(tokenizer), vocab_size, checkpoint)
     return Source(checkpoint, tokenizer, weights_sha256(model), vocab_size, longest, model, head)
@@ -64,7 +64,7 @@ def _check_options(options: CompileOptions, head: Head) -> None:
         raise UsageError("--generate is for language models; a classifier writes nothing")
     if len(head.classes) == 1 and options.method in ("exact", "shortcut"):
         raise UsageError(
-            f"--method {options.method} has the gradient of a choice between classes; this model gives a score",
+            f"--method {options.method} differentiates a choice between classes; this model gives a score",
             hint="--method prge or side",
         )
 

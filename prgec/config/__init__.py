@@ -1,1 +1,1 @@
-"""What a user may ask for, said once: fields of options classes become flags, keys of TOML files and help."""
+"""The options of users, defined once: fields of options classes become flags, keys of TOML files and help."""

@@ -13,19 +13,19 @@ _METADATA = "option"
 
 @dataclass(frozen=True)
 class Option:
-    """How one field is said.
+    """The spelling and meaning of one field.
 
     Attributes:
         section: Table of the TOML file, and heading in help; empty for an argument, which has neither.
-        help: What it does, in a sentence.
+        help: Effect of the option, in a sentence.
         flags: Spellings on the command line, the one that is also the key first; empty for `--` and the field's name.
-        metavar: What stands for a value in help; None for one by type.
+        metavar: Placeholder of a value in help; None for one by type.
         choices: All values there are; empty for any of the type.
-        unset: What happens where nobody says it, in words, where that is not a fixed value.
+        unset: The default in words, where it is not a fixed value.
         is_place: Whether a text names a file or folder wherever there is one of that name.
-        no_path: What a value of a path begins with that is none.
+        no_path: Prefixes of values of a path option that are not paths.
         is_repeated: Whether texts are given one a flag, not between commas.
-        is_kept: Whether a file that repeats the work says it.
+        is_kept: Whether a file that repeats the work records it.
     """
 
     section: str
@@ -45,11 +45,11 @@ class Item:
     """One row of a table of options.
 
     Attributes:
-        name: Of the field.
+        name: Name of the field.
         kind: Type of a value, or of one of many: bool, int, float, str or Path.
         is_many: Whether the field is a tuple.
-        default: Where nobody says it; None also where somebody must.
-        option: How it is said.
+        default: Value where none is given; None also where one is required.
+        option: Its spelling and meaning.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Item:
 
     @property
     def is_argument(self) -> bool:
-        """Whether it is said without a flag."""
+        """Whether it is given without a flag."""
         return not self.option.section
 
     @property
@@ -79,7 +79,7 @@ def option(section: str, default: Any, text: str, *flags: str, **rest: Any) -> A
 
     Args:
         section: Table of the TOML file, and heading in help.
-        default: Where nobody says it.
+        default: Value where none is given.
         text: Help, in a sentence.
         flags: Spellings on the command line.
         rest: Other attributes of `Option`.
@@ -88,17 +88,17 @@ def option(section: str, default: Any, text: str, *flags: str, **rest: Any) -> A
 
 
 def argument(**rest: Any) -> dict[str, Option]:
-    """Return metadata of a field that somebody must say, in front of all flags."""
+    """Return metadata of a required field that comes before all flags."""
     return {_METADATA: Option("", "", **rest)}
 
 
 def table_of(options: type) -> tuple[Item, ...]:
-    """Return a row for every field of an options class that a user can say, in order."""
+    """Return a row for every field of an options class that a user can set, in order."""
     hints = typing.get_type_hints(options)
     return tuple(
-        Item(each.name, *_kind(hints[each.name]), None if each.default is MISSING else each.default, said)
+        Item(each.name, *_kind(hints[each.name]), None if each.default is MISSING else each.default, found)
         for each in fields(options)
-        if (said := each.metadata.get(_METADATA)) is not None
+        if (found := each.metadata.get(_METADATA)) is not None
     )
 
 

@@ -1,1 +1,1 @@
-"""What crosses the border between the compiler and whatever drives a program: names, manifest, state, file layout."""
+"""The contract between the compiler and the drivers of a program: names, manifest, state, file layout."""

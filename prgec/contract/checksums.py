@@ -1,8 +1,8 @@
-"""Checksums of a program's parts, in a table behind it: damage is told before anything runs, and where it is.
+"""Checksums of a program's parts, in a table after it: damage is reported with its place before anything runs.
 
-ExecuTorch reads as many bytes of a .pte as its header names. Behind them stands a table, as JSON, and behind that its
-length, its own CRC-32 and eight letters by which it is found from the end of the file. Parts follow each other without
-a gap, so that every byte counts. docs/decisions/013-checksums.md says why, and why they are not longer.
+ExecuTorch reads as many bytes of a .pte as its header names. After them comes a table, as JSON, then its length, its
+own CRC-32 and eight letters by which it is found from the end of the file. Parts follow each other without a gap, so
+that every byte counts. docs/decisions/013-checksums.md says why, and why they are not longer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Part:
     """Bytes that follow each other in a file.
 
     Attributes:
-        name: What they are, for people.
+        name: Name of the bytes, for people.
         size: How many.
         crc32: Their CRC-32.
     """
@@ -47,8 +47,8 @@ class Checksums:
     """The table.
 
     Attributes:
-        parts: Of the .pte, up to the table.
-        data: Of the file of weights beside it; empty for none.
+        parts: Parts of the .pte, up to the table.
+        data: Parts of the file of weights beside it; empty for none.
     """
 
     parts: tuple[Part, ...]
@@ -76,7 +76,7 @@ class Checksums:
 
 
 def append_checksums(program: Path, data: Path | None) -> None:
-    """Write the table behind a complete .pte."""
+    """Append the table to a complete .pte."""
     size = program.stat().st_size
     checksums = Checksums(
         tuple(_parts(program, part_starts(program), size)),
@@ -153,7 +153,7 @@ def _check(path: Path, parts: tuple[Part, ...], only: Collection[str]) -> None:
 
 
 def _crc32(file: BufferedReader, length: int) -> int:
-    """Of the next bytes of a file, few at a time: a program may be larger than memory."""
+    """Return the CRC-32 of the next bytes of a file, read in pieces: a program may be larger than memory."""
     crc, buffer = 0, memoryview(bytearray(_CHUNK_BYTES))
     while length > 0:
         read = file.readinto(buffer[: min(length, _CHUNK_BYTES)])

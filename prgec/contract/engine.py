@@ -1,4 +1,4 @@
-"""What a driver needs of whatever runs a program, and how the state of one is named and hashed."""
+"""The interface between drivers and engines, and how the state of a program is named and hashed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ ONLY_CALL = Call(0, True)
 
 
 class TrainableProgram(Protocol):
-    """What the trainer needs of an engine; `Program` is the one on the ExecuTorch Python runtime."""
+    """The part of an engine that the trainer uses; `Program` is the one on the ExecuTorch Python runtime."""
 
     @property
     def manifest(self) -> Manifest:
-        """What the program says of itself."""
+        """The manifest of the program."""
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -85,23 +85,23 @@ class TrainableProgram(Protocol):
 
 
 class GeneratingProgram(TrainableProgram, Protocol):
-    """What evaluation and generation need of an engine besides."""
+    """The part of an engine that evaluation and generation use as well."""
 
     def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
-        """Return the most likely token behind each label position: i64[N, K]."""
+        """Return the most likely token after each label position: i64[N, K]."""
 
     def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
-        """Read tokens at the positions from `start` on, behind what the cache holds in front: logits f32[V].
+        """Read tokens at the positions from `start` on, after those in the cache: logits f32[V].
 
         Only where the manifest's `context` says so, and at most `EXTEND_CHUNK` tokens a call.
         """
 
     def clear_cache(self) -> None:
-        """Forget what was read: what is no number would spoil every sum it is in, whatever its weight."""
+        """Clear the cache. A NaN left in it would poison every attention sum, even at weight 0."""
 
 
 class Engine(GeneratingProgram, Protocol):
-    """What a run needs of an engine besides training and evaluation."""
+    """The part of an engine that a run uses besides training and evaluation."""
 
     def keep_prefix_in(self, folder: Path) -> None:
         """Keep results of the prefix in `folder`, and compute none that is there already."""

@@ -1,4 +1,4 @@
-"""What a program says of itself and what its file shows, as one document. Imports neither torch nor executorch."""
+"""The manifest of a program and the layout of its file, as one document. Imports neither torch nor executorch."""
 
 from __future__ import annotations
 

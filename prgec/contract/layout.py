@@ -25,7 +25,7 @@ def part_starts(path: Path) -> list[tuple[int, str]]:
     """Return where each part of a complete .pte begins, and its name; the first begins at 0, names may come again.
 
     Args:
-        path: A .pte whose delegates and constants are behind its flatbuffer, as ExecuTorch writes them.
+        path: A .pte whose delegates and constants come after its flatbuffer, as ExecuTorch writes them.
     """
     with path.open("rb") as file:
         _, _, program_bytes, base = _HEADER.unpack(file.read(8 + _HEADER.size)[8:])
@@ -38,13 +38,13 @@ def part_starts(path: Path) -> list[tuple[int, str]]:
         start = base + scalar(segment, 0, number_types.Uint64Flags)
         found.append((start, names.get(index, CONSTANTS)))
         found += [(start + place, name) for place, name in _constants(root, index)]
-    # Of two that begin at one place the first is empty.
+    # If two begin at one place, the first is empty.
     starts = dict(sorted(found, key=lambda part: part[0]))
     return list(starts.items())
 
 
 def _segment_names(root: Table) -> Iterator[tuple[int, str]]:
-    """What a segment holds, where that is not constants."""
+    """The content of each segment that does not hold constants."""
     for plan in tables(root, 1):
         for delegate in tables(plan, 7):
             blob = table(delegate, 1)

@@ -1,4 +1,4 @@
-"""What a program says of itself, checked type by type.
+"""The manifest of a program, checked type by type.
 
 Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions, V vocabulary.
 """
@@ -52,7 +52,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a program says of itself; stored as JSON in the constant method `prgec_manifest`.
+    """The manifest of a program; stored as JSON in the constant method `prgec_manifest`.
 
     Attributes:
         model: Checkpoint the program came from (folder name or hub id; never an absolute path).
@@ -95,15 +95,15 @@ class Manifest:
         method: How it trains: `prge` by measured losses (contract 1), `exact` or `shortcut` by gradients it computes
             itself (contract 2); `side` not at all, a network beside it does (contract 3). But for `prge`, q is 1 and a
             call takes B rows.
-        optimizer: What it does with gradients; empty where it computes none.
+        optimizer: Rule by which it applies gradients; empty where it computes none.
         accumulates: Whether a step may be several calls, whose gradients are averaged.
         update: Numbers of the optimiser (`names.UPDATE_NUMBERS`) where the host takes its steps; else empty.
         num_blocks: L, blocks whose outputs `emit` returns; 0 but for `side`.
         planned_bytes: Memory that training takes in the C++ driver and no file backs, as planned when it was
             compiled; 0 where nobody planned it.
         lr: Learning rate of a run that names none.
-        has_checksums: Whether a table of checksums stands behind the program (`prgec.contract.checksums`); not so in
-            programs made before there was one.
+        has_checksums: Whether a table of checksums follows the program (`prgec.contract.checksums`); not so in programs
+            made before there was one.
     """
 
     model: str
@@ -237,7 +237,7 @@ class Manifest:
         if not (math.isfinite(self.lr) and self.lr >= 0):
             raise ProgramError(f"the program's manifest has lr = {self.lr!r}; expected a finite number, 0 or more")
         if any(not isinstance(text, str) for text in self.versions.values()):
-            raise ProgramError("the program's manifest has versions that are no text")
+            raise ProgramError("the program's manifest has versions that are not texts")
 
     def _check_update(self) -> None:
         """Refuse a program whose host would not know what to do with gradients."""

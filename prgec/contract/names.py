@@ -17,8 +17,8 @@ FORWARD_METHOD = "forward"
 APPLY_METHOD = "apply"
 PREFIX_METHOD = "prefix"
 NEXT_TOKENS_METHOD = "next_tokens"
-# Reads new tokens behind those a cache holds the keys and values of, for prompts and for single tokens alike. It takes
-# tokens, label_pos and start, and behind them the cache: keys and values of each layer.
+# Reads new tokens after those whose keys and values a cache holds, for prompts and for single tokens alike. It takes
+# tokens, label_pos and start, and after them the cache: keys and values of each layer.
 EXTEND_METHOD = "extend"
 # Bits of the cache, 0 for f32, and the largest code of 8.
 CACHE_BITS = (0, 8)
@@ -48,18 +48,18 @@ HIDDEN_INPUT = "hidden"
 PREFIX_INPUTS = ("tokens",)
 # `forward` of a program that computes its own gradients: the update is part of the call that measures it.
 GRADIENT_INPUTS = (*ROW_INPUTS, "lr")
-# Behind it, where a step may be several calls: how many came before, and whether this one is the last.
+# The last input, where a step may be several calls: how many came before, and whether this one is the last.
 CALL_INPUT = "call"
 EVALUATE_INPUTS = ROW_INPUTS
 # Most tokens of one call of `extend`: longer prompts are read in parts.
 EXTEND_CHUNK = 128
 EMIT_INPUTS = ("tokens", "label_pos")
 APPLY_INPUTS = ("g", "lr", "seed", "step")
-# Where the host keeps the state, one input a site behind the rows, by the site's place in the manifest.
+# Where the host keeps the state, one input a site after the rows, by the site's place in the manifest.
 STATE_INPUT = "lora_B_{}"
 
 IGNORE_TARGET = -100
-# Targets are whole numbers: of an encoder that gives a score, thousandths of it.
+# Targets are whole numbers: for an encoder that gives a score, thousandths of it.
 SCORE_UNIT = 1e-3
 STATE_SUFFIX = ".lora_B"
 FROZEN_SUFFIX = ".lora_A"
@@ -70,7 +70,7 @@ DUAL_EPS_STATE = "prge_dual_eps"
 OPTIMIZER_STATE = "prge_optimizer"
 STATE_SUFFIX_MEAN = "_mean"
 STATE_SUFFIX_SQUARE = "_square"
-# What a program with gradients tells a host that takes its steps, besides the rule's name.
+# Numbers that a program with gradients passes to a host that takes its steps, besides the rule's name.
 UPDATE_NUMBERS = ("clip", "beta1", "beta2", "eps", "decay", "polyak")
 # Where a step may be several calls: what they gathered so far. Nothing of it is left between steps.
 STATE_SUFFIX_SUM = "_sum"
@@ -88,13 +88,13 @@ DEFAULT_OPTIMIZERS = dict.fromkeys(METHODS, "norm") | {"exact": "adamw"}
 DEFAULT_RATE = 3e-3
 RATES = {"norm": DEFAULT_RATE, "momentum": DEFAULT_RATE, "adamw": 1e-3}
 POLYAK = {"norm": 0.2, "momentum": 0.2, "adamw": 5.0}
-# What a backward pass computes again: what costs little, or layers too, from the residual stream.
+# Values that a backward pass computes again: cheap ones only, or those of layers too, from the residual stream.
 CHEAP, LAYERS = "cheap", "layers"
 RECOMPUTATIONS = (CHEAP, LAYERS)
 # How a frozen weight becomes one of few values: for itself, or together with the others of its output.
 NEAREST, GPTQ = "nearest", "gptq"
 ROUNDINGS = (NEAREST, GPTQ)
-# Who keeps the trained weights: the program, as one master a site (seeded) or 2q copies (dual), or whoever drives it.
+# The keeper of the trained weights: the program, as one master a site (seeded) or 2q copies (dual), or its driver.
 HOST_STATE = "host"
 STATE_MODES = ("seeded", "dual", HOST_STATE)
 PREFIX_MODES = ("none", "shared", "method")

@@ -1,4 +1,4 @@
-"""The file of weights beside a program, where a backend keeps them out of the .pte: found by name, told by content."""
+"""The file of weights beside a program, where a backend keeps them out of the .pte: by name, checked by content."""
 
 from __future__ import annotations
 

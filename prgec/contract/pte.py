@@ -1,7 +1,7 @@
 """Reads the structure of a .pte without torch or the ExecuTorch runtime.
 
 Follows ExecuTorch's own schema (program.fbs, file identifier ET12) field by field with the flatbuffers library;
-numbers below are field positions in that schema. Only the flatbuffer is read, never the weights behind it.
+numbers below are field positions in that schema. Only the flatbuffer is read, never the weights after it.
 """
 
 from __future__ import annotations

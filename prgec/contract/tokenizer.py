@@ -26,7 +26,8 @@ TOKENIZER_JSON = "tokenizer.json"
 SETTINGS_JSON = "prgec_tokenizer.json"
 SENTENCEPIECE_MODEL = "tokenizer.model"
 FORMAT_VERSION = 1
-# Of a classifier: rows are whole texts, and answers are its classes, so that what only knows tokens must refuse it.
+# The format of a classifier: rows are whole texts and answers are its classes, so readers that only know tokens must
+# refuse it.
 CLASSIFIER_FORMAT = 2
 
 _RECOMPILE = "compile the program again"
@@ -56,7 +57,7 @@ class Tokenizer:
         bos_id: Token that starts a text, None if the vocabulary has none.
         eos_id: Token that ends a text, None if the vocabulary has none.
         pad_id: Token to pad with; EOS, else 0, where the checkpoint names none.
-        add_bos: Whether `encode` puts BOS in front.
+        add_bos: Whether `encode` puts BOS first.
         chat_template: Jinja template of the checkpoint, None if it has none.
         special_tokens: `bos_token` and the like, as chat templates read them.
         sha256: Hash of the packed blob, by which files of rows name their tokenizer.
@@ -97,7 +98,7 @@ class Tokenizer:
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text, with BOS and the like as the checkpoint adds them unless told otherwise."""
+        """Return the ids of a text, with BOS and the like as the checkpoint adds them by default."""
         ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 

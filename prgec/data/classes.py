@@ -43,7 +43,7 @@ def target_of(example: Example, answer: str, classes: Sequence[str]) -> int:
     if answer.strip().isdecimal() and int(answer) < len(classes):
         return int(answer)
     raise DataError(
-        f"the answer {answer!r} is none of the model's classes",
+        f"the answer {answer!r} is not one of the model's classes",
         where=example.where,
         hint=f"known: {', '.join(classes)}",
     )
@@ -60,5 +60,5 @@ def score_of(answer: str, where: str) -> float:
     except ValueError:
         score = math.nan
     if not (math.isfinite(score) and score >= 0):
-        raise DataError(f"the answer {answer!r} is no score of 0 or more", where=where)
+        raise DataError(f"the answer {answer!r} is not a score of 0 or more", where=where)
     return score

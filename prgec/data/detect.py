@@ -71,7 +71,7 @@ def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
     most = max((len(_needed(task, labelled)) for task in fits), default=0)
     best = [task for task in fits if len(_needed(task, labelled)) == most]
     if not best:
-        raise DataError(f"cannot tell the task from the fields {_listed(first)}", where=first.where, hint=_hint(first))
+        raise DataError(f"cannot infer the task from the fields {_listed(first)}", where=first.where, hint=_hint(first))
     why = ""
     if len(best) > 1:
         best, why = _narrowed(best, first)

@@ -70,4 +70,4 @@ def encode_row_set(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) -> 
 def _index(choices: Sequence[str], example: Example) -> int:
     if example.completion in choices:
         return choices.index(example.completion)
-    raise DataError(f"the answer {example.completion!r} is none of the candidates", where=example.where)
+    raise DataError(f"the answer {example.completion!r} is not one of the candidates", where=example.where)

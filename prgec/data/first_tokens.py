@@ -138,7 +138,7 @@ def first_tokens_of(example: Example, candidates: Sequence[str], tokenizer: Enco
         same = next((other for other, known in found.items() if known == token), None)
         if same is not None:
             raise DataError(
-                f"the answers {same!r} and {text!r} begin with the same token; a side network cannot tell them apart",
+                f"the answers {same!r} and {text!r} begin with the same token; a side network cannot distinguish them",
                 where=example.where,
                 hint="spell them so that their first tokens differ",
             )
@@ -172,4 +172,4 @@ def _encoded(example: Example, columns: dict[str, int], tokenizer: Encoder) -> E
 def _index(order: Sequence[str], example: Example) -> int:
     if example.completion in order:
         return order.index(str(example.completion))
-    raise DataError(f"the answer {example.completion!r} is none of the candidates", where=example.where)
+    raise DataError(f"the answer {example.completion!r} is not one of the candidates", where=example.where)

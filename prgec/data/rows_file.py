@@ -132,7 +132,7 @@ def read_rows(path: Path, manifest: Manifest, tokenizer_sha256: str) -> RowSet:
         raise DataError("the file of rows holds no rows", where=path, hint=_HINT)
     answers = words[:num_examples]
     if (answers >= num_candidates).any():
-        raise DataError("the file of rows names an answer it does not hold", where=path, hint=_HINT)
+        raise DataError("the file of rows names an answer it does not contain", where=path, hint=_HINT)
     offsets = words[num_examples : num_examples + num_rows + 1]
     return RowSet(
         _MappedRows(words[num_examples + num_rows + 1 :], offsets, manifest, path),

@@ -11,7 +11,7 @@ _DRIVER = Path(__file__).resolve().parent / "csrc"
 # Not resolved: the folder is a link in a source tree, and part of the package in a wheel.
 _KERNELS = Path(__file__).parents[1] / "runtime_ops" / "csrc"
 _MARK = Path("include") / "prge" / "trainer.h"
-# What a build leaves, and what Python loads.
+# Folders of a build, and of the part that Python loads.
 _LEFT_OUT = ("build", "python")
 
 
@@ -24,7 +24,7 @@ def check_driver_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError("--emit-driver is a file", where=folder, hint="name a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARK).is_file():
-        raise UsageError("--emit-driver holds something else than a driver", where=folder, hint="name another folder")
+        raise UsageError("--emit-driver holds files that are not a driver", where=folder, hint="name another folder")
 
 
 def emit_driver(folder: Path) -> None:

@@ -26,7 +26,7 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 
 logger = logging.getLogger(__name__)
 
-# In front of the values: CRC-32 of everything behind it, then the exponent of their scale.
+# The header before the values: CRC-32 of everything after it, then the exponent of their scale.
 _CHECKSUM, _EXPONENT = struct.Struct("<I"), struct.Struct("<i")
 _HEADER_BYTES = _CHECKSUM.size + _EXPONENT.size
 _FORMAT = "prgec hidden states 2"
@@ -42,7 +42,7 @@ class HiddenCache:
     Args:
         folder: Parent folder; any programs may share it.
         manifest: The program the results come from.
-        engine: What computes them.
+        engine: Name of the engine that computes them.
 
     Raises:
         UsageError: If the folder cannot be used.
@@ -92,7 +92,7 @@ class PrefixRunner:
     Args:
         compute: The `prefix` method: tokens i64[B, T] -> f32[B, T, D].
         manifest: The program's manifest.
-        engine: What runs it: engines agree to rounding only, so that none takes results of another.
+        engine: Name of its engine: engines agree to rounding only, so none takes results of another.
     """
 
     def __init__(self, compute: Callable[[IntArray], FloatArray], manifest: Manifest, engine: str) -> None:
@@ -112,8 +112,8 @@ class PrefixRunner:
     def hidden(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> FloatArray:
         """Return the hidden states of the B examples: f32[B, T, D].
 
-        With a cache they are rounded to f16 whether kept or fresh, so that every epoch sees the same values, and
-        zero behind a row's last position that counts.
+        With a cache they are rounded to f16 whether kept or fresh, so that every epoch sees the same values, and zero
+        after a row's last position that counts.
         """
         batch = self._manifest.batch_size
         tokens_BT, label_pos_BK = tokens_NT[:batch], label_pos_NK[:batch]

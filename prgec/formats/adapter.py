@@ -31,11 +31,11 @@ ADAPTER_FORMAT = "prgec-lora-fa"
 _MASTER_RANK = 2
 # Tensors begin at a multiple of this many bytes.
 _ALIGNMENT = 8
-# Of a snapshot, beside what an adapter says of itself.
+# Further metadata of a snapshot.
 _OPTIMIZER_SHA256, _STEP = "optimizer_sha256", "step"
 # Letters of a value that an error has room for: a SHA-256 fits.
 _SHOWN = 64
-# What must be equal in an adapter and a program.
+# Fields that must be equal in an adapter and a program.
 _BONDS = ("format", "contract", "base_sha256", "a_seed", "a_sha256", "rank", "alpha", "targets")
 
 
@@ -145,7 +145,7 @@ def _compact_json(document: Mapping[str, Any]) -> bytes:
 def load_adapter(path: Path, program: TrainableProgram) -> None:
     """Put an adapter's masters into the program's state; nothing of the program is loaded again.
 
-    What follows begins anew: an optimiser remembers nothing of steps that were taken before.
+    The optimiser starts afresh: it keeps nothing of steps that were taken before.
 
     Args:
         path: `adapter.safetensors` of a run, or the folder of a PEFT adapter with the program's A.

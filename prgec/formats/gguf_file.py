@@ -27,7 +27,7 @@ _MOST_DIMENSIONS = 4
 _AGAIN = "download the file again"
 _SCALARS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
-# Type of a tensor: name, elements and bytes of a block. What is not here is not read.
+# Type of a tensor: name, elements and bytes of a block. Other types are not read.
 BLOCKS: dict[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
@@ -54,7 +54,7 @@ class GgufTensor:
     Attributes:
         shape: As in PyTorch, the widest stride first.
         kind: Key of `BLOCKS`.
-        offset: Of its first byte in the file.
+        offset: Offset of its first byte in the file.
     """
 
     shape: tuple[int, ...]
@@ -70,7 +70,7 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """What a file says of itself.
+    """The header of a file.
 
     Attributes:
         path: The file.
@@ -98,7 +98,7 @@ def read_gguf(path: Path) -> GgufFile:
     """Read everything but the weights.
 
     Raises:
-        CheckpointError: If it is no GGUF, of a version unknown, damaged, or cut short.
+        CheckpointError: If it is not a GGUF, of an unknown version, damaged, or cut short.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -146,7 +146,7 @@ def _check(path: Path, tensors: Mapping[str, GgufTensor], size: int) -> None:
     for name, tensor in tensors.items():
         if tensor.kind not in BLOCKS:
             raise CheckpointError(
-                f"{name} has quantisation type {tensor.kind}, which is not read",
+                f"{name} has quantisation type {tensor.kind}, which is not supported",
                 where=path,
                 hint=f"known: {', '.join(each for each, _, _ in BLOCKS.values())}",
             )
@@ -173,7 +173,7 @@ class _Cursor:
         return found
 
     def text(self) -> str:
-        """Return a text behind its length."""
+        """Return a text that follows its length."""
         return str(self._take(self.number("<Q")), "utf-8")
 
     def value(self, kind: int) -> Any:
@@ -196,6 +196,6 @@ class _Cursor:
 
     def _take(self, count: int) -> bytes:
         if count > self.size - self.offset:
-            raise ValueError(f"{count} bytes are asked for at byte {self.offset} of {self.size}")
+            raise ValueError(f"{count} bytes are expected at byte {self.offset} of {self.size}")
         self.offset += count
         return self._data[self.offset - count : self.offset]

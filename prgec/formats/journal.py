@@ -35,10 +35,10 @@ class Journal:
 
     Attributes:
         path: The file.
-        header: What run it is of.
+        header: Identity of the run.
         records: All good records in order.
         good_bytes: Length up to the last good record.
-        bad_bytes: Damaged bytes behind it: the tail of a write that was cut off.
+        bad_bytes: Damaged bytes after it: the tail of a write that was cut off.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class JournalWriter:
 
     Args:
         path: The file.
-        header: What run it is of.
+        header: Identity of the run.
         keep_bytes: Length of the good part to append to; 0 starts a new file.
     """
 

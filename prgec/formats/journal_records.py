@@ -36,13 +36,13 @@ _STATE_BODY = struct.Struct("<Q32s")
 
 @dataclass(frozen=True)
 class Header:
-    """What a run is: equal headers and equal records are equal runs.
+    """The identity of a run: equal headers and equal records are equal runs.
 
     Attributes:
         q: Queries a step.
         batch_size: B.
         seed: Key of the noise and of the order of examples.
-        steps: Steps the run was asked for; the schedule depends on it.
+        steps: Requested number of steps; the schedule depends on it.
         lr: Learning rate at the start.
         eps: Perturbation scale.
         schedule: Row of the schedule table.
@@ -156,7 +156,7 @@ def unpack_header(data: bytes, path: Path) -> Header:
 
 
 def unpack_records(data: bytes, q: int) -> Iterator[tuple[Record, int]]:
-    """Yield good records with the place behind each, up to the first one that is not."""
+    """Yield good records, each with the offset of its end, up to the first bad one."""
     sizes = {_STEP: _STEP_HEAD.size + 20 * q, _EVALUATION: _EVALUATION_BODY.size, _STATE: _STATE_BODY.size}
     place, last = HEADER.size, 0
     while place + _FRAME.size <= len(data):
@@ -166,7 +166,7 @@ def unpack_records(data: bytes, q: int) -> Iterator[tuple[Record, int]]:
             return
         record = _unpack_body(kind, data[place + _FRAME.size : end], q)
         expected = last + 1 if isinstance(record, StepRecord) else last
-        # What a run that stopped early leaves behind is evaluated last: an earlier state, the best one.
+        # A run that stopped early evaluates last the state that it leaves: an earlier one, the best.
         is_placed = record.step <= last if isinstance(record, EvaluationRecord) else record.step == expected
         if not is_placed or not _is_applicable(record):
             return

@@ -31,7 +31,7 @@ def frozen_a(manifest: Manifest, given: Mapping[str, FloatArray]) -> Matrices:
     """Return the A of every site: f32[r, D] by `<site>.lora_A`.
 
     Args:
-        manifest: What the program says of itself.
+        manifest: Manifest of the program.
         given: Matrices from an adapter or a program; read only where A does not follow from the seed.
 
     Raises:

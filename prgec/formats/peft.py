@@ -72,7 +72,7 @@ def write_peft(folder: Path, adapter: PeftAdapter, base: str) -> None:
 
     Args:
         folder: Made if missing.
-        adapter: What to write.
+        adapter: Adapter to write.
         base: Folder or hub id of the model it belongs to.
     """
     from safetensors.numpy import save
@@ -115,7 +115,7 @@ def read_peft(folder: Path) -> PeftAdapter:
     for name, array in tensors.items():
         match = _TENSOR.fullmatch(name)
         if match is None:
-            raise ProgramError(f"the PEFT adapter holds {name}, which is no LoRA matrix", where=folder)
+            raise ProgramError(f"the PEFT adapter holds {name}, which is not a LoRA matrix", where=folder)
         site, kind = match[1], match[2]
         array = array.astype(np.float32)
         if array.ndim != 2 or array.shape[0 if kind == "A" else 1] != rank:
@@ -145,7 +145,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise ProgramError("not a LoRA adapter of PEFT", where=folder, hint="peft_type must be LORA")
     for name in _OTHER_METHODS:
         if config.get(name):
-            raise ProgramError(f"the PEFT adapter uses {name}, which is no plain LoRA", where=folder)
+            raise ProgramError(f"the PEFT adapter uses {name}, which is not plain LoRA", where=folder)
     if config.get("bias", "none") != "none":
         raise ProgramError("the PEFT adapter trains biases", where=folder)
     return config

@@ -1,4 +1,4 @@
-"""The folder a run leaves behind: which one, whether it may be used, and what lies in it."""
+"""The folder of a run: which one, whether it may be used, and its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTIAL_JOURNAL_NAME = "journal.partial.bin"
 SNAPSHOT_NAME = "snapshot.safetensors"
 # The state that scored best so far, in a run that may stop early.
 BEST_NAME = "best.safetensors"
-# What `prgec report` makes of the others.
+# The page that `prgec report` makes from the other files.
 REPORT_NAME = "report.html"
 # Present where a run compiled its own program.
 PROGRAM_NAME = "program.pte"
@@ -91,7 +91,7 @@ class RunFolder:
         return self.path / name
 
     def sweep(self) -> None:
-        """Remove what a process that was killed left behind of files it was writing. Only while holding the folder."""
+        """Remove the partial files of a process that was killed while it wrote them. Only while holding the folder."""
         for path in self.path.iterdir():
             if path.name not in _OURS and _is_ours(path.name):
                 path.unlink()

@@ -1,4 +1,4 @@
-"""What a device sends of its rows, and a server keeps of them: activations, differences of outputs, and no text.
+"""The data of rows that a device sends and a server keeps: activations, differences of outputs, and no text.
 
 A shard is a safetensors file with `id` u8[n, 16], `acts` f16[n, L, K, D], or i8 with `scales` f32[n, L, K], and `dy`
 f32[n, K, C]; metadata are the format, the hash of the program, L, K, D, C and what `dy` is from. docs/side.md.
@@ -25,7 +25,7 @@ SHARD_FORMAT = "prgec-side-shard-1"
 MAX_SHARD_BYTES = 64 << 20
 ID_BYTES = 16
 DTYPES = ("f16", "i8")
-# What differences are from: the model's scores of the candidates, or those of a head that the device alone has.
+# Base of the differences: the model's scores of the candidates, or those of a head that the device alone has.
 CANDIDATES, SECRET = "candidates", "secret"
 Y_PRE = (CANDIDATES, SECRET)
 _MAX_SIZES = {"num_blocks": 1 << 12, "num_labels": 1 << 8, "width": 1 << 17, "num_classes": 1 << 10}
@@ -35,7 +35,7 @@ _HEX = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True)
 class ShardShape:
-    """What all shards of a data set have in common.
+    """The shape shared by all shards of a data set.
 
     Attributes:
         program: Hash of what the activations depend on besides the rows.
@@ -43,7 +43,7 @@ class ShardShape:
         num_labels: K.
         width: D.
         num_classes: C.
-        y_pre: What the differences are from, a row of `Y_PRE`.
+        y_pre: Base of the differences, a row of `Y_PRE`.
     """
 
     program: str
@@ -88,11 +88,11 @@ class Shard:
     """Rows of one file.
 
     Attributes:
-        shape: What they have in common with those of other files.
-        ids: u8[n, 16], which row each is; nobody but the device can tell.
+        shape: Shape shared with the rows of other files.
+        ids: u8[n, 16], the rows; only the device can map them to texts.
         acts: f16[n, L, K, D], or i8.
         scales: f32[n, L, K] where `acts` are i8, else None.
-        dy: f32[n, K, C], what a side network learns to say.
+        dy: f32[n, K, C], the outputs that a side network learns.
     """
 
     shape: ShardShape
@@ -120,7 +120,7 @@ def narrow(acts: FloatArray, dtype: str, where: object) -> tuple[AnyArray, Float
     with np.errstate(over="ignore"):
         halves = acts.astype(np.float16)
     if not np.isfinite(halves).all():
-        raise DataError("an activation is too large for f16", where=where, hint="take --dtype i8")
+        raise DataError("an activation is too large for f16", where=where, hint="use --dtype i8")
     return halves, None
 
 
@@ -151,7 +151,7 @@ def unpack_shard(data: bytes, where: object) -> Shard:
 
     Args:
         data: All of it.
-        where: What to call it in messages.
+        where: Name of it in messages.
 
     Raises:
         DataError: As `read_shard`.
@@ -163,7 +163,7 @@ def unpack_shard(data: bytes, where: object) -> Shard:
     scales = tensors.get("scales")
     ids, acts, dy = (tensors.get(name) for name in ("id", "acts", "dy"))
     if ids is None or acts is None or dy is None or len(tensors) != 3 + (scales is not None):
-        raise DataError("a shard has the tensors id, acts, dy, and scales or not", where=where)
+        raise DataError("a shard has the tensors id, acts and dy, and scales if they are i8", where=where)
     size = len(ids) if ids.ndim else 0
     block = (size, shape.num_blocks, shape.num_labels)
     expected = [
@@ -173,7 +173,7 @@ def unpack_shard(data: bytes, where: object) -> Shard:
         *([] if scales is None else [(scales, np.float32, block)]),
     ]
     if size == 0 or any(array.dtype != dtype or array.shape != sizes for array, dtype, sizes in expected):
-        raise DataError("the shard's tensors have other types or shapes than its header says", where=where)
+        raise DataError("the types or shapes of the shard's tensors differ from its header", where=where)
     if not all(np.isfinite(array).all() for array, dtype, _ in expected if dtype != np.uint8):
         raise DataError("the shard holds values that are not finite", where=where)
     return Shard(shape, ids, acts, scales, dy)

@@ -28,8 +28,8 @@ class SideNetwork:
     """The weights of an additive adapter network.
 
     Attributes:
-        shape: Of the shards it was learnt from.
-        norm: What becomes of activations first: `rms` divides each by its root mean square, `none` is the paper's.
+        shape: Shape of the shards it was learnt from.
+        norm: Normalisation of activations: `rms` divides each by its root mean square, `none` is the paper's.
         weights: `alpha` f32[L], `down` f32[L, D, r], `up` f32[L, r, D] and `head` f32[C, D].
     """
 
@@ -103,7 +103,7 @@ def unpack_network(data: bytes, where: object) -> SideNetwork:
     rank = down.shape[-1] if down is not None and down.ndim == 3 else 0
     expected = weight_shapes(shape, rank)
     if norm not in NORMS or rank < 1 or {name: array.shape for name, array in tensors.items()} != expected:
-        raise DataError("the side network's weights are not those its header says", where=where)
+        raise DataError("the side network's weights do not match its header", where=where)
     if any(array.dtype != np.float32 or not np.isfinite(array).all() for array in tensors.values()):
-        raise DataError("the side network holds values that are no finite f32", where=where)
+        raise DataError("the side network holds values that are not finite f32", where=where)
     return SideNetwork(shape, norm, tensors)

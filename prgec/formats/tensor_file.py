@@ -46,15 +46,15 @@ def unpack_tensors(data: bytes, where: object) -> tuple[dict[str, AnyArray], dic
 
     Args:
         data: All of it; what an attacker has made of it costs no more memory than it has bytes.
-        where: What to call it in messages.
+        where: Name of it in messages.
 
     Raises:
-        DataError: If it is no such file, cut short, or longer than its tensors.
+        DataError: If it is not such a file, cut short, or longer than its tensors.
     """
     header, body = _header(data, where)
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise DataError("the file's metadata are no texts", where=where)
+        raise DataError("the file's metadata are not all texts", where=where)
     tensors: dict[str, AnyArray] = {}
     spans = []
     for name, entry in header.items():

@@ -30,8 +30,8 @@ _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _DOWNLOADED = ["*.json", "*.safetensors", "tokenizer.model", "*.txt"]
-# snapshot_download waits for ever on a hub that accepts the connection and never answers, so the hub is asked for
-# something small first.
+# snapshot_download waits for ever on a hub that accepts the connection and never answers, so something small is
+# requested from the hub first.
 _HUB_TIMEOUT_S = 10.0
 _PASS_A_FOLDER = "pass the folder of a checkpoint instead: prgec compile path/to/checkpoint"
 
@@ -42,7 +42,7 @@ class Checkpoint:
 
     Attributes:
         path: Folder with config.json, safetensors and tokenizer files, or a GGUF file, which has all in one.
-        name: What the user called it, free of absolute paths.
+        name: Name by which the user referred to it, free of absolute paths.
         config: Parsed config.json, or what it would be.
         shards: Weight files in order.
     """
@@ -115,7 +115,7 @@ def _from_hub(hub_id: str) -> Path:
 
     try:
         return Path(snapshot_download(hub_id, allow_patterns=_DOWNLOADED, local_files_only=True))
-    except Exception:  # The cache's errors are many and none of them matters: the hub is asked next.
+    except Exception:  # The cache's errors are many and none of them matters: the hub comes next.
         pass
     try:
         HfApi().model_info(hub_id, timeout=_HUB_TIMEOUT_S)

@@ -58,7 +58,7 @@ class Head:
     Attributes:
         classes: Names of its answers by index; a single one is a score.
         pad_id: Token that nobody attends to.
-        separator_id: Token behind which the second text begins; None where the model does not tell texts apart.
+        separator_id: Token after which the second text begins; None where the model does not distinguish texts.
         first_position: Index of the first token's position.
     """
 
@@ -79,7 +79,7 @@ def head_of(checkpoint: Checkpoint, model: nn.Module, tokenizer: Tokenizer) -> H
         raise CheckpointError(
             f"the tokenizer pads with token {tokenizer.pad_id}, the model with {config.pad_token_id}",
             where=checkpoint.path,
-            hint="an encoder attends to what it does not take for padding",
+            hint="an encoder attends to every other token, padding included",
         )
     separator = None
     if config.model_type == "bert" and config.type_vocab_size > 1:
@@ -128,12 +128,12 @@ class ClassifierLoss(nn.Module):
 
     def _inputs(self, tokens: Tensor) -> dict[str, Tensor]:
         head = self.head
-        # Not a product: a delegate would take that, and nothing in front of it.
+        # A product would not do: a delegate would take it, without the nodes before it.
         mask = torch.where(tokens == head.pad_id, MASKED, 0.0)
         positions = torch.arange(tokens.shape[1]) + head.first_position
         given = {"input_ids": tokens, "attention_mask": mask[:, None, None, :], "position_ids": positions.unsqueeze(0)}
         if head.separator_id is None:
             return given
         ends = (tokens == head.separator_id).to(torch.int64)
-        # Behind a separator; padding too, which nobody sees.
+        # The second text starts after the separator. Padding counts as such too, but is masked.
         return {**given, "token_type_ids": (torch.cumsum(ends, 1) > ends).to(torch.int64)}

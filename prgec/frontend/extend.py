@@ -1,11 +1,11 @@
-"""Exports the model as it reads on: new tokens behind those that a cache holds the keys and values of.
+"""Exports the model with a cache: it reads new tokens after those whose keys and values the cache holds.
 
     extend(tokens i64[1, T], label_pos i64[1, 1], start i64[1], cache) -> logits f32[1, 1, V], new
 
-`tokens` stand at the positions start, start + 1, ...; the logits are those behind tokens[label_pos]. `cache` is the
-keys f32[H, n, d] of each layer, then its values, layer by layer, of the n positions that whoever calls has room for;
-those from `start` on are not seen. `new` is the same of the new tokens, f32[H, T, d], to be written behind them.
-A cache of 8 bits is two inputs each, i8[H, n, d] and the scale of every row of it, f32[H, n, 1].
+`tokens` stand at the positions start, start + 1, ...; the logits are those after tokens[label_pos]. `cache` is the
+keys f32[H, n, d] of each layer, then its values, layer by layer, of the n positions for which the caller has room;
+those from `start` on are not seen. `new` is the same of the new tokens, f32[H, T, d], to be written after them. A
+cache of 8 bits is two inputs each, i8[H, n, d] and the scale of every row of it, f32[H, n, 1].
 
 transformers computes everything but attention: it is given a cache that keeps nothing, and an attention of ours, which
 reads what the cache holds and the new keys side by side. So no layer waits for a write to the cache, and one delegate
@@ -33,7 +33,7 @@ from prgec.passes.program import GraphProgram, traced_seq_len
 
 _ATTENTION = "prgec_extend"
 _ROTARY = "RotaryEmbedding"
-# Behind every position a model knows.
+# A position after all those a model knows.
 _NEVER = 1 << 30
 
 
@@ -58,11 +58,11 @@ class NewKeys:
 
 
 class ExtendModel(nn.Module):
-    """An unmodified Hugging Face causal LM behind a cache of its caller's.
+    """An unmodified Hugging Face causal LM with a cache of its caller's.
 
     Args:
         model: Causal LM whose forward returns `.logits` f32[1, T, V].
-        bits: Of the cache, or 0 for f32.
+        bits: Bits of the cache, or 0 for f32.
     """
 
     def __init__(self, model: nn.Module, bits: int = 0) -> None:
@@ -71,7 +71,7 @@ class ExtendModel(nn.Module):
         self._bits = bits
 
     def forward(self, tokens: Tensor, label_pos: Tensor, start: Tensor, *cache: Tensor) -> tuple[Tensor, ...]:
-        """Return the logits f32[1, 1, V] behind tokens[label_pos], and what the cache lacks, in its order."""
+        """Return the logits f32[1, 1, V] after tokens[label_pos], and the new entries of the cache, in its order."""
         for each in cache:
             # Sharing a Dim is not enough: where names of sizes collide, one of many stays apart.
             torch._check(each.shape[1] == cache[0].shape[1])
@@ -115,7 +115,7 @@ class _Attention:
     """Attention over the cache and the new keys together.
 
     Args:
-        cache: Keys and values of each layer, one behind the other; what gives f32[H, n, d] when it is asked for.
+        cache: Keys and values of each layer, one after the other; each gives f32[H, n, d] on request.
         start: i64[1], how many positions of the cache are filled.
         positions: i64[T] of the new tokens.
     """
@@ -123,7 +123,7 @@ class _Attention:
     def __init__(self, cache: Sequence[_Part], start: Tensor, positions: Tensor) -> None:
         self._cache = cache
         held = torch.arange(cache[0].codes.shape[1])
-        # What the cache holds behind `start` is of another text: beyond every position, so that nobody sees it.
+        # The cache from `start` on belongs to another text: it is placed beyond every position, so that nobody sees it.
         self._columns = torch.cat([torch.where(held < start, held, _NEVER), positions])
         self._positions = positions
         self._masks: dict[tuple[int | None, int], Tensor] = {}
@@ -183,21 +183,21 @@ class _RotaryTable(nn.Module):
         self.context = context
 
     def forward(self, x: Tensor, position_ids: Tensor, *args: Any, **named: Any) -> tuple[Tensor, ...]:
-        """What the module returns at `position_ids` i64[1, T]."""
+        """Return the rows of the module's tables at `position_ids` i64[1, T]."""
         every = torch.arange(self.context).unsqueeze(0)
         tables = self.rotary(x, every, *args, **named)
         return tuple(table.index_select(1, position_ids[0]) for table in tables)
 
 
 def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool, bits: int = 0) -> GraphProgram:
-    """Export the model as it reads on behind a cache.
+    """Export the model with a cache.
 
     Args:
         model: Causal LM from `load_model`; as it was, when this returns.
         context: C, the maximum of n.
         chunk: T, the maximum where `dynamic`.
         dynamic: Whether T may vary up to `chunk`, and n up to C.
-        bits: Of the cache: 8, or 0 for f32.
+        bits: Bits of the cache: 8, or 0 for f32.
 
     Returns:
         Graph with inputs tokens, label_pos, start and the cache; attributes carry the names of the model.
@@ -233,7 +233,7 @@ def _cache_shapes(model: nn.Module) -> list[tuple[int, int]]:
 
 
 def _empty_cache(model: nn.Module, positions: int, bits: int) -> list[Tensor]:
-    """What `extend` takes of `positions` positions."""
+    """The cache inputs of `extend`, with room for `positions` positions."""
     shapes = _cache_shapes(model)
     if not bits:
         return [torch.zeros(heads, positions, width) for heads, width in shapes]

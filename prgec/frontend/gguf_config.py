@@ -1,4 +1,4 @@
-"""What config.json would say of a GGUF file: the table of architectures that are read, and their sizes.
+"""The equivalent of config.json for a GGUF file: the table of supported architectures, and their sizes.
 
 Keys after llama.cpp's gguf-py/gguf/constants.py.
 """
@@ -25,9 +25,9 @@ class Architecture:
 
     Attributes:
         model_type: In config.json.
-        class_name: Of the causal language model.
+        class_name: Class of the causal language model.
         is_permuted: Whether rows of q and k are stored in pairs, as llama.cpp's RoPE wants them.
-        norm_offset: What is added to the weights of norms in the file.
+        norm_offset: Number that was added to the weights of norms in the file.
         norms: Names of a block's norms in the file and in transformers, where they are not Llama's.
         theta: Base of RoPE where the file does not say it.
     """
@@ -67,7 +67,7 @@ def architecture_of(file: GgufFile) -> Architecture:
     found = ARCHITECTURES.get(file.architecture)
     if found is None:
         raise CheckpointError(
-            f"GGUF files of architecture {file.architecture!r} are not read",
+            f"GGUF files of architecture {file.architecture!r} are not supported",
             where=file.path,
             hint=f"known: {', '.join(ARCHITECTURES)}; or pass the folder of a Hugging Face checkpoint",
         )
@@ -123,7 +123,7 @@ def _check_rope(file: GgufFile) -> None:
     if kind != _NO_SCALING or "rope_freqs.weight" in file.tensors:
         kind = "by frequency" if kind == _NO_SCALING else kind
         raise CheckpointError(
-            f"the file scales its positions ({kind}), which is not read from GGUF",
+            f"the file scales its positions ({kind}), which is not supported in GGUF files",
             where=file.path,
             hint="pass the folder of the Hugging Face checkpoint",
         )
@@ -137,7 +137,7 @@ def _token_ids(file: GgufFile) -> dict[str, int]:
 
 def _vocab_size(file: GgufFile) -> int:
     if _EMBEDDING not in file.tensors:
-        raise CheckpointError(f"the file has no {_EMBEDDING}: it is no whole model", where=file.path)
+        raise CheckpointError(f"the file has no {_EMBEDDING}: it is not a whole model", where=file.path)
     return file.tensors[_EMBEDDING].shape[0]
 
 

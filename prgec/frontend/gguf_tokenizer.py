@@ -1,7 +1,7 @@
 """The tokenizer of a GGUF file, in the form of `tokenizers`: pieces by scores (Llama, Gemma), or merges over bytes.
 
-A file names the rule that splits text in front of the merges; only rules that are known here are read, since a wrong
-one splits words elsewhere and says nothing.
+A file names the rule that splits text before the merges; only rules that are known here are read, since a wrong one
+would silently split words elsewhere.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load_tokenizer(file: GgufFile) -> Any:
     kind = file.metadata.get("tokenizer.ggml.model")
     if not tokens or kind not in (_PIECES, _BYTES):
         raise CheckpointError(
-            f"the file's tokenizer is of kind {kind!r}, which is not read",
+            f"the file's tokenizer is of kind {kind!r}, which is not supported",
             where=file.path,
             hint=f"known: {_PIECES}, {_BYTES}; or pass the folder of a Hugging Face checkpoint",
         )
@@ -75,7 +75,7 @@ def _over_bytes(file: GgufFile, tokens: Sequence[str]) -> Any:
     rule = str(file.metadata.get("tokenizer.ggml.pre", "unknown"))
     if rule not in _SPLITS:
         raise CheckpointError(
-            f"the file's tokenizer splits text by the rule {rule!r}, which is not known",
+            f"the file's tokenizer splits text by the rule {rule!r}, which is not supported",
             where=file.path,
             hint=f"known: {', '.join(_SPLITS)}; or pass the folder of a Hugging Face checkpoint",
         )

@@ -39,7 +39,7 @@ def read_weights(file: GgufFile, config: dict[str, Any]) -> dict[str, Tensor]:
 
     Args:
         file: The file.
-        config: What `config_of` says of it.
+        config: Configuration from `config_of`.
 
     Raises:
         CheckpointError: If a tensor belongs to no layer of the architecture.
@@ -51,7 +51,7 @@ def read_weights(file: GgufFile, config: dict[str, Any]) -> dict[str, Tensor]:
     for stored, tensor in file.tensors.items():
         name = checkpoint_name(stored, found)
         if name is None:
-            raise CheckpointError(f"{stored} is no tensor of architecture {file.architecture}", where=file.path)
+            raise CheckpointError(f"{stored} is not a tensor of architecture {file.architecture}", where=file.path)
         values = unpack(file, tensor)
         if found.is_permuted and (part := re.search(r"attn_([qk])\.", stored)):
             values = in_halves(values, heads[part[1]])

@@ -1,4 +1,4 @@
-"""What rows may be made of for a model: its tokenizer, vocabulary and positions, without its weights."""
+"""The limits of rows for a model: its tokenizer, vocabulary and positions, without its weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prgec.frontend.tokenizer import pack_tokenizer
 
 @dataclass(frozen=True)
 class Limits:
-    """What a checkpoint says about rows.
+    """The limits that a checkpoint sets for rows.
 
     Attributes:
         tokenizer: As programs carry it.

@@ -194,7 +194,7 @@ def export_loss(
         seq_len: T, the maximum where `dynamic`.
         num_labels: K.
         dynamic: Whether T may vary between 2 and `seq_len`.
-        head: Of a classifier; None for a causal language model.
+        head: Head of a classifier; None for a causal language model.
 
     Returns:
         Graph with inputs tokens, label_pos, targets; attributes carry the names of the Hugging Face model.
@@ -239,7 +239,7 @@ def _check_all_loaded(info: dict[str, Any], checkpoint: Checkpoint) -> None:
         )
     if mismatched:
         name, found, expected = mismatched[0]
-        raise CheckpointError(f"{name} is {list(found)}; config.json asks for {list(expected)}", where=checkpoint.path)
+        raise CheckpointError(f"{name} is {list(found)}; config.json expects {list(expected)}", where=checkpoint.path)
 
 
 def _label_examples(num_rows: int, num_labels: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from prgec.errors import CheckpointError
 
-# Of a configuration, what says how its weights are stored: these are stored as they are.
+# Fields of a configuration that describe how weights are stored: these weights are stored as they are.
 _STORAGE = ("quantization_config", "architectures", "torch_dtype", "dtype")
 # The tokenizer has no part in a measurement; a program has one all the same.
 _TOKENIZER = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")

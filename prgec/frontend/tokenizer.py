@@ -106,7 +106,7 @@ def _settings(tokenizer: Any, classes: tuple[str, ...]) -> dict[str, Any]:
         "bos_id": bos_id,
         "eos_id": eos_id,
         "pad_id": pad_id,
-        # Asked of the tokenizer itself: configuration flags and post-processors contradict each other in the wild.
+        # This calls the tokenizer itself: configuration flags and post-processors contradict each other in the wild.
         "add_bos": bos_id is not None and tokenizer("a")["input_ids"][:1] == [bos_id],
         "chat_template": template if isinstance(template, str) else None,
         "special_tokens": {

@@ -20,18 +20,18 @@ def call_apart(context: ForkContext | SpawnContext, what: str, call: Callable[..
 
     Args:
         context: How the process begins: with what this one holds, or anew.
-        what: What it does, for messages.
+        what: Name of the work, for messages.
         call: A function of a module.
-        arguments: Of `call`; pickled.
+        arguments: Arguments of `call`; pickled.
 
     Raises:
-        PrgecError: What the call raised.
+        PrgecError: The error that the call raised.
         BackendError: If its process died.
     """
     receiver, sender = context.Pipe(duplex=False)
     # As bytes: where the process begins anew, reading them imports libraries, which must be quiet by then.
-    asked = pickle.dumps((call, arguments))
-    child = context.Process(target=_answer, args=(os.getpid(), sender, asked), daemon=True)
+    pickled = pickle.dumps((call, arguments))
+    child = context.Process(target=_answer, args=(os.getpid(), sender, pickled), daemon=True)
     child.start()
     sender.close()
     answers: list[Any] = []
@@ -54,13 +54,13 @@ def call_apart(context: ForkContext | SpawnContext, what: str, call: Callable[..
     return answers[0]
 
 
-def _answer(parent_pid: int, sender: Connection, asked: bytes) -> None:
+def _answer(parent_pid: int, sender: Connection, pickled: bytes) -> None:
     # Ctrl-C is for the process that waits: it ends this one, or stops after it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent(parent_pid)
     quiet_libraries()
-    call, arguments = pickle.loads(asked)
+    call, arguments = pickle.loads(pickled)
     try:
         sender.send(call(*arguments))
     except PrgecError as error:

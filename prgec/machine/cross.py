@@ -1,4 +1,4 @@
-"""What this machine has to build the C++ driver for 64-bit ARM, and to run it emulated."""
+"""The tools of this machine that build the C++ driver for 64-bit ARM and run it emulated."""
 
 from __future__ import annotations
 

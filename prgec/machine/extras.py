@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import re
 
-# `gguf>=0.17; extra == "gguf"`, with markers of the platform in front of the extra.
+# `gguf>=0.17; extra == "gguf"`, with markers of the platform before the extra.
 _REQUIREMENT = re.compile(r"^(?P<package>[^;]+);.*\bextra == ['\"](?P<extra>[^'\"]+)['\"]")
 
 
 def extra_hint(extra: str) -> str:
     """Return the command that installs what an extra names.
 
-    It names the packages, not the extra: prgec may be a checkout, and prgec is no name of the package index.
+    It names the packages, not the extra: prgec may be a checkout, and the package index has no prgec.
 
     Args:
         extra: Its name in pyproject.toml.

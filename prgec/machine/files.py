@@ -52,7 +52,7 @@ def cache_folder() -> Path | None:
 
 
 def is_scratch_of(name: str, target: str) -> bool:
-    """Return whether a file is what a process that was killed left behind of writing `target`, in either driver."""
+    """Return whether a file is the partial `target` of a process that was killed, in either driver."""
     return name.startswith(f".{target}.") or name == f"{target}.partial"
 
 

@@ -62,14 +62,14 @@ class FolderLock:
 
 
 def holder(path: Path) -> int | None:
-    """Return the process that holds a folder; None where none does, or it cannot be told. Takes no lock itself."""
+    """Return the process that holds a folder; None where none does, or it cannot be known. Takes no lock itself."""
     try:
         folder = path.stat()
         lines = _LOCKS.read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    # ORDER: FLOCK ADVISORY WRITE PROCESS MAJOR:MINOR:INODE START END; whose device numbers are not those of `stat`
-    # everywhere, and one that waits has an arrow in front.
+    # ORDER: FLOCK ADVISORY WRITE PROCESS MAJOR:MINOR:INODE START END. The device numbers differ from those of `stat` on
+    # some systems, and a waiting process has an arrow first.
     found = [words for words in map(str.split, lines) if words[1:2] == ["FLOCK"] and words[3] == "WRITE"]
     processes = [int(words[4]) for words in found if words[5].rpartition(":")[2] == str(folder.st_ino)]
     return next((process for process in processes if _has_open(process, folder)), None)

@@ -18,13 +18,13 @@ _LARGE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """What a process holds; all zero for one that is just ending.
+    """The memory of a process; all zero for one that is just ending.
 
     Attributes:
         rss_bytes: Resident now, mapped files included.
         peak_rss_bytes: The most that ever was, as the kernel recorded it.
-        anon_bytes: Of what is resident now, that which no file could give back.
-        file_bytes: Of what is resident now, pages of mapped files.
+        anon_bytes: The part resident now that no file could give back.
+        file_bytes: The part resident now that is pages of mapped files.
     """
 
     rss_bytes: int
@@ -90,7 +90,7 @@ class Growth:
     as weights may be, become memory of the process in their own place: no growth.
 
     Args:
-        held_bytes: Of what it holds already, what counts all the same.
+        held_bytes: The part of the memory it already holds that counts all the same.
 
     Attributes:
         bytes: The growth seen so far, up to the last `pause`.

@@ -24,7 +24,7 @@ class NativeLog:
         self.text = ""
 
     def last_error(self) -> str:
-        """Return the last line, without the `[file.cpp:123]` in front; empty if nothing was written."""
+        """Return the last line, without the leading `[file.cpp:123]`; empty if nothing was written."""
         lines = self.text.strip().splitlines()
         return lines[-1].partition("] ")[2] or lines[-1] if lines else ""
 

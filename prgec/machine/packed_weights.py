@@ -32,7 +32,7 @@ class PackedFile:
 
     Attributes:
         path: Where they lie.
-        program: The .pte they were packed for; empty where nobody said it.
+        program: The .pte they were packed for; empty where that is not known.
         num_bytes: Their size.
         days: Since a driver last began to use them.
         in_use: Whether one does now.
@@ -47,11 +47,11 @@ class PackedFile:
 
 @dataclass(frozen=True)
 class Cleared:
-    """What clearing did.
+    """The effect of clearing.
 
     Attributes:
         files: Programs whose weights are gone.
-        num_bytes: What they took.
+        num_bytes: Their size.
         in_use: Programs whose weights stay because a driver uses them.
     """
 

@@ -14,10 +14,10 @@ def end_with_parent(parent_pid: int) -> None:
     """Ask Linux to end this process when its parent is gone, however that went: a SIGKILL leaves no time to end others.
 
     Args:
-        parent_pid: Who started this process.
+        parent_pid: Process that started this one.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    # Who was killed before that sends no signal any more.
+    # A parent that was killed before this line no longer causes a signal.
     if os.getppid() != parent_pid:
         sys.exit(1)

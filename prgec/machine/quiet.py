@@ -20,7 +20,7 @@ _ENVIRONMENT = {
 
 
 def is_debug() -> bool:
-    """Return whether tracebacks and library messages were asked for."""
+    """Return whether tracebacks and library messages were requested."""
     return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")
 
 

@@ -1,1 +1,1 @@
-"""What fits on a device, how long it takes and which command to type, from a model's configuration alone; no torch."""
+"""Plans: which ways to train fit on a device, their time and their commands, from a configuration alone; no torch."""

@@ -1,7 +1,7 @@
 """The arena of a step, as XNNPACK's planner lays it out (src/memory-planner.c, src/runtime.c).
 
 A value lives from the operation that makes it to the last that reads it. Values get their places from the largest to
-the smallest, each in the smallest gap that is large enough between those it lives beside, else behind them. So gaps
+the smallest, each in the smallest gap that is large enough between those it lives beside, else after them. So gaps
 stay, and the arena is larger than what is alive at the worst moment: in programs of gradients by up to some values of
 the MLP's width.
 """
@@ -85,7 +85,7 @@ def arena_bytes(spans: Sequence[Span]) -> int:
 
 
 def _offset(blocks: list[tuple[int, int]], num_bytes: int) -> int:
-    """The begin of the smallest gap between blocks in order that is large enough; behind the last one where none is."""
+    """The begin of the smallest gap between blocks in order that is large enough; after the last one where none is."""
     smallest, found, end = 0, -1, 0
     for begin, stop in blocks:
         gap = begin - end

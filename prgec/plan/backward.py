@@ -24,7 +24,7 @@ class Backward:
 
     Attributes:
         tape: Holds the forward; gets the backward.
-        wrt: Operations whose gradients are asked for.
+        wrt: Operations whose gradients are requested.
         seq_len: T.
         head_width: d.
         found: Gradients so far, by operation.
@@ -44,7 +44,7 @@ class Backward:
                 self._needed.add(number)
 
     def walk(self, seeds: dict[int, int]) -> dict[int, int]:
-        """Add all operations of the backward and return the gradients asked for.
+        """Add all operations of the backward and return the requested gradients.
 
         Args:
             seeds: Operation -> its gradient, to begin with.
@@ -60,7 +60,7 @@ class Backward:
         return {number: self.found[number] for number in self.wrt if number in self.found}
 
     def _whole_gradients(self) -> Iterator[int]:
-        """Operations on the way, each behind its readers: the last first, but products behind all others."""
+        """Operations on the way, each after its readers: last first, but products after all others."""
         ops, needed = self.tape.ops[: self._end], self._needed
         waiting = dict.fromkeys(needed, 0)
         for number in needed:
@@ -81,7 +81,7 @@ class Backward:
         return number in self._needed
 
     def inputs(self, number: int) -> tuple[int, ...]:
-        """What an operation reads."""
+        """Operations that an operation reads."""
         return self.tape.ops[number].inputs
 
     def like_op(self, kind: str, *inputs: int) -> int:

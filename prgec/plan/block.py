@@ -26,8 +26,8 @@ class Forward:
         work: How it is trained.
         rows: N of what is written next.
         sites: Reads of B, in order.
-        writes: What is added to the residual stream, in order.
-        stream: The stream behind each of its sums, in order.
+        writes: Values added to the residual stream, in order.
+        stream: The stream after each of its sums, in order.
     """
 
     tape: Tape
@@ -111,12 +111,12 @@ class Forward:
         )
 
     def _sum(self, first: int, second: int) -> int:
-        """The stream behind a write."""
+        """The stream after a write."""
         self.stream.append(self.tape.put("add", self.tape.size(first), first, second, rule="add"))
         return self.stream[-1]
 
     def _attention(self, x: int, trained: frozenset[str]) -> int:
-        """Queries, keys and values, softmax, and the layer behind them."""
+        """Queries, keys and values, softmax, and the layer after them."""
         shape, tape, tokens = self.shape, self.tape, self.tokens
         queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
         parts = self._projected(x, trained)
@@ -139,7 +139,7 @@ class Forward:
         return self._site(o, shape.linear("o"), trained)
 
     def _projected(self, x: int, trained: frozenset[str]) -> list[list[int]]:
-        """Queries, keys and values, heads in front; the first two in a share that is rotated and a rest, if any."""
+        """Queries, keys and values, heads first; the first two in a share that is rotated and a rest, if any."""
         family, share = self.shape.family, self.shape.family.rotary
         layers = [self.shape.linear(name) for name in QKV]
         is_fused = QKV in family.fused
@@ -197,7 +197,7 @@ class Forward:
         return tape.put("add", size, cos, sin, rule="add")
 
     def _joined(self, turned: int, pieces: list[int]) -> int:
-        """What was rotated beside what was not."""
+        """The rotated share joined with the rest."""
         if len(pieces) == 1:
             return turned
         return self.tape.put("cat", self.tape.size(turned) + self.tape.size(pieces[1]), turned, pieces[1], rule="cat")
@@ -212,7 +212,7 @@ class Forward:
         return self._site(raised, self.shape.linear("down"), trained)
 
     def _gate_and_up(self, x: int, trained: frozenset[str]) -> tuple[Callable[[], int], Callable[[], int]]:
-        """The two halves of a gated MLP, each written when it is asked for."""
+        """The two halves of a gated MLP, each written on its first use."""
         layers = [self.shape.linear(name) for name in GATE_UP]
         is_fused = GATE_UP in self.shape.family.fused and trained.issuperset(GATE_UP)
         if is_fused and self.work.has_gradients:
@@ -261,7 +261,7 @@ class Forward:
         return self.product(x, self.tape.size(x) // self.tokens, self.work.rank)
 
     def _copies(self, size: int) -> int:
-        """What branches multiply with: a perturbation becomes copies of B where they are read."""
+        """The second factor of branches: a perturbation becomes copies of B where they are read."""
         tape, copied = self.tape, self.work.copies * size
         if self.work.has_gradients or self.work.state != "seeded":
             return tape.put("external", copied)

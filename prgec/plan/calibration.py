@@ -31,7 +31,7 @@ def calibration_path() -> Path:
     """
     folder = cache_folder()
     if folder is None:
-        raise UsageError("nothing can be kept: PRGEC_CACHE, XDG_CACHE_HOME and HOME are empty", hint="set one of them")
+        raise UsageError("no cache folder: PRGEC_CACHE, XDG_CACHE_HOME and HOME are empty", hint="set one of them")
     return folder / _NAME
 
 
@@ -89,7 +89,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
     if not isinstance(raw, dict):
-        raise _damaged(path, "it is no JSON object")
+        raise _damaged(path, "it is not a JSON object")
     return raw
 
 

@@ -98,26 +98,26 @@ def _scheme_flags(work: Workload) -> list[str]:
 
 def _reasons(row: PlanRow, rows: Sequence[PlanRow], options: PlanOptions) -> list[str]:
     work, room = row.work, options.memory - row.memory.total
-    said = [_WHY_METHOD[work.method]]
+    texts = [_WHY_METHOD[work.method]]
     narrow = f", less than the {_MARGIN:.0%} a plan may be off" if room < _MARGIN * options.memory else ""
-    said.append(f"{bytes_text(row.memory.total)} of {bytes_text(options.memory)}: {bytes_text(room)} are left{narrow}")
+    texts.append(f"{bytes_text(row.memory.total)} of {bytes_text(options.memory)}: {bytes_text(room)} are left{narrow}")
     passed_over = rows[: rows.index(row)]
     for method in dict.fromkeys(each.work.method for each in passed_over if each.work.method != work.method):
-        said.append(_least([each for each in passed_over if each.work.method == method], method))
+        texts.append(_least([each for each in passed_over if each.work.method == method], method))
     for name in _WORDS:
         best = getattr(next(each for each in rows if each.work.method == work.method).work, name)
         if best != getattr(work, name):
             others = [each for each in passed_over if each.work.method == work.method]
-            said.append(
+            texts.append(
                 _least([each for each in others if getattr(each.work, name) == best], _WORDS[name].format(best))
             )
     if options.seconds is not None and row.run_s is not None:
-        said.append(f"{options.steps} steps take {seconds_text(row.run_s)} of {seconds_text(options.seconds)}")
-    return said
+        texts.append(f"{options.steps} steps take {seconds_text(row.run_s)} of {seconds_text(options.seconds)}")
+    return texts
 
 
 def _least(rows: Sequence[PlanRow], name: str) -> str:
-    """What the smallest of some rows that do not fit takes."""
+    """Memory and time of the smallest of some rows that do not fit."""
     row = min(rows, key=lambda each: each.memory.total)
     time = "" if row.run_s is None else f" and {seconds_text(row.run_s)}"
     return f"not {name}: even {way_text(row)} takes {bytes_text(row.memory.total)}{time}"

@@ -1,4 +1,4 @@
-"""What a step costs in time: how much of everything it does, and the seconds of one of each."""
+"""The time of a step: how often it does each kind of work, and the seconds of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Costs:
 
     def __post_init__(self) -> None:
         if not all(type(each) in (int, float) and 0 <= each < float("inf") for each in astuple(self)):
-            raise ValueError(f"{asdict(self)} are no costs")
+            raise ValueError(f"{asdict(self)} are not costs")
 
     def of(self, step: Costs) -> float:
         """Seconds of a step."""
@@ -51,6 +51,6 @@ def costs_of(raw: Mapping[str, float]) -> Costs:
 
     Raises:
         TypeError: If a name is missing or unknown.
-        ValueError: If a value is no cost.
+        ValueError: If a value is not a cost.
     """
     return Costs(**{**dict.fromkeys(Costs.__dataclass_fields__, None), **raw})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a `model_type` says of a block's shape that the numbers of config.json do not: one row a family."""
+"""The shape of a block by `model_type`, beyond the numbers of config.json: one row a family."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Family:
         activation: Where config.json names none.
         rotary: Share of a head that is rotated; 0 for learned positions.
         is_tied: Whether the head is the embedding where config.json does not say.
-        has_post_norms: Whether attention and MLP are normalised once more behind their last layer.
+        has_post_norms: Whether attention and MLP are normalised once more after their last layer.
         has_qk_norms: Whether queries and keys are normalised.
         fused: Layers that are one in the checkpoint, as the names of their parts.
         is_fused_by_head: Whether a fused layer has the three of one head after those of another.

@@ -12,9 +12,10 @@ from prgec.plan.shape import ModelShape
 from prgec.plan.step import prefix_sizes, site_names, step_sizes
 from prgec.plan.workload import Workload
 
-# What a process holds besides the program, and how many copies of B, of gradients and of prge: measured at 1M and 1.1B
-# parameters, and of cpp at 135M, too. Steps of prge are kept as numbers in the journal, which the C++ driver writes
-# without a copy of B. `bench` is the bare process of `prgec bench`, with torch, without data, tokenizer and snapshots.
+# Memory of a process besides the program, and its number of copies of B, with gradients and with prge: measured at 1M
+# and 1.1B parameters, and of cpp at 135M, too. Steps of prge are kept as numbers in the journal, which the C++ driver
+# writes without a copy of B. `bench` is the bare process of `prgec bench`, with torch, without data, tokenizer and
+# snapshots.
 _DRIVERS = {"cpp": (1_000_000, 1.4, 0.2), "python": (50_000_000, 2.2, 2.2), "bench": (152_000_000, 0.0, 0.0)}
 DRIVERS = tuple(_DRIVERS)
 # A tokenizer once it is parsed: 261 to 377 measured, of vocabularies of 30,522 to 262,144.
@@ -61,8 +62,8 @@ def memory_of(shape: ModelShape, work: Workload, *, driver: str = "cpp", packed_
         shape: The model.
         work: How it is trained.
         driver: cpp, python, or bench.
-        packed_in_file: Whether packed weights are mapped from a file, as drivers can have it: then the system
-            may drop them, and they are no demand.
+        packed_in_file: Whether packed weights are mapped from a file, as drivers can have it: then the system may drop
+            them, and they do not count.
     """
     step, prefix = step_sizes(shape, work), prefix_sizes(shape, work)
     own_bytes, of_gradients, of_prge = _DRIVERS[driver]
@@ -74,7 +75,7 @@ def memory_of(shape: ModelShape, work: Workload, *, driver: str = "cpp", packed_
         state=round(_copies_of_state(work) * state),
         activations=round(step.arena_bytes + prefix.arena_bytes),
         tables=_tables(shape, work),
-        # Of all layers, those with a window too: the cache does not turn round.
+        # Layers with a window count in full: the cache is not a ring buffer.
         cache=2 * shape.layers * shape.kv_heads * work.context * _cache_row(shape, work),
         driver=round(own_bytes + snapshots * state),
     )
@@ -103,7 +104,7 @@ def _copies_of_state(work: Workload) -> int:
 
 
 def _tables(shape: ModelShape, work: Workload) -> int:
-    """What ExecuTorch's own memory holds while the delegate runs."""
+    """Bytes in ExecuTorch's own memory while the delegate runs."""
     rows, seq_len = work.rows, work.seq_len
     has_prefix = work.trained_blocks(shape) < shape.layers
     embedded_rows = work.batch_size if has_prefix and work.prefix != "none" else rows
@@ -113,6 +114,6 @@ def _tables(shape: ModelShape, work: Workload) -> int:
     masks = shape.num_masks(seq_len) * (group if group > 1 else 1) * seq_len**2
     one_hot = rows * work.num_labels * seq_len
     logits = rows * work.num_labels * shape.vocab * (2 if work.has_gradients else 1)
-    # What every block says at the label positions: from each, and all in one.
+    # Outputs of every block at the label positions: one by one, and joined.
     emitted = 2 * rows * shape.layers * work.num_labels * shape.width if work.is_frozen else 0
     return (embedded + masks + one_hot + logits + emitted) * F32 + rows * seq_len * _TOKEN_BYTES

@@ -12,12 +12,12 @@ class Op:
     """One operation and its result.
 
     Attributes:
-        kind: What it is; `external` for a value that is there before, or stays behind.
-        elements: Of the result.
+        kind: Kind of operation; `external` for a value that exists before it, or outlives it.
+        elements: Elements of the result.
         inputs: Numbers of the operations it reads.
         rule: Name of its derivative; empty for none.
         element_bytes: Bytes of one element of the result.
-        scratch_bytes: What it needs besides while it runs.
+        scratch_bytes: Further memory while it runs.
         multiplies: Multiplications with a frozen quantised weight.
         multiplies_f32: All other multiplications of matrices.
         matrix: Inputs and outputs of the constant it multiplies with.

@@ -1,4 +1,4 @@
-"""What a user asks a plan for. Imports nothing heavy."""
+"""Options of a plan. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prgec.plan.shape import ModelShape
 # The one backend whose programs were measured.
 CALIBRATED = "xnnpack"
 METHODS = ("prge", "exact", "shortcut", "side")
-# What learnt most of as many rows first (docs/reports/gradients.md); side needs somebody to learn elsewhere.
+# Methods in the order of how much they learn from equal rows (docs/reports/gradients.md); side needs a second machine.
 BY_LEARNING = ("exact", "shortcut", "prge", "side")
 
 
@@ -60,13 +60,15 @@ class PlanOptions:
                 "fewer labels than that"
             )
         if 0 < shape.max_positions < self.seq_len:
-            raise UsageError(f"--seq-len is {self.seq_len}; {shape.name} knows {shape.max_positions} positions")
+            raise UsageError(f"--seq-len is {self.seq_len}; {shape.name} supports {shape.max_positions} positions")
         if self.context < 0 or 0 < shape.max_positions < self.context:
-            most = f"{shape.name} knows {shape.max_positions} positions" if self.context > 0 else "expected 0 or more"
+            most = (
+                f"{shape.name} supports {shape.max_positions} positions" if self.context > 0 else "expected 0 or more"
+            )
             raise UsageError(f"--context is {self.context}; {most}")
         if self.backend != CALIBRATED:
             find_backend(self.backend)
             raise UsageError(
-                f"--backend {self.backend} is not calibrated: nobody measured what its programs take",
+                f"--backend {self.backend} is not calibrated: its programs have not been measured",
                 hint=f"plan for {CALIBRATED}",
             )

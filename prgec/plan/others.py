@@ -1,4 +1,4 @@
-"""What a user would do instead: back-propagation and MeZO over all weights, by the formula of a paper and corrected.
+"""Other ways to train: back-propagation and MeZO over all weights, by the formula of a paper and corrected.
 
 The paper is "On-Device Fine-Tuning via Backprop-Free Zeroth-Order Optimization" (arXiv 2511.11362), section 2.
 Letters as there: b bytes a number, B rows, L blocks, N tokens of context, D width, H heads, V vocabulary.
@@ -22,7 +22,7 @@ _HALF = 2
 _F32 = 4
 # Adam's two running means in f32, for each trained weight.
 _ADAM_BYTES = 8
-# What the paper takes for the share of intermediate values that a forward holds at once (section 3).
+# The paper's share of intermediate values that a forward holds at once (section 3).
 _PAPER_SHARE = 0.15
 
 
@@ -31,7 +31,7 @@ class OtherRow:
     """Memory of another way to train.
 
     Attributes:
-        name: What it is.
+        name: Name of the way.
         peak_bytes: Its peak.
         fits: Whether that is within the budget.
         largest: The largest well-known model of the family that fits; empty for none.
@@ -112,14 +112,14 @@ def _weights(shape: ModelShape) -> float:
 
 
 def _kept_by_block(shape: ModelShape, rows: int, tokens: int, *, is_flash: bool) -> float:
-    """What a block keeps for its backward, without dropout.
+    """Numbers that a block keeps for its backward, without dropout.
 
     Inputs of two norms and of all layers, both sides of the activation, and what attention needs again.
     """
     queries, keys = shape.heads * shape.head_width, shape.kv_heads * shape.head_width
     inner = (4 if shape.family.is_gated else 2) * shape.inner
     per_token = 4 * shape.width + 2 * queries + 2 * keys + inner
-    # Scores behind the softmax; flash attention computes them again, from one number a row.
+    # Scores after the softmax; flash attention computes them again, from one number a row.
     per_token += shape.heads * (1 if is_flash else tokens)
     return _HALF * rows * tokens * per_token
 

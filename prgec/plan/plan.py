@@ -15,14 +15,14 @@ from prgec.plan.speed import Speed
 
 @dataclass(frozen=True)
 class Plan:
-    """What fits a budget.
+    """The ways that fit a budget.
 
     Attributes:
         shape: The model.
-        options: What was asked for.
+        options: The requested plan.
         rows: Every way to train, what learns most of a row first.
         choice: The one to take.
-        others: What a user would do instead, with as many rows of as many tokens.
+        others: Other ways to train, with as many rows of as many tokens.
         largest: By method, the largest well-known model of the family that fits.
         speed: Where times are from.
     """
@@ -36,7 +36,7 @@ class Plan:
     speed: Speed
 
     def energy_j(self, row: PlanRow) -> float | None:
-        """Joules of all steps, where somebody said what the device draws."""
+        """Joules of all steps, where the device's power is given."""
         watts = self.options.watts
         return None if watts is None or row.run_s is None else watts * row.run_s
 
@@ -67,8 +67,8 @@ def make_plan(shape: ModelShape, options: PlanOptions, speed: Speed, model: str)
     Args:
         shape: The model.
         options: The budget.
-        speed: What the machine computes.
-        model: What the user called the model, for the command line.
+        speed: Speed of the machine.
+        model: The user's name of the model, for the command line.
 
     Raises:
         UsageError: If an option is impossible, or nothing fits.

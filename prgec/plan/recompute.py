@@ -1,4 +1,4 @@
-"""What the compiler computes again in the backward pass, on a tape: the choice is its own, made from the same sizes."""
+"""Recomputation in the backward pass, on a tape: the compiler's own choice, made from the same sizes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _NOT_CHEAP = _OF_LAYERS | {"external"}
 
 
 def recompute(tape: Tape, end: int, stream: Sequence[int], *, layers: bool = False) -> None:
-    """Give operations from `end` on copies of what is cheap, each right in front of its first reader.
+    """Give operations from `end` on copies of cheap operations, each right before its first reader.
 
     Args:
         tape: A forward, and from `end` on its backward.
         end: Number of the first operation of the backward.
         stream: Sums of the residual stream, in order.
-        layers: Whether layers in front of the last sum count as cheap.
+        layers: Whether layers before the last sum count as cheap.
     """
     backward = tape.ops[end:]
     read_late = {source for op in backward for source in op.inputs if source < end}
@@ -67,11 +67,11 @@ def _separate(tape: Tape, copies: Sequence[int]) -> None:
         for reader in [each for each in users[1:] if each <= end]:
             own.setdefault(reader, {})[copy] = op
             users.remove(reader)
-    _put_in_front(tape, own)
+    _put_before(tape, own)
 
 
-def _put_in_front(tape: Tape, added: dict[int, dict[int, Op]]) -> None:
-    """Add operations in front of those that read them in place of others: reader -> what it reads -> its own."""
+def _put_before(tape: Tape, added: dict[int, dict[int, Op]]) -> None:
+    """Add operations before their readers, which read them instead: reader -> old source -> new operation."""
     ops, moved = list(tape.ops), list[int]()
     tape.ops.clear()
     for number, op in enumerate(ops):
@@ -83,7 +83,7 @@ def _put_in_front(tape: Tape, added: dict[int, dict[int, Op]]) -> None:
 
 
 class _Copies:
-    """Copies of forward operations, each added to the tape when it is first asked for."""
+    """Copies of forward operations, each added to the tape on its first use."""
 
     def __init__(self, tape: Tape, again: set[int]) -> None:
         self.tape = tape

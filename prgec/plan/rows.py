@@ -22,7 +22,7 @@ SIDE = "side"
 # Queries and examples of a step; all of gradients have one query.
 _PRGE_SIZES = ((4, 4), (4, 1), (1, 1))
 _GRADIENT_SIZES = ((1, 16), (1, 4), (1, 1))
-# Kept prefixes and what blocks said are stored in 16 bits.
+# Kept prefixes and outputs of blocks are stored in 16 bits.
 _KEPT_BYTES = 2
 EMBEDDING_BITS = {"none": 0, "8da8w": 8, "8da4w": 4}
 _TRAINING_SHARES = (1, 2, 4)
@@ -137,7 +137,7 @@ def _steps(work: Workload, options: PlanOptions) -> int:
 
 
 def _kept_values(shape: ModelShape, work: Workload) -> int:
-    """Numbers on the disk for an example: its prefix, or what the blocks said at its answer."""
+    """Numbers on the disk for an example: its prefix, or the outputs of the blocks at its answer."""
     if work.is_frozen:
         return shape.layers * work.num_labels * shape.width
     return work.seq_len * shape.width if work.prefix == "method" else 0
@@ -173,7 +173,7 @@ def _layer_choices(shape: ModelShape) -> list[str]:
 
 
 def _recomputations(method: str) -> tuple[str, ...]:
-    """The same steps, with less memory in more time: behind those that keep more."""
+    """Ways to recompute, the one that keeps most first: each later one takes less memory and more time."""
     return RECOMPUTATIONS if method == "exact" else (CHEAP,)
 
 

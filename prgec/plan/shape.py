@@ -43,7 +43,7 @@ class ModelShape:
     """Sizes of a decoder; every block is like the others.
 
     Attributes:
-        name: What the user called it.
+        name: The user's name of it.
         model_type: As config.json has it.
         family: How its blocks are built.
         width: D.
@@ -129,7 +129,7 @@ def shape_of_config(config: Mapping[str, Any], name: str) -> ModelShape:
 
     Args:
         config: Parsed; of a multimodal model, the language model's is taken.
-        name: What the user called the model.
+        name: The user's name of the model.
 
     Raises:
         CheckpointError: If a size is missing or impossible, or the architecture is not modelled.
@@ -198,8 +198,8 @@ def _family(config: Mapping[str, Any], name: str) -> Family:
 
 def _activation(config: Mapping[str, Any], family: Family) -> str:
     names = ("hidden_activation", "hidden_act", "activation_function")
-    said = next((str(config[key]) for key in names if config.get(key)), family.activation)
-    return _GELUS.get(said, said)
+    activation = next((str(config[key]) for key in names if config.get(key)), family.activation)
+    return _GELUS.get(activation, activation)
 
 
 def _window(config: Mapping[str, Any]) -> int:

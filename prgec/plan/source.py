@@ -19,11 +19,11 @@ _CONFIG = "config.json"
 _KNOWN = Path(__file__).with_name("known.json")
 _MOST_HEADER = 1 << 27
 _ELEMENT_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
-# What a compilation unpacks the weights of a GGUF file to.
+# Type to which a compilation unpacks the weights of a GGUF file.
 _UNPACKED = "F32"
 # A hub that accepts the connection and never answers must not hold a command of a second.
 _HUB_TIMEOUT_S = 10.0
-# What config.json does not say: norms and biases.
+# Share of weights that config.json does not count: norms and biases.
 _TOLERANCE = 0.02
 
 
@@ -48,7 +48,7 @@ def read_shape(model: str) -> ModelShape:
 
 
 def read_config(model: str) -> Mapping[str, Any]:
-    """Return the configuration behind what `read_shape` has read, of whose hub id it has kept a copy.
+    """Return the configuration that `read_shape` read; for a hub id, its copy of it.
 
     Raises:
         CheckpointError: If there is none.
@@ -103,7 +103,7 @@ def tensors_of(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return dtype and shape of every tensor of a file of weights, from its header.
 
     Raises:
-        CheckpointError: If it is no such file.
+        CheckpointError: If it is not such a file.
     """
     if _is_gguf(path):
         return {name: (_UNPACKED, each.shape) for name, each in read_gguf(path).tensors.items()}
@@ -134,7 +134,7 @@ def _with_tensors(shape: ModelShape, files: list[dict[str, tuple[str, tuple[int,
     counted = weights - (shape.vocab * shape.width if stored_head else 0)
     if abs(counted - expected) > _TOLERANCE * expected:
         raise CheckpointError(
-            f"the weights of {shape.name} have {counted / 1e6:.1f} million elements; its config.json makes "
+            f"the weights of {shape.name} have {counted / 1e6:.1f} million elements; its config.json implies "
             f"{expected / 1e6:.1f}",
             hint="it has layers that are not modelled, or files of another model",
         )
@@ -184,7 +184,7 @@ def _from_hub(model: str) -> ModelShape:
         return shape_of_config(_read_config(Path(hf_hub_download(hub_id, _CONFIG, local_files_only=True))), model)
     except CheckpointError:
         raise
-    except Exception:  # The cache's errors are many and none of them matters: the hub is asked next.
+    except Exception:  # The cache's errors are many and none of them matters: the hub comes next.
         pass
     try:
         api = HfApi()

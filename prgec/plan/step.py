@@ -27,14 +27,14 @@ _OP_BYTES = 1500
 
 @dataclass(frozen=True)
 class StepSizes:
-    """What one call of a program needs.
+    """The needs of one call of a program.
 
     Attributes:
         arena_bytes: Intermediate values at the worst moment.
         constant_bytes: Packed matrices: frozen layers, their transposes, A, and small constants.
         multiplies: Multiplications with quantised layers.
         multiplies_f32: All other multiplications of matrices.
-        moved_bytes: What all operations together write.
+        moved_bytes: Bytes that all operations together write.
     """
 
     arena_bytes: float
@@ -60,7 +60,7 @@ def site_names(shape: ModelShape, work: Workload, *, is_last: bool) -> frozenset
 
 @functools.cache
 def step_sizes(shape: ModelShape, work: Workload) -> StepSizes:
-    """Return what the first trained block and all behind it need in a call of the training method."""
+    """Return the needs of the first trained block and all later ones in a call of the training method."""
     trained = work.trained_blocks(shape)
     found = _sizes(shape, work, min(trained, _WRITTEN_OUT), 0)
     if trained > _WRITTEN_OUT:
@@ -71,7 +71,7 @@ def step_sizes(shape: ModelShape, work: Workload) -> StepSizes:
 
 
 def _dropped_stream_bytes(shape: ModelShape, work: Workload, trained: int) -> int:
-    """What more of the residual stream is there by extrapolation than of so many blocks, where sums are made again."""
+    """Bytes of the residual stream that extrapolation counts too much for so many blocks, where sums are made again."""
     if work.method != "exact" or work.recompute == LAYERS or not shape.family.has_post_norms:
         return 0
     few, more, all_of_them = (_sums_there(2 * each) for each in (_WRITTEN_OUT - 1, _WRITTEN_OUT, trained))
@@ -80,14 +80,14 @@ def _dropped_stream_bytes(shape: ModelShape, work: Workload, trained: int) -> in
 
 
 def _sums_there(num_sums: int) -> int:
-    """Sums of the stream in memory when the backward begins: those kept, and those made again in front of the last."""
+    """Sums of the stream in memory when the backward begins: those kept, and those made again before the last."""
     kept = checkpoints(num_sums)
     return len(kept) + (num_sums - 1 - kept[-1] or kept.step - 1)
 
 
 @functools.cache
 def prefix_sizes(shape: ModelShape, work: Workload) -> StepSizes:
-    """Return what the blocks in front of the first trained one add to a call that runs them.
+    """Return the needs that the blocks before the first trained one add to a call that runs them.
 
     They keep nothing, so their intermediate values count once.
     """
@@ -101,7 +101,7 @@ def prefix_sizes(shape: ModelShape, work: Workload) -> StepSizes:
 
 
 def _sizes(shape: ModelShape, work: Workload, trained: int, below: int) -> StepSizes:
-    """Sizes of a step with so many blocks, `below` of them in front of the first that trains."""
+    """Sizes of a step with so many blocks, `below` of them before the first that trains."""
     tape = _written(shape, _as_written(shape, work), trained, below)
     constants = sum(
         elements * (work.weight_bytes(inputs, is_copy) if inputs else F32)
@@ -114,7 +114,7 @@ def _sizes(shape: ModelShape, work: Workload, trained: int, below: int) -> StepS
 
 @functools.cache
 def _gap_bytes(shape: ModelShape, work: Workload, trained: int) -> int:
-    """What the arena of a step is larger than what is alive in it."""
+    """Bytes by which the arena of a step exceeds the values alive in it."""
     tape = _written(shape, work, trained, 0)
     return arena_bytes(tape.spans) - tape.live_bytes
 
@@ -129,14 +129,14 @@ def _as_written(shape: ModelShape, work: Workload) -> Workload:
 
 @dataclass(frozen=True)
 class _Written:
-    """What counts of a tape.
+    """Totals of a tape.
 
     Attributes:
         spans: Values of its arena.
         live_bytes: Those of them that are alive at the worst moment.
         multiplies: Multiplications with quantised layers.
         multiplies_f32: All other multiplications of matrices.
-        moved_bytes: What all operations write.
+        moved_bytes: Bytes that all operations write.
         num_ops: Operations.
         constants: Packed elements, as `Tape.constants` has them.
     """

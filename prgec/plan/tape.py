@@ -15,7 +15,7 @@ class Tape:
     """Operations in the order they run.
 
     Attributes:
-        ops: What was added.
+        ops: The operations added so far.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Tape:
         return self.add(Op(kind, elements, inputs, rule))
 
     def bmm(self, elements: int, a: int, b: int, products: int) -> int:
-        """Add a batch of products, which packs its second factor and a row of zeros in front of it while it runs."""
+        """Add a batch of products, which packs its second factor after a row of zeros while it runs."""
         inner = products // elements
         packed = self.size(b) * F32 * (inner + 1) // inner
         return self.add(Op("bmm", elements, (a, b), "bmm", scratch_bytes=packed, multiplies_f32=products))
@@ -47,7 +47,7 @@ class Tape:
     def constants(self) -> dict[tuple[int, bool], int]:
         """Elements of matrices as the runtime packs them.
 
-        Of frozen layers by their inputs and whether they are transposed copies; of all others under 0.
+        Frozen layers are keyed by their inputs and whether they are transposed copies; all others by 0.
         """
         found: dict[tuple[int, bool], int] = {}
         for op in self.ops:
@@ -68,5 +68,5 @@ class Tape:
 
     @property
     def moved_bytes(self) -> int:
-        """What operations write; a view writes nothing."""
+        """Bytes that operations write; a view writes nothing."""
         return sum(op.num_bytes for op in self.ops if op.kind not in _FREE)

@@ -18,7 +18,7 @@ def parse_bytes(text: str) -> int:
     """Return how many bytes `4G`, `512MB` or `3.5GiB` are.
 
     Raises:
-        UsageError: If it is no positive number with a unit of this kind.
+        UsageError: If it is not a positive number with a unit of this kind.
     """
     return math.ceil(_parse("--memory", text, _BYTES, "write bytes as 512M, 4G, 3.5GiB"))
 
@@ -27,7 +27,7 @@ def parse_seconds(text: str) -> float:
     """Return how many seconds `90m` or `2h` are.
 
     Raises:
-        UsageError: If it is no positive number with a unit of this kind.
+        UsageError: If it is not a positive number with a unit of this kind.
     """
     return _parse("--time", text, _SECONDS, "write time as 30s, 90m, 2h, 1.5d")
 

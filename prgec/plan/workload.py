@@ -31,11 +31,11 @@ class Workload:
         num_labels: K label positions.
         rank: r.
         prefix: none, shared, or method for a kept prefix.
-        optimizer: Of exact and shortcut.
-        state: Of prge.
+        optimizer: Optimiser of exact and shortcut.
+        state: State mode of prge.
         group_size: Inputs that share a scale of 4-bit weights.
         accumulates: Whether a step of exact and shortcut may be several calls.
-        recompute: What the backward of exact computes again: cheap, or layers too.
+        recompute: Values that the backward of exact computes again: cheap, or layers too.
         context: C, positions that a program is given keys and values of; 0 where it reads no text on.
         quantize_cache: Bits of those, 0 for f32.
     """
@@ -79,7 +79,7 @@ class Workload:
 
     @property
     def prefix_rows(self) -> int:
-        """Rows of the blocks in front of the first trained one; 0 where their results are kept."""
+        """Rows of the blocks before the first trained one; 0 where their results are kept."""
         return {"none": self.rows, "shared": self.batch_size, "method": 0}[self.prefix]
 
     @property

@@ -41,7 +41,7 @@ _SHARDS_AT_ONCE = 2
 
 
 class SideServer:
-    """What the routes share.
+    """State that the routes share.
 
     Args:
         store: Folder of everything the server keeps.
@@ -77,7 +77,7 @@ class SideServer:
             except HttpError as error:
                 name = device.name if device else "unknown device"
                 logger.warning("%s: %s %s: %d %s", name, request.method, request.url.path, error.status, error.what)
-                # What is left of a body that was refused is not read.
+                # The rest of a refused body is not read.
                 return JSONResponse({"error": error.what}, error.status, {"Connection": "close"})
             except (ClientDisconnect, TimeoutError):
                 return Response(status_code=408, headers={"Connection": "close"})
@@ -87,14 +87,14 @@ class SideServer:
     def _device(self, request: Request) -> Device:
         device = find_device(read_devices(self._store), request.headers.get("authorization", ""))
         if device is None:
-            raise HttpError(401, "the token is none of this server's")
+            raise HttpError(401, "the token is not one of this server's")
         return device
 
     async def _create(self, device: Device, request: Request) -> Response:
-        said = await _read_json(request)
-        name = said.get("id")
-        if set(said) != {"id"} or not isinstance(name, str):
-            raise HttpError(422, "a job is made with its id alone")
+        body = await _read_json(request)
+        name = body.get("id")
+        if set(body) != {"id"} or not isinstance(name, str):
+            raise HttpError(422, "a job is created from its id alone")
         job = await run_in_threadpool(self._jobs.create, device, name)
         return JSONResponse({"id": name, "state": job.state})
 
@@ -151,9 +151,9 @@ class SideServer:
 async def _read_json(request: Request) -> dict[str, Any]:
     data = await read_body(request, length_of(request, _MAX_JSON_BYTES))
     try:
-        said = json.loads(data)
+        body = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise HttpError(400, "the body is not JSON") from error
-    if not isinstance(said, dict):
+    if not isinstance(body, dict):
         raise HttpError(400, "the body is not a JSON object")
-    return said
+    return body

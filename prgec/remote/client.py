@@ -26,7 +26,7 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True)
 class Pushed:
-    """What was sent.
+    """The result of sending.
 
     Attributes:
         job: The job's id.
@@ -34,7 +34,7 @@ class Pushed:
         num_sent: Those that were sent by this call.
         num_bytes: Their size.
         seconds: Wall time.
-        state: What the job is at.
+        state: State of the job.
     """
 
     job: str
@@ -55,8 +55,8 @@ def push(
 
     Args:
         server: Where to.
-        folder: What prgec side emit wrote.
-        options: What to learn with; None to send only.
+        folder: Folder that prgec side emit wrote.
+        options: Options of the fit; None to send only.
         on_shard: Called with (shards done, all shards).
 
     Raises:
@@ -86,7 +86,7 @@ class Job:
 
     Attributes:
         server: Where it is.
-        id: What it is called there.
+        id: Its id on the server.
         known: Hashes of the shards it had when it was opened, by number.
     """
 
@@ -134,11 +134,11 @@ def pull(
 
     Args:
         server: Where from.
-        folder: What was pushed.
+        folder: Folder that was pushed.
         output: File to write.
         wait: Whether to wait until the job is done.
         on_status: Called with what the server says of the job.
-        should_stop: Asked while it waits.
+        should_stop: Checked while it waits.
 
     Raises:
         PrgecError: If there is none, it is damaged, or the server cannot be reached.
@@ -180,7 +180,7 @@ def forget(server: Server, folder: Path) -> None:
 
 
 def job_of(folder: Path, *, make: bool) -> str:
-    """Return the id of a folder's job; it is on the disk before the server hears of it.
+    """Return the id of a folder's job; it is on the disk before the server receives it.
 
     Raises:
         DataError: If the folder was never pushed, or its file is damaged.
@@ -201,6 +201,6 @@ def job_of(folder: Path, *, make: bool) -> str:
 def _shard_bytes(path: Path) -> bytes:
     with path.open("rb") as file:
         data = file.read(MAX_SHARD_BYTES + 1)
-    # What the server would refuse is not sent.
+    # A shard that the server would refuse is not sent.
     unpack_shard(data, path)
     return data

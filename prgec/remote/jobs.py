@@ -26,7 +26,7 @@ from prgec.web.refusal import HttpError
 
 MAX_SHARDS = 1 << 16
 MAX_JOBS = 100
-# What one device may ask of a machine that others wait for.
+# Limits of one device's job, since others wait for the machine.
 _MOST = {"rank": 1024, "epochs": 1000, "batch_size": 4096}
 _JOB = re.compile(r"[0-9a-f]{32}")
 _STATE = "job.json"
@@ -36,13 +36,13 @@ _FIELDS = {each.name: each for each in fields(FitOptions)}
 
 @dataclass(frozen=True)
 class Job:
-    """What a job is at.
+    """The state of a job.
 
     Attributes:
         state: Row of `STATES`.
-        options: What to learn with; the defaults for what is not said.
+        options: Options of the fit; the others have their defaults.
         error: Why it failed.
-        order: Place in the queue: larger numbers asked later.
+        order: Place in the queue: larger numbers came later.
     """
 
     state: str = OPEN
@@ -143,7 +143,7 @@ class JobStore:
         """
         job = self.read(device, name)
         if job.state in (QUEUED, TRAINING):
-            raise HttpError(409, "the job is being learnt from; wait until it is done")
+            raise HttpError(409, "a network is being learnt from the job; wait until it is done")
         if not 0 <= number < MAX_SHARDS:
             raise HttpError(422, f"shards are numbered from 0 to {MAX_SHARDS - 1}")
         if self.used_bytes(device) + num_bytes > device.quota_bytes:
@@ -153,11 +153,11 @@ class JobStore:
         """Check and keep a shard; return whether it is new.
 
         Args:
-            device: Whose.
+            device: Owner of the job.
             name: The job.
-            number: Of the shard.
+            number: Number of the shard.
             data: Its bytes.
-            digest: What their SHA-256 has to be.
+            digest: Expected SHA-256 of the bytes.
 
         Raises:
             HttpError: If it is damaged, no shard, of another program than the others, or another one of that number.

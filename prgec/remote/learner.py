@@ -1,6 +1,6 @@
 """The process that learns one job: `python -m prgec.remote.learner FOLDER SERVER_PID`.
 
-A server that was killed leaves its process behind; the next one's waits for the folder's lock, and goes on from the
+The process of a killed server lives on; that of the next server waits for the folder's lock, and continues from the
 last epoch on the disk.
 """
 

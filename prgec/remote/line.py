@@ -45,13 +45,13 @@ class Server:
         """
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
-            raise UsageError(f"--server {self.url!r} is no address; expected https://HOST:PORT")
+            raise UsageError(f"--server {self.url!r} is not an address; expected https://HOST:PORT")
         if parts.scheme == "http" and not is_loopback(parts.hostname):
             raise UsageError("a server on a network is reached by https", hint="http is for 127.0.0.1 alone")
         if self.ca is not None and not self.ca.is_file():
             raise UsageError("there is no such file of certificates", where=self.ca)
         if not self.token.isascii() or not self.token.isprintable() or not self.token:
-            raise UsageError("the token is empty, or no text of one line")
+            raise UsageError("the token is empty, or not a single line of text")
 
     def request(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None

@@ -14,8 +14,8 @@ class Sender:
     """A folder's shards on their way, one after the other; a context manager that waits for the last.
 
     Args:
-        server: Where to.
-        folder: Of the shards; it is there.
+        server: Destination.
+        folder: Existing folder of the shards.
 
     Raises:
         PrgecError: If the server refuses, or cannot be reached.
@@ -31,7 +31,7 @@ class Sender:
         """Send a file that is complete, when those before it are sent.
 
         Raises:
-            PrgecError: Of a shard that was not taken.
+            PrgecError: If the server refused a shard.
         """
         for each in self._sent:
             if each.done():
@@ -43,7 +43,7 @@ class Sender:
         """Bytes that were sent; waits for the last of them.
 
         Raises:
-            PrgecError: Of a shard that was not taken.
+            PrgecError: If the server refused a shard.
         """
         return sum(each.result() for each in self._sent)
 
@@ -53,5 +53,5 @@ class Sender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # What is broken off sends no more than the shard that is on its way.
+        # After a failure no shard is sent but the one on its way.
         self._thread.shutdown(wait=True, cancel_futures=kind is not None)

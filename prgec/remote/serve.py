@@ -42,7 +42,7 @@ class ServeOptions:
         if self.cert is None and not is_loopback(self.host):
             raise UsageError(
                 f"--host {self.host} without TLS would send tokens and activations in the clear",
-                hint="add --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that has them",
+                hint="add --tls-cert and --tls-key, or listen on 127.0.0.1 and let a proxy add them",
             )
         check_port(self.port)
 

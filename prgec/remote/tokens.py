@@ -1,4 +1,4 @@
-"""Who may use the server: one bearer token a device, kept as a hash, with a quota.
+"""Access to the server: one bearer token a device, kept as a hash, with a quota.
 
 Tokens are 32 random bytes, so one round of SHA-256 is as hard to turn around as any number of rounds.
 """
@@ -27,7 +27,7 @@ class Device:
     """One device.
 
     Attributes:
-        name: What the operator calls it.
+        name: The operator's name of it.
         token_sha256: Hash of its token.
         quota_bytes: Most bytes of all its shards together.
     """
@@ -49,7 +49,7 @@ def add_device(store: Path, name: str, quota_bytes: int = DEFAULT_QUOTA) -> str:
         UsageError: If the name or the quota is impossible.
     """
     if not _DEVICE.fullmatch(name):
-        raise UsageError(f"{name!r} is no name of a device; expected letters, digits, dots, dashes and underscores")
+        raise UsageError(f"{name!r} is not a name of a device; expected letters, digits, dots, dashes and underscores")
     if quota_bytes < 1:
         raise UsageError(f"the quota is {quota_bytes} bytes; expected at least 1")
     token = secrets.token_urlsafe(_TOKEN_BYTES)

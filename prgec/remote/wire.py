@@ -1,4 +1,4 @@
-"""What both ends of the line know: states of a job, and digests."""
+"""The protocol shared by both ends of a connection: states of a job, and digests."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Worker:
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def start(self) -> None:
-        """Begin with what an earlier server was asked for and did not finish."""
+        """Begin with the jobs that an earlier server accepted and did not finish."""
         self.jobs.sweep()
         self._thread.start()
 

@@ -23,7 +23,7 @@ class _Frame:
     """Where values lie on the paper.
 
     Attributes:
-        width: Of the paper.
+        width: Width of the paper.
         x: Lowest and highest position.
         y: Lowest and highest value.
     """
@@ -63,7 +63,7 @@ def draw(chart: Chart) -> Markup:
 
 
 def _points(line: Line, frame: _Frame) -> list[tuple[float, float, str]]:
-    """Return places on the paper, each with what a reader is told who points at it."""
+    """Return places on the paper, each with the text for a reader who points at it."""
     stride = 1 if line.dots else max(1, len(line.xs) // (_POINTS_PER_PIXEL * frame.width))
     pairs = list(zip(line.xs, line.ys, strict=True))[::stride]
     return [(frame.across(x), frame.down(y), f"step {x:g}: {y:.4g}") for x, y in pairs]

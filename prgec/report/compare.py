@@ -19,12 +19,12 @@ from prgec.report.record import RunRecord
 from prgec.report.templates import read, render
 from prgec.report.thin import thin
 
-# Colours of the style sheet; groups behind them begin again, with dashes.
+# Colours of the style sheet; further groups begin again, with dashes.
 NUM_COLORS = 8
-# Of what a run or a program says: its name, and what follows from the rest.
+# Fields left out: the name of a run or a program, and those that follow from others.
 _NO_OPTIONS = {"out", "force", "resume", "log_to", "seed", "ignore_memory", "no_verify", "snapshot_every"}
 _NO_FACTS = {"sites", "versions", "config", "pipeline", "planned_bytes", "data_sha256", "prefix_sha256", "a_sha256"}
-# What a chart of this width can show of one line.
+# Points of one line that a chart of this width can show.
 _MOST_POINTS = 2000
 _SCORES = (("accuracy", "accuracy", ".1%"), ("f1", "F1", ".1%"), ("eval_loss", "evaluation loss", ".4f"))
 
@@ -35,7 +35,7 @@ class Group:
 
     Attributes:
         name: The run's, or what they have in common that others have not.
-        style: Of its lines.
+        style: Style of its lines.
         runs: The runs.
     """
 
@@ -99,8 +99,8 @@ def group(runs: Sequence[RunRecord]) -> list[Group]:
     for number, members in enumerate(alike.values()):
         name = members[0].name
         if len(members) > 1:
-            said = facts(members[0])
-            name = ", ".join(f"{key} {shown(said.get(key))}" for key in differing) or "all"
+            found = facts(members[0])
+            name = ", ".join(f"{key} {shown(found.get(key))}" for key in differing) or "all"
         dashes = " dashes" if number // NUM_COLORS % 2 else ""
         groups.append(Group(name, f"s{number % NUM_COLORS + 1}{dashes}", members))
     return groups

@@ -40,7 +40,7 @@ class Chart:
     """Lines over the same steps.
 
     Attributes:
-        title: What they show.
+        title: Title of the chart.
         lines: The lines.
         is_wide: Whether the chart takes the whole width of a page.
     """
@@ -137,7 +137,7 @@ def is_number(value: float | None) -> bool:
 
 
 def _without_gaps(losses: Sequence[float | None]) -> list[float]:
-    """Give steps that were skipped, whose losses are no numbers, the loss of the step before."""
+    """Give steps that were skipped, whose losses are not numbers, the loss of the step before."""
     filled: list[float] = []
     for loss in losses:
         filled.append(loss if loss is not None and math.isfinite(loss) else filled[-1] if filled else 0.0)

@@ -33,7 +33,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model answered, and whether that is right."""
+    """The model's answer, and whether it is right."""
 
     text: str
     is_right: bool

@@ -18,11 +18,11 @@ _LAST_COLUMN_GOOD = "yes"
 
 @dataclass(frozen=True)
 class PlanPage:
-    """What the page says.
+    """Content of the page.
 
     Attributes:
         name: The model.
-        what: Its size, and what was asked for.
+        what: Size of the model, and the requested plan.
         choice: The way to take.
         reasons: Why, a sentence each.
         commands: Lines to paste.

@@ -20,7 +20,7 @@ def plot_run(path: Path, losses: Sequence[float], scores: Sequence[Score], title
     Args:
         path: The file.
         losses: Training loss of each step.
-        scores: What evaluations measured.
+        scores: Results of evaluations.
         title: Line above the chart.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -1,4 +1,4 @@
-"""What a run folder tells people: run.json and metrics.jsonl, also of a run under way."""
+"""The readable record of a run folder: run.json and metrics.jsonl, also of a run under way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBERS = ("loss", "lr", "seconds", "eval_loss", "eval_accuracy")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder holds for people.
+    """The readable record of a run.
 
     Attributes:
         name: Name of the folder.
@@ -34,7 +34,7 @@ class RunRecord:
 
     @property
     def scores(self) -> list[Score]:
-        """What evaluations measured."""
+        """Results of evaluations."""
         return [(line["step"], line["eval_loss"], line.get("eval_accuracy")) for line in self.evaluations]
 
 

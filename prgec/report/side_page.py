@@ -54,7 +54,7 @@ def _epochs(path: Path) -> list[dict[str, Any]]:
         ):
             raise ValueError("it holds no epochs")
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"cannot read what epochs measured: {error}", where=path) from error
+        raise DataError(f"cannot read the measurements of epochs: {error}", where=path) from error
     return epochs
 
 

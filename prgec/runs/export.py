@@ -144,7 +144,5 @@ def _manifest_of_run(folder: Path) -> Manifest:
     except (OSError, ValueError):
         summary = {}
     if not isinstance(summary, dict) or "manifest" not in summary:
-        raise UsageError(
-            "nothing says which program the adapter belongs to", where=folder, hint="name the .pte with --program"
-        )
+        raise UsageError("the adapter does not name its program", where=folder, hint="name the .pte with --program")
     return Manifest.from_json(json.dumps(summary["manifest"]))

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 # The reported training loss is a mean over this many last steps: one step's loss is mostly noise.
 LOSS_WINDOW = 50
 # Said of the first step alone: a program or an eps that does not perturb shows there.
-_FLAT = "both signs of every query have the same loss, so nothing is learnt: is --eps too small?"
+_FLAT = "both signs of every query have the same loss, so nothing is learnt; raise --eps"
 
 
 def run(

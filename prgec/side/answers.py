@@ -106,7 +106,7 @@ def open_assisted(program: Path, side: Path | None, key: Path | None, *, verify:
 
 @dataclass(frozen=True)
 class SideEvaluation:
-    """What a backbone scores with its network.
+    """The scores of a backbone with its network.
 
     Attributes:
         accuracy: Share of rows whose right answer has the highest score; None where answers are scores.

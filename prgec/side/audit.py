@@ -1,4 +1,4 @@
-"""What an attacker who has the shards learns of the labels, tried on the user's own rows.
+"""Attacks on the labels by someone who has the shards, tried on the user's own rows.
 
 Letters: n rows, C candidates, D width.
 """
@@ -20,11 +20,11 @@ _RIDGE = 1.0
 
 @dataclass(frozen=True)
 class Attack:
-    """What one way to guess labels came to.
+    """The result of one way to guess labels.
 
     Attributes:
-        name: What it is called.
-        knows: What the attacker has besides the shards.
+        name: Name of the attack.
+        knows: Knowledge of the attacker besides the shards.
         recovered: Share of labels guessed right.
         num_rows: Labels guessed.
     """
@@ -42,8 +42,8 @@ def attacks(
 
     Args:
         dy: f32[n, C], as sent.
-        last_acts: f32[n, D], what the last block said, as sent.
-        scores: f32[n, C], what the public model says of the candidates.
+        last_acts: f32[n, D], outputs of the last block, as sent.
+        scores: f32[n, C], scores of the candidates by the public model.
         answers: The true labels.
         num_known: Labels the attacker of the last two has already.
         seed: Which those are.

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from prgec.backends import load_backend
-from prgec.backends.delegation import DelegationReport
+from prgec.backends.delegation_report import DelegationReport
 from prgec.backends.lowering import lower
 from prgec.compile.write import write_program
 from prgec.contract.names import (
@@ -35,7 +35,7 @@ class Built:
     """A finished program.
 
     Attributes:
-        description: What it says of itself.
+        description: Its description.
         delegation: Delegates and CPU ops.
         file_bytes: Its size.
     """
@@ -49,7 +49,7 @@ def build(network: SideNetwork, output: Path, backend: str = BACKENDS[0], batch_
     """Lower a network.
 
     Args:
-        network: What was learnt.
+        network: The learnt network.
         output: The .pte to write.
         backend: Row of `BACKENDS`.
         batch_size: B.

@@ -24,7 +24,7 @@ class Cache:
     """Rows sorted by their ids, which are as good as random; activations stay as narrow as they travelled.
 
     Attributes:
-        shape: What all rows have in common.
+        shape: Shape shared by all rows.
         ids: u8[n, 16].
         acts: f16[n, L, K, D], or i8.
         scales: f32[n, L, K] where `acts` are i8, else None.

@@ -1,4 +1,4 @@
-"""What the program of a side network says of itself; stored as JSON in the constant method `prgec_side_network`."""
+"""The description of a side network's program; stored as JSON in the constant method `prgec_side_network`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class SideDescription:
     """A side network as a program.
 
     Attributes:
-        shape: Of the shards it was learnt from.
-        norm: What becomes of activations first.
+        shape: Shape of the shards it was learnt from.
+        norm: Normalisation of activations.
         rank: r.
         batch_size: Rows a call.
-        backend: What it was lowered for.
+        backend: Backend it was lowered for.
         sha256: Hash of the network's file.
-        has_checksums: Whether a table of checksums stands behind the program.
+        has_checksums: Whether a table of checksums follows the program.
     """
 
     shape: ShardShape

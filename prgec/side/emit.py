@@ -39,7 +39,7 @@ from prgec.side.cache import SHARD_GLOB
 from prgec.side.row_ids import row_ids
 from prgec.side.targets import difference, randomised, secret_scores
 
-# What stays on the device: names of the answers, and how differences were made.
+# The file that stays on the device: names of the answers, and how differences were made.
 LOCAL_NAME = "local.json"
 _NAME = "shard-{:05d}.safetensors"
 
@@ -52,9 +52,9 @@ class EmitOptions:
     """How rows are emitted.
 
     Attributes:
-        y_pre: What the network adds to: the model's scores of the `candidates`, or those of a `secret` head.
+        y_pre: Scores that the network adds to: the model's of the `candidates`, or those of a `secret` head.
         label_dp: Epsilon of label differential privacy; None to send differences from the true labels.
-        dtype: What activations travel as: `f16`, or `i8` with a scale for each.
+        dtype: Type of sent activations: `f16`, or `i8` with a scale for each.
         shard_rows: Rows of a shard.
     """
 
@@ -79,7 +79,7 @@ class EmitOptions:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What became of a data set.
+    """The result of emitting a data set.
 
     Attributes:
         num_rows: Rows in the folder.
@@ -130,7 +130,7 @@ def emit(
         key: The device's.
         options: How.
         on_rows: Called with (rows done, all rows) after every shard.
-        should_stop: Asked before every shard.
+        should_stop: Checked before every shard.
         on_file: Called with every shard, old or new, when it is whole.
 
     Raises:
@@ -254,7 +254,7 @@ def _check_folder(folder: Path, num_shards: int, local: dict[str, object]) -> No
     names = {_NAME.format(number) for number in range(num_shards)}
     foreign = sorted(each.name for each in folder.glob(SHARD_GLOB) if each.name not in names)
     if foreign:
-        raise DataError(f"the folder holds {foreign[0]}, which is none of these rows'", where=folder, hint=_HINT)
+        raise DataError(f"the folder holds {foreign[0]}, which does not belong to these rows", where=folder, hint=_HINT)
 
 
 def _emitted(folder: Path, num_rows: int, num_new: int, started: float, *, interrupted: bool = False) -> Emitted:

@@ -32,12 +32,12 @@ _FEWEST_HELD_OUT = 8
 
 @dataclass(frozen=True)
 class Fitted:
-    """What was learnt.
+    """The result of a fit.
 
     Attributes:
         network: The best network.
         best_epoch: The epoch it is of.
-        epochs: What every epoch measured.
+        epochs: Measurements of every epoch.
         num_rows: Rows learnt from.
         num_held_out: Rows measured by.
         seconds: Wall time of this call.
@@ -65,12 +65,12 @@ def fit(
     """Learn a network and write it; after each epoch everything that is needed to go on is on the disk.
 
     Args:
-        cache: What to learn from.
+        cache: Rows to learn from.
         output: File of the network.
         options: How.
         resume: Go on from what an earlier call left beside `output`, if it left anything.
         on_epoch: Called after each epoch with what all of them measured.
-        should_stop: Asked after each epoch.
+        should_stop: Checked after each epoch.
 
     Raises:
         DataError: If there are too few rows.

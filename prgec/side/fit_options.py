@@ -19,10 +19,10 @@ class FitOptions:
         lr: Learning rate of AdamW.
         weight_decay: Its decoupled weight decay.
         batch_size: B.
-        norm: What becomes of activations first, a row of `NORMS`.
+        norm: Normalisation of activations, a row of `NORMS`.
         held_out: Share of the rows that is measured by and not learnt from.
         patience: End after as many epochs without a better network; 0 for never.
-        seed: Of the first weights and of the order of the rows.
+        seed: Seed of the first weights and of the order of the rows.
     """
 
     rank: int = 64

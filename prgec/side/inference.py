@@ -15,7 +15,7 @@ from prgec.side.network import AdditiveNetwork, rms
 
 
 class InferenceNetwork(nn.Module):
-    """What `AdditiveNetwork` computes, with nothing left to learn.
+    """The function of `AdditiveNetwork`, with nothing left to learn.
 
     Args:
         network: The learnt network.

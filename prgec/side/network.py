@@ -29,7 +29,7 @@ class AdditiveNetwork(nn.Module):
     """The network as PyTorch trains and exports it.
 
     Args:
-        shape: Of the shards.
+        shape: Shape of the shards.
         rank: r.
         norm: `rms` or `none`.
     """

@@ -1,4 +1,4 @@
-"""What every epoch of a fit measured, as lines of JSON and as a picture, beside the network."""
+"""The measurements of every epoch of a fit, as lines of JSON and as a picture, beside the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fit leaves beside its output after each epoch, so that it goes on where it was killed."""
+"""The checkpoint of a fit beside its output, written after each epoch, so that a killed fit can resume."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BEST = "best."
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the rows measured.
+    """The measurements of one pass over the rows.
 
     Attributes:
         number: Counted from 1.
         loss: Mean squared error of the steps, as they were taken.
-        held_out: Mean squared error behind the epoch over rows that are not learnt from; None without such rows.
+        held_out: Mean squared error after the epoch over rows that are not learnt from; None without such rows.
         explained: Share of these rows' squared differences that the network accounts for.
         seconds: Wall time.
     """
@@ -39,7 +39,7 @@ class Epoch:
 
     @property
     def score(self) -> float:
-        """What the best network has least of."""
+        """The error by which the best network is chosen."""
         return self.loss if self.held_out is None else self.held_out
 
 
@@ -48,8 +48,8 @@ class Progress:
     """A fit between two epochs.
 
     Attributes:
-        tag: What is learnt and how; another fit does not go on from it.
-        epochs: What was measured so far.
+        tag: Identity of the fit, data and options; another fit does not resume from it.
+        epochs: Measurements so far.
         best: The best network so far.
         state: Weights and optimiser by name.
     """
@@ -88,9 +88,7 @@ def load_progress(output: Path, tag: str) -> Progress | None:
     tensors, metadata = unpack_tensors(path.read_bytes(), path)
     if metadata.get("tag") != tag:
         raise UsageError(
-            "what is to be resumed was learnt from other shards or with other options",
-            where=path,
-            hint="leave out --resume to begin again",
+            "the fit to resume used other shards or other options", where=path, hint="leave out --resume to begin again"
         )
     try:
         epochs = tuple(Epoch(**each) for each in json.loads(metadata["epochs"]))

@@ -34,7 +34,7 @@ def load_key(path: Path) -> bytes:
     """Read the device's key; make one where there is none.
 
     Raises:
-        DataError: If the file is no key, or others may read it.
+        DataError: If the file is not a key, or others may read it.
         OSError: If it cannot be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -65,7 +65,7 @@ def keyed(key: bytes, purpose: str, content: bytes) -> bytes:
 
 
 def row_ids(rows: Sequence[Row], key: bytes) -> list[bytes]:
-    """Return the name of each row; equal rows are told apart by how many there were before."""
+    """Return the name of each row; equal rows are numbered."""
     seen: Counter[bytes] = Counter()
     ids = []
     for row in rows:

@@ -31,7 +31,7 @@ class SideProgram:
 
     Attributes:
         path: File it was opened from.
-        description: What it says of itself.
+        description: Its description.
     """
 
     def __init__(self, path: Path, description: SideDescription, method: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a side network learns to add: the difference between the right answer and what the model says already.
+"""The target of a side network: the difference between the right answer and the model's own.
 
 Letters: n rows, C candidates, D width.
 """
@@ -49,7 +49,7 @@ def difference(y_pre: FloatArray, answers: Sequence[float]) -> FloatArray:
 def secret_scores(last_acts: FloatArray, num_classes: int, key: bytes) -> FloatArray:
     """Return scores of a head that follows from the device's key alone: f32[n, C] of f32[n, D].
 
-    Whoever has the public model can compute its scores, but not these.
+    The owner of the public model can compute its scores, but not these.
     """
     width = last_acts.shape[-1]
     wide = last_acts.astype(np.float64)
@@ -82,13 +82,13 @@ def keep_probability(num_classes: int, epsilon: float) -> float:
 def randomised(answers: Sequence[int], ids: Sequence[bytes], num_classes: int, epsilon: float, key: bytes) -> list[int]:
     """Keep each label with the probability of label differential privacy, else take another one at random.
 
-    What becomes of a row follows from the key and the row, so that sending it again tells nothing new.
+    The outcome follows from the key and the row, so sending the row again reveals nothing new.
 
     Raises:
         UsageError: If epsilon is not a finite number above 0, or answers are scores.
     """
     if num_classes == 1:
-        raise UsageError("--label-dp is for a choice between answers; a score has no other one")
+        raise UsageError("--label-dp is for a choice between answers; a score has no alternatives")
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise UsageError(f"--label-dp is {epsilon}; expected a finite number above 0")
     keep = int(keep_probability(num_classes, epsilon) * _WORD)

@@ -24,7 +24,7 @@ def train_alone(run: Run, study: Study) -> Result:
     """Do one run in a process of its own.
 
     Raises:
-        PrgecError: What the run raised.
+        PrgecError: The error that the run raised.
         BackendError: If its process died.
     """
     threads = study.threads or torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""What baselines in PyTorch share as methods of a study: they count their steps, and no update ever waits."""
+"""The base of PyTorch baselines as methods of a study: they count their steps, and no update ever waits."""
 
 from __future__ import annotations
 

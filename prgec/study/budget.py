@@ -1,4 +1,4 @@
-"""What the runs of a study may spend: equal rows, equal seconds, and equal memory with either."""
+"""The budget of a study's runs: equal rows, equal seconds, and equal memory with either."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ROWS_BETWEEN_SCORES = 3200
 _SCORES_OF_SECONDS = 10
 _MEGABYTE = 10**6
 KEYS = ("forward_rows", "seconds", "clock", "memory_mb", "eval_every")
-# Whose seconds: those that pass, or those a processor works, which others on the machine do not lengthen.
+# The clock of seconds: the wall's, or a processor's, which other work on the machine does not lengthen.
 _CLOCKS = ("wall", "cpu")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may spend.
+    """The budget of a run.
 
     Attributes:
         forward_rows: Rows of forward passes, where a backward pass counts as two forward passes; 0 for seconds instead.
@@ -28,7 +28,7 @@ class Budget:
         clock: wall, or cpu for seconds of a processor.
         memory_bytes: The most that steps may add to a process that holds the model; options of a method that add more
             do not compete. 0 for any.
-        eval_every: What is spent between two scores on dev, in rows or in seconds.
+        eval_every: Budget between two scores on dev, in rows or in seconds.
     """
 
     forward_rows: int
@@ -50,7 +50,7 @@ class Budget:
 
     @property
     def key(self) -> tuple[Any, Any]:
-        """What runs depend on: memory only says which of them count."""
+        """The part that runs depend on: memory only decides which of them count."""
         unit = "s" if self.clock == "wall" else f"{self.clock} s"
         return (f"{self.seconds} {unit}", self.eval_every) if self.seconds else (self.forward_rows, self.eval_every)
 

@@ -20,7 +20,7 @@ from prgec.data.batches import Batch
 from prgec.errors import UsageError
 from prgec.study.mezo import Mezo
 
-# Of the warm-up: where beta starts, how far into it that lasts, and the shape of the rise.
+# The warm-up: the first beta, the share of it that this lasts, and the shape of the rise.
 _FIRST_BETA, _FLAT_SHARE, _EASE, _STEEPNESS, _POWER = 0.1, 0.1, 1.8, 8.0, 3.0
 
 
@@ -102,7 +102,7 @@ def warm_beta(beta: float, steps: int, warmup: int) -> float:
     """Return beta after so many steps: 0.1 for a tenth of the warm-up, then a rise that is quick at first.
 
     Args:
-        beta: What it ends with.
+        beta: Its final value.
         steps: Steps done.
         warmup: Steps of the warm-up.
     """

@@ -61,7 +61,7 @@ def plot_curves(path: Path, study: Study, results: Sequence[Result]) -> None:
 
 
 def _spent(study: Study, column: Sequence[Point]) -> float:
-    """What the runs of one method had spent when they were scored."""
+    """The budget spent by the runs of one method when they were scored."""
     if not study.budget.seconds:
         return column[0].forward_rows
     return fmean(each.cpu_s if study.budget.clock == "cpu" else each.wall_s for each in column)

@@ -1,4 +1,4 @@
-"""What the baselines share: the unmodified Hugging Face model with a choice of trainable parameters.
+"""The base of baselines: the unmodified Hugging Face model with a choice of trainable parameters.
 
 Letters: N rows, B examples a step, T tokens, K label positions.
 """
@@ -69,8 +69,8 @@ class EagerProgram:
         self._score = self._loss.score if isinstance(self._loss, LossModel) else self._loss
 
     def losses(self, batch: Batch) -> Tensor:
-        """Return the loss of each of the B examples of a training batch, with a graph behind it: f32[B]."""
-        size = self.manifest.batch_size  # the rows behind are the same examples under another sign
+        """Return the loss of each of the B examples of a training batch, with its graph: f32[B]."""
+        size = self.manifest.batch_size  # later rows are the same examples under another sign
         tokens, label_pos, targets = (
             torch.from_numpy(array[:size]) for array in (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
         )
@@ -92,12 +92,12 @@ class EagerProgram:
 
     def logits_at(self, tokens: Tensor, label_pos: Tensor) -> Tensor:
         """Return a language model's logits at labels alone: f32[N, K, V]."""
-        assert isinstance(self._loss, LossModel), "an encoder is asked for losses alone"
+        assert isinstance(self._loss, LossModel), "an encoder computes losses alone"
         return self._loss.logits_at(tokens, label_pos)
 
     @torch.no_grad()
     def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
-        """Return the most likely token behind each label position: i64[N, K]."""
+        """Return the most likely token after each label position: i64[N, K]."""
         found: IntArray = self.logits_at(torch.from_numpy(tokens_NT), torch.from_numpy(label_pos_NK)).argmax(-1).numpy()
         return found
 
@@ -107,7 +107,7 @@ class EagerProgram:
         Raises:
             InternalError: Always.
         """
-        raise InternalError("a model without a cache was asked to read on")
+        raise InternalError("a model without a cache cannot read on")
 
     def clear_cache(self) -> None:
         """Nothing to clear: this model has no cache, as its manifest says."""

@@ -48,19 +48,19 @@ def run_study_on_ray(
     """Do every run that has no result yet, as many at once as Ray has room for.
 
     Args:
-        study: What to do.
+        study: The study.
         folder: Holds `results.jsonl`; runs found there are not done again.
         place: `ray` for this machine, or a cluster's `ray://HOST:PORT`.
         only: Methods to run; all where empty.
         report: Called after each run with (runs done, all runs, the run).
-        should_stop: Asked between runs; True waits for those that are under way, and ends the study early.
+        should_stop: Checked between runs; True waits for those that are under way, and ends the study early.
 
     Returns:
         The results of the chosen options of every method, complete or not.
 
     Raises:
         BackendError: If Ray is not installed, cannot be reached, or a worker died.
-        PrgecError: What a run raised.
+        PrgecError: The error that a run raised.
     """
     path = folder / RESULTS_NAME
     results = read_results(path)

@@ -52,7 +52,7 @@ class StudyPreset:
     """One table.
 
     Attributes:
-        title: What the paper calls it.
+        title: The paper's name of it.
         tasks: Columns: folders of data, and rows of the task table.
         methods: Rows: label and options.
         forward_rows: The paper's budget of a run.

@@ -39,7 +39,7 @@ def shared_program(model: str, options: Mapping[str, Any]) -> tuple[TorchProgram
 
     Args:
         model: Checkpoint folder, alias or hub id.
-        options: `engine`, torch unless it is said, and fields of `CompileOptions`; targets, layers and data may be
+        options: `engine`, by default torch, and fields of `CompileOptions`; targets, layers and data may be
             texts with commas.
 
     Raises:
@@ -95,7 +95,7 @@ def _file(options: _Options) -> Path:
 
 @functools.lru_cache(maxsize=1)
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """The folder of compiled programs: it ends with the process that asked first, and not with forks of it."""
+    """The folder of compiled programs: it ends with the first process that needs it, and not with forks of that one."""
     return tempfile.TemporaryDirectory(prefix="prgec-study-")
 
 

@@ -27,7 +27,7 @@ def report(study: Study, results: Sequence[Result], command: str, tried: Mapping
     Args:
         study: The study.
         results: Runs of the chosen options, from `chosen_results`.
-        command: What made it, for the reader who wants it again.
+        command: Command that repeats the study.
         tried: All runs by key, for what memory admits.
     """
     done, all_methods = {each.method for each in results}, study

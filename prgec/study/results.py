@@ -13,7 +13,7 @@ from prgec.errors import DataError
 
 @dataclass(frozen=True)
 class Point:
-    """What a run scored on dev on its way.
+    """A score on dev during a run.
 
     Attributes:
         forward_rows: Rows of forward passes spent on training.
@@ -35,7 +35,7 @@ class Result:
     """A finished run.
 
     Attributes:
-        key: What names it (`Run.key`).
+        key: Its key (`Run.key`).
         method: Name of the method.
         task: Name of the task.
         options: Options of the method.
@@ -68,12 +68,12 @@ class Result:
 
     @property
     def best_of_choice(self) -> tuple[float, float]:
-        """What a choice maximises: accuracy on dev, and the lower loss among equals."""
+        """The quantity that a choice maximises: accuracy on dev, and the lower loss among equals."""
         return self.dev_accuracy, -self.curve[-1].loss
 
 
 def mean_of_choice(results: Sequence[Result]) -> tuple[float, ...]:
-    """What a choice between options maximises over the runs of each: the means of `best_of_choice`."""
+    """The quantity that a choice between options maximises over the runs of each: the means of `best_of_choice`."""
     pairs = [each.best_of_choice for each in results]
     return tuple(sum(values) / len(values) for values in zip(*pairs, strict=True))
 
@@ -109,7 +109,7 @@ def read_results(path: Path) -> dict[str, Result]:
 
 
 def append_result(path: Path, result: Result) -> None:
-    """Add one line; half a line that a crash left behind is cut off first."""
+    """Add one line; half a line from a crash is cut off first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         file.seek(0)

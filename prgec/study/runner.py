@@ -28,12 +28,12 @@ def run_study(
     """Do every run that has no result yet.
 
     Args:
-        study: What to do.
+        study: The study.
         folder: Holds `results.jsonl`; runs found there are not done again.
         only: Methods to run; all where empty.
         begin: Called before each run that has no result yet with (its number, all runs, the run).
         report: Called after each run with (runs done, all runs, the run).
-        should_stop: Asked between runs; True ends the study early.
+        should_stop: Checked between runs; True ends the study early.
         train: Does one run; by default in a process of its own.
 
     Returns:

@@ -1,8 +1,8 @@
 """Side-tuning as a method of a study: the network of `prgec.side` beside the unmodified model.
 
 A step counts as the forward passes of its rows, as if nothing were kept: a device runs each row once, however often the
-network sees it. Answers are told by the first token of their completions, and are those that training rows have had so
-far; a model's score of them is what the network adds to.
+network sees it. Answers are distinguished by the first token of their completions, and are those of the training rows
+so far; the network adds to the model's scores of them.
 
 Letters: N rows, B examples a step, L blocks, D width, C answers, V vocabulary.
 """
@@ -60,8 +60,8 @@ class AssistedModel(EagerProgram):
         # Tokens that answers begin with, in the order they were met.
         self.answers: list[int] = []
 
-    def said(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> tuple[Tensor, FloatArray]:
-        """Return what the blocks say in front of the answers, f32[N, L, 1, D], and the logits there, f32[N, V]."""
+    def emitted(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> tuple[Tensor, FloatArray]:
+        """Return the blocks' outputs right before the answers, f32[N, L, 1, D], and the logits there, f32[N, V]."""
         self._caught.clear()
         at = torch.from_numpy(label_pos_NK[:, 0])
         rows = torch.arange(len(at))
@@ -75,7 +75,7 @@ class AssistedModel(EagerProgram):
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row's first target under the scores of both, among the answers known: f32[N]."""
         first, again = read_once(tokens_NT, label_pos_NK[:, :1])
-        acts, logits = self.said(tokens_NT[first], label_pos_NK[first])
+        acts, logits = self.emitted(tokens_NT[first], label_pos_NK[first])
         acts, logits = acts[again], logits[again]
         known = [*self.answers, *(set(targets_NK[:, 0].tolist()) - set(self.answers))]
         scores = centred(logits[:, known])
@@ -98,7 +98,7 @@ class Side(Baseline):
         batch_size: Examples a step.
         seq_len: T, the largest number of tokens of a row.
         rank: r of the network.
-        weight_decay: Of AdamW.
+        weight_decay: Weight decay of AdamW.
     """
 
     program: AssistedModel
@@ -124,7 +124,7 @@ class Side(Baseline):
         program.answers += sorted(set(first) - set(program.answers))
         if len(program.answers) > _MOST_ANSWERS:
             raise UsageError(f"a side network chooses between {_MOST_ANSWERS} answers here; the rows have more")
-        acts, logits = program.said(batch.tokens_NT[:size], batch.label_pos_NK[:size])
+        acts, logits = program.emitted(batch.tokens_NT[:size], batch.label_pos_NK[:size])
         places = [program.answers.index(token) for token in first]
         wanted = torch.from_numpy(difference(logits[:, program.answers], places))
         found = program.network(acts)[:, 0, : len(program.answers)]

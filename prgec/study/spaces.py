@@ -1,4 +1,4 @@
-"""What a baseline trains: all weights, or what a low-rank method adds to each linear layer of the blocks.
+"""The trainable parameters of a baseline: all weights, or those that a low-rank method adds to linear layers.
 
 Each low-rank method is a forward hook on an unmodified layer y = x W^T + b:
 
@@ -110,7 +110,7 @@ SPACES: dict[str, Callable[[nn.Module, Settings, int], list[nn.Parameter]]] = {
 
 
 class _Branch(nn.Module):
-    """What is added to one layer."""
+    """The parameters added to one layer."""
 
     def hook(self, layer: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         """Return what the layer's output becomes."""

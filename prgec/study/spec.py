@@ -1,4 +1,4 @@
-"""What a study is made of, from a TOML file; imports nothing heavy."""
+"""The parts of a study, from a TOML file; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from prgec.study.budget import KEYS as BUDGET_KEYS
 from prgec.study.budget import Budget, read_budget
 
 Options = Mapping[str, Any]
-# What runs a compiled graph; `engine` of a method.
+# Engines of a compiled graph; `engine` of a method.
 TORCH, EXECUTORCH = "torch", "executorch"
 SPLITS = ("train", "dev", "test")
 # `data` of a method that is compiled with the rows it trains on, as `prgec compile --data` has them.
@@ -31,7 +31,7 @@ class StudyTask:
     """One data set.
 
     Attributes:
-        name: What tables call it.
+        name: Its name in tables.
         train: File to train on.
         dev: File that chooses hyper-parameters and draws curves.
         test: File that is reported.
@@ -52,7 +52,7 @@ class StudyMethod:
     """One way to train, and the values to try.
 
     Attributes:
-        name: What tables call it.
+        name: Its name in tables.
         grid: Options of each try; equal but for what is searched.
     """
 
@@ -68,7 +68,7 @@ class Study:
         title: Line above the report.
         path: File it was read from.
         model: Checkpoint folder, alias or hub id.
-        budget: What each run may spend.
+        budget: Budget of each run.
         seeds: Seeds of noise, order and start; all of them are reported.
         tune_seeds: How many of the first seeds choose among a grid.
         threads: PyTorch threads; 0 leaves it to PyTorch.
@@ -107,7 +107,7 @@ class Run:
 
     @property
     def made_of(self) -> Options:
-        """What its method is made of: the options, with the task's own rows where they say so."""
+        """The options of its method, with the task's own rows where they say so."""
         if self.options.get("data") != OWN_DATA:
             return self.options
         return {**self.options, "data": str(self.task.train), "task": self.task.task}
@@ -129,7 +129,7 @@ def read_study(path: Path) -> Study:
     """Read and check a study.
 
     Raises:
-        DataError: If the file cannot be read or is no TOML.
+        DataError: If the file cannot be read or is not TOML.
         UsageError: If it lacks something, or has a key nobody reads.
     """
     try:
@@ -191,7 +191,7 @@ def _study(raw: dict[str, Any], path: Path) -> Study:
     known = {"title", "model", *BUDGET_KEYS, "seeds", "tune_seeds", "threads", "compare"}
     if unknown := sorted(set(raw) - known):
         raise UsageError(
-            f"the study has {unknown[0]!r}, which nothing reads",
+            f"the study has {unknown[0]!r}, which is unknown",
             where=path,
             hint=f"known: {', '.join(sorted(known))}, target, defaults, tasks, methods",
         )
@@ -252,4 +252,4 @@ def _check_options(method: StudyMethod, path: Path) -> None:
 def _check_names(found: Sequence[str], known: Sequence[str], path: Path) -> None:
     for name in found:
         if name not in known:
-            raise UsageError(f"compare names {name!r}, which is no method", where=path, hint=f"known: {known}")
+            raise UsageError(f"compare names {name!r}, which is not a method", where=path, hint=f"known: {known}")

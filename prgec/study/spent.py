@@ -55,7 +55,7 @@ def searched(method: StudyMethod) -> list[str]:
 
 
 def searched_text(method: StudyMethod, options: Options) -> str:
-    """What tells one try of a method from the others."""
+    """The name that distinguishes one try of a method from the others."""
     return ", ".join(f"{name} {options[name]}" for name in searched(method)) or "-"
 
 

@@ -1,1 +1,1 @@
-"""What feeds a run's curves to the trackers people have."""
+"""Feeds a run's curves to experiment trackers."""

@@ -1,4 +1,4 @@
-"""Tells trackers of a run from threads of their own: one that is slow or fails neither stops nor slows the run."""
+"""Reports a run to trackers from threads of their own: one that is slow or fails neither stops nor slows the run."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from prgec.trackers.sink import Sink, TrackedRun
 
 logger = logging.getLogger(__name__)
 
-# Lines that wait for a tracker, about 0.3 KB each; those behind are left out.
+# Lines that wait for a tracker, about 0.3 KB each; further ones are left out.
 MOST_WAITING = 200_000
 # Lines handed over at a time.
 _BATCH = 500
-# A tracker hears of a run under way at most so often, and has so long to finish when the run has ended.
+# A tracker receives lines of a run under way at most this often, and has this long to finish when the run has ended.
 _PERIOD_S = 0.5
 PATIENCE_S = 20.0
 _ABORTED_S = 2.0
 
 
 class Feed:
-    """Tells one tracker.
+    """Reports to one tracker.
 
     Args:
-        name: What it is called.
+        name: Name of the tracker.
         sink: The tracker.
-        run: What it is told of.
+        run: The run to report.
     """
 
     def __init__(self, name: str, sink: Sink, run: TrackedRun) -> None:
@@ -48,7 +48,7 @@ class Feed:
         try:
             self._lines.put_nowait(line)
         except queue.Full:
-            self._warn(f"is {MOST_WAITING} lines behind")
+            self._warn(f"is {MOST_WAITING} lines late")
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """Hand over how the run ended."""
@@ -88,11 +88,11 @@ class Feed:
 
 
 class Feeds:
-    """Tells all trackers of a run; use as a context manager.
+    """Reports a run to all trackers; use as a context manager.
 
     Args:
         sinks: Trackers by name.
-        run: What they are told of.
+        run: The run to report.
         patience_s: How long the end of the run waits for all of them.
     """
 
@@ -109,12 +109,12 @@ class Feeds:
     ) -> None:
         for feed in self._feeds:
             feed.end(self.summary)
-        # Who aborts a run waits for nobody.
+        # A user who aborts a run does not wait for trackers.
         deadline = time.monotonic() + (self._patience_s if error is None else min(_ABORTED_S, self._patience_s))
         for feed in self._feeds:
             feed.wait(deadline)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Tell a line of metrics."""
+        """Report a line of metrics."""
         for feed in self._feeds:
             feed.write(line)

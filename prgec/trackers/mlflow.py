@@ -10,7 +10,7 @@ from typing import Any
 from prgec.trackers.sink import TrackedRun, finite, scalars
 
 _EXPERIMENT = "prgec"
-# What a server takes at once.
+# Limits of one request to a server.
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
 
 

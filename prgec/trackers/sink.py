@@ -1,4 +1,4 @@
-"""What a tracker is told of a run: its options, lines of its metrics, and how it ended."""
+"""The interface of trackers: a run's options, lines of its metrics, and how it ended."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a run is to a tracker.
+    """A run as trackers see it.
 
     Attributes:
         folder: The run folder.
-        options: What the run does, by the names of its options.
+        options: Options of the run, by name.
     """
 
     folder: Path
@@ -23,24 +23,24 @@ class TrackedRun:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The run's name."""
         return self.folder.resolve().name
 
 
 class Sink(Protocol):
     """A tracker; all calls come from one thread, `begin` first and `end` last.
 
-    Whatever it raises ends its part in the run, and nothing else.
+    An error that it raises ends its own part in the run, and nothing else.
     """
 
     def begin(self, run: TrackedRun) -> None:
-        """Hear that a run begins or goes on; a run that goes on tells all its lines again."""
+        """A run begins or resumes; a resumed run sends all its lines again."""
 
     def log(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Hear of lines of `metrics.jsonl`, in order; each has a `step`."""
+        """Record lines of `metrics.jsonl`, in order; each has a `step`."""
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """Hear that the run ended, and with what; nothing where it failed."""
+        """The run ended, with this summary; empty where it failed."""
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from prgec.errors import UsageError
 from prgec.machine.extras import extra_hint
 from prgec.trackers.sink import Sink
 
-# Name, also of the extra -> module it needs, and the class that tells it.
+# Name, also of the extra -> module it needs, and the class that reports to it.
 _TRACKERS = {
     "tensorboard": ("tensorboard", "prgec.trackers.tensorboard:TensorBoardSink"),
     "wandb": ("wandb", "prgec.trackers.wandb:WandbSink"),

@@ -16,7 +16,7 @@ class TensorBoardSink:
     """Writes event files to `RUN/tensorboard`."""
 
     def begin(self, run: TrackedRun) -> None:
-        """Begin a file; what files of an earlier part of the run say is said again."""
+        """Begin a file; it repeats the lines of files from an earlier part of the run."""
         from torch.utils.tensorboard import SummaryWriter
 
         folder = run.folder / TENSORBOARD_NAME

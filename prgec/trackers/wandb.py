@@ -43,8 +43,8 @@ class WandbSink(TrackioSink):
 
     def _init(self, run: TrackedRun, **named: Any) -> Any:
         wandb = importlib.import_module("wandb")
-        # Its words would stand among the run's, and its own steps go forward only: an evaluation of an earlier state
-        # is told after later steps.
+        # Its messages would mix with the run's. Its own steps only increase, but an evaluation of an earlier state is
+        # reported after later steps.
         began = wandb.init(**named, settings=wandb.Settings(silent=True, console="off"))
         began.define_metric("*", step_metric="step")
         return began

@@ -31,7 +31,7 @@ class Reader:
 
     def __init__(self, program: GeneratingProgram) -> None:
         if not program.manifest.context:
-            raise UsageError("the program has no cache to read on with", hint="compile it with --generate --context C")
+            raise UsageError("the program has no cache to continue with", hint="compile it with --generate --context C")
         self._program = program
         self._held: list[int] = []
         self.context = program.manifest.context
@@ -48,7 +48,7 @@ class Reader:
             ProgramError: If what the program says of it are no numbers.
         """
         if not ids:
-            raise UsageError("there is no text to go on from")
+            raise UsageError("there is no text to continue")
         if len(ids) > self.context:
             raise UsageError(
                 f"the text has {len(ids)} tokens, and the program's cache holds {self.context}",
@@ -67,7 +67,8 @@ class Reader:
         if np.isnan(logits_V).any():
             self.forget()
             raise ProgramError(
-                "the program computes no numbers: its trained weights are too large", hint="take an earlier adapter"
+                "the program computes values that are not finite: its trained weights are too large",
+                hint="take an earlier adapter",
             )
         return logits_V
 

@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     for line in sys.stdin:
         try:
             answering = answering or Answering(Path(arguments[0]))
-            said: dict[str, Any] = {"answer": answering.answer(json.loads(line))}
+            reply: dict[str, Any] = {"answer": answering.answer(json.loads(line))}
         except PrgecError as error:
-            said = {"error": str(error)}
-        answers.write(json.dumps(said) + "\n")
+            reply = {"error": str(error)}
+        answers.write(json.dumps(reply) + "\n")
         answers.flush()
     return 0
 
@@ -55,14 +55,14 @@ class Answering:
         self._states: dict[str, State] = {BASE: self._program.read_state()}
         self._adapter = ""
 
-    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Return what each state says to a text or a conversation."""
-        self._take(str(asked.get("adapter") or ""))
-        say = self._chat if asked["kind"] == "chat" else self._predict
+        self._take(str(question.get("adapter") or ""))
+        say = self._chat if question["kind"] == "chat" else self._predict
         answers = {}
         for name, state in self._states.items():
             self._program.write_state(state)
-            answers[name] = say(asked)
+            answers[name] = say(question)
         return answers
 
     def _take(self, adapter: str) -> None:
@@ -79,28 +79,28 @@ class Answering:
             self._states[TRAINED] = self._program.read_state()
             self._adapter = adapter
 
-    def _predict(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _predict(self, question: Mapping[str, Any]) -> list[dict[str, Any]]:
         from prgec.data.task import Example
         from prgec.data.tasks import find_task
         from prgec.errors import UsageError
         from prgec.training.predict import predict
 
-        candidates = tuple(asked["candidates"])
-        task = find_task(asked["task"])
+        candidates = tuple(question["candidates"])
+        task = find_task(question["task"])
         if len(getattr(task, "fields", ())) > 1 or not hasattr(task, "prompt_of"):
             raise UsageError(f"task {task.name} reads more than a text", hint="choose one of a single field")
-        examples = [Example(task.prompt_of(text), None, "the text") for text in asked["texts"]]
+        examples = [Example(task.prompt_of(text), None, "the text") for text in question["texts"]]
         found = predict(self._program, examples, candidates or task.candidates)
         return [{"answer": each.completion.strip(), "losses": each.losses} for each in found]
 
-    def _chat(self, asked: Mapping[str, Any]) -> str:
+    def _chat(self, question: Mapping[str, Any]) -> str:
         from prgec.data.encode import prompt_ids
         from prgec.data.task import Conversation, Document
         from prgec.training.reader import Answer, Reader
         from prgec.training.sampling import Sampler, Sampling
 
         tokenizer = self._program.tokenizer
-        messages = list(asked["messages"])
+        messages = list(question["messages"])
         has_template = tokenizer.chat_template is not None
         item = Conversation(tuple(messages), "the chat") if has_template else Document(messages[-1]["content"], "")
         prompt = prompt_ids(item, tokenizer)
@@ -111,7 +111,7 @@ class Answering:
             sampler,
             tokenizer.decode,
             ends=tuple(tokenizer.end_ids),
-            max_tokens=int(asked["max_tokens"]),
+            max_tokens=int(question["max_tokens"]),
         )
         return "".join(answer)
 

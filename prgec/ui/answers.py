@@ -13,7 +13,7 @@ from typing import Any
 
 from prgec.errors import PrgecError, ProgramError
 
-# What a question may take, loading the program included.
+# Time limit of a question, loading the program included.
 PATIENCE_S = 300.0
 
 
@@ -25,7 +25,7 @@ class Answers:
         self._process: subprocess.Popen[str] | None = None
         self._program: tuple[Path, int, int] | None = None
 
-    def ask(self, program: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, program: Path, question: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a program's states say.
 
         Raises:
@@ -38,7 +38,7 @@ class Answers:
             alarm = threading.Timer(PATIENCE_S, process.kill)
             alarm.start()
             try:
-                process.stdin.write(json.dumps(asked) + "\n")
+                process.stdin.write(json.dumps(question) + "\n")
                 process.stdin.flush()
                 line = process.stdout.readline()
             except OSError:
@@ -48,10 +48,10 @@ class Answers:
             if not line:
                 self._end()
                 raise PrgecError("the program ended without an answer", where=program)
-        said: dict[str, Any] = json.loads(line)
-        if "error" in said:
-            raise PrgecError(said["error"])
-        answer: dict[str, Any] = said["answer"]
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise PrgecError(reply["error"])
+        answer: dict[str, Any] = reply["answer"]
         return answer
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class Answers:
             self._process.kill()
             self._process.wait()
             for pipe in (self._process.stdin, self._process.stdout):
-                # What was not written yet has nobody to read it.
+                # Nobody would read the unwritten rest.
                 with contextlib.suppress(OSError):
                     if pipe is not None:
                         pipe.close()

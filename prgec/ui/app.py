@@ -1,4 +1,4 @@
-"""The page's routes. Whatever names something in a path is an id, which is looked up."""
+"""The page's routes. Names in paths are ids, which are looked up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from prgec.report import templates as reports
-from prgec.ui.asked import Page, endpoint
 from prgec.ui.demo_pages import DemoPages
+from prgec.ui.page_request import Page, endpoint
 from prgec.ui.program_pages import ProgramPages
 from prgec.ui.run_pages import RunPages
 from prgec.ui.start_pages import StartPages

@@ -10,16 +10,16 @@ from prgec.compile.options import compile_table
 from prgec.demo import data_file
 from prgec.runs.demo import BATCH_SIZES, SEQ_LEN, STEPS
 from prgec.runs.options import RUN_TABLE
-from prgec.ui.asked import Asked, fragment, go
 from prgec.ui.curves import figures
 from prgec.ui.jobs import Job, options_text
+from prgec.ui.page_request import PageRequest, fragment, go
 from prgec.ui.programs import SUFFIX
 from prgec.ui.shelf import Shelved
 from prgec.ui.start_pages import StartPages
 from prgec.ui.state import State
 from prgec.ui.view import page
 
-# What learns the task in the least time, compilation included.
+# The method that learns the task in the least time, compilation included.
 _METHOD = "shortcut"
 _EVAL_EVERY = 25
 
@@ -28,7 +28,7 @@ class DemoPages:
     """The bundled model and task: compile, train, try.
 
     Args:
-        state: What they begin.
+        state: State shared by all pages.
         start: Starts programs.
     """
 
@@ -37,24 +37,24 @@ class DemoPages:
         self._program = state.root / f"demo{SUFFIX}"
         self._folder = state.root / "demo"
 
-    def demo(self, asked: Asked) -> Response:
+    def demo(self, request: PageRequest) -> Response:
         """The three steps, and where they are."""
         return page("demo.html.jinja", title="Demo", **self._about())
 
-    def demo_live(self, asked: Asked) -> Response:
-        """What of them changes."""
+    def demo_live(self, request: PageRequest) -> Response:
+        """The part of them that changes."""
         about = self._about()
-        told = (about["stage"], about["metrics"].version, about["error"])
-        return fragment("demo_live.html.jinja", asked, told, is_done=False, **about)
+        shown = (about["stage"], about["metrics"].version, about["error"])
+        return fragment("demo_live.html.jinja", request, shown, is_done=False, **about)
 
-    def compile(self, asked: Asked) -> Response:
+    def compile(self, request: PageRequest) -> Response:
         """The first click."""
         values = {"model": "demo", "method": _METHOD, "seq_len": SEQ_LEN, "batch_size": BATCH_SIZES[_METHOD]}
         if not self._program.is_file():
             self._start.compile_to(self._program, options_text(values, compile_table(), "prgec compile"))
         return go("/demo")
 
-    def train(self, asked: Asked) -> Response:
+    def train(self, request: PageRequest) -> Response:
         """The second click."""
         values = {
             "program": self._program,
@@ -80,7 +80,7 @@ class DemoPages:
             "figures": figures(metrics),
             "run": run,
             "program": self._state.shelf.id_of(self._program),
-            "steps_asked": STEPS[_METHOD],
+            "requested_steps": STEPS[_METHOD],
         }
 
     def _stage(self, run: Shelved, compiling: Job | None, training: Job | None) -> str:

@@ -16,7 +16,7 @@ _CHUNK_BYTES = 8 << 20
 
 
 class Metrics:
-    """What a run's metrics say so far.
+    """A run's metrics so far.
 
     Args:
         folder: The run folder.
@@ -26,7 +26,7 @@ class Metrics:
         losses: Its loss; not a number where it had none.
         rates: Its learning rate.
         seconds: When it was done; not a number where nobody timed it.
-        scores: What evaluations measured.
+        scores: Results of evaluations.
         num_damaged: Lines that say nothing that can be understood.
     """
 

@@ -22,13 +22,13 @@ class Field:
     """One option as a form shows it.
 
     Attributes:
-        name: Of the option, in requests too.
-        label: What people call it: its flag.
-        help: What it does.
+        name: Name of the option, in requests too.
+        label: Its flag.
+        help: Effect of the option.
         kind: `checkbox`, `select`, `number` or `text`.
-        value: What is in it.
-        choices: Of a `select`.
-        step: Of a `number`.
+        value: Its content.
+        choices: Choices of a `select`.
+        step: Step of a `number`.
     """
 
     name: str
@@ -49,27 +49,27 @@ class Section:
     fields: Sequence[Field]
 
 
-def sections(table: Sequence[Item], said: Mapping[str, str]) -> list[Section]:
+def sections(table: Sequence[Item], given: Mapping[str, str]) -> list[Section]:
     """Return a form.
 
     Args:
         table: The options.
-        said: What was said before, by name; defaults for what was not.
+        given: Values given before, by name; the others have their defaults.
     """
     titles = dict.fromkeys(item.option.section for item in table if item.name not in HIDDEN)
     return [
         Section(
             title or "what",
             title in ("", *OPEN),
-            [_field(item, said) for item in table if item.option.section == title and item.name not in HIDDEN],
+            [_field(item, given) for item in table if item.option.section == title and item.name not in HIDDEN],
         )
         for title in titles
     ]
 
 
-def _field(item: Item, said: Mapping[str, str]) -> Field:
+def _field(item: Item, given: Mapping[str, str]) -> Field:
     option, default = item.option, "" if item.option.unset else _text(item.default)
-    value = said.get(item.name, "" if said and item.kind is bool else default)
+    value = given.get(item.name, "" if given and item.kind is bool else default)
     text = f"{option.help.removesuffix('.')} [default: {option.unset}]." if option.unset else option.help
     label = item.flags[0] if item.flags else item.name.upper()
     if item.kind is bool:
@@ -88,22 +88,22 @@ def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def values(table: Sequence[Item], said: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a form says, by name of the option; what is empty is not said.
+def values(table: Sequence[Item], given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of a form, by name of the option, without empty ones.
 
     Raises:
         UsageError: Naming the first field that cannot be.
     """
     return {
-        item.name: _value(item, said[item.name].strip())
+        item.name: _value(item, given[item.name].strip())
         for item in table
-        if item.name not in HIDDEN and said.get(item.name, "").strip()
+        if item.name not in HIDDEN and given.get(item.name, "").strip()
     }
 
 
 def _value(item: Item, text: str) -> Any:
     if len(text) > _MOST_CHARACTERS or not text.isprintable():
-        raise UsageError(f"{item.key} is no line of text")
+        raise UsageError(f"{item.key} is not a line of text")
     if item.is_many:
         return tuple(_one(item, part.strip()) for part in text.split(",") if part.strip())
     return _one(item, text)

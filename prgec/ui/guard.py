@@ -1,4 +1,4 @@
-"""Who may ask the page: whoever has its token, from this machine, and from no other page.
+"""Access to the page: for holders of its token, from this machine, and from no other page.
 
 The address that `prgec ui` prints carries the token once; from then on a cookie does, which scripts cannot read and
 other sites cannot send.
@@ -42,7 +42,7 @@ class Guard:
     Args:
         app: The application.
         port: Where it listens, on the loopback.
-        token: What every request must have.
+        token: Secret that every request must carry.
     """
 
     def __init__(self, app: ASGIApp, port: int, token: str) -> None:
@@ -86,11 +86,11 @@ class Guard:
         cookies = cookie_parser(headers.get("cookie", ""))
         if self._is_token(cookies.get(self._cookie, "")):
             return None
-        asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        token = dict(asked).get("token", "")
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        token = dict(query).get("token", "")
         if scope["method"] != "GET" or not self._is_token(token):
             return self._refuse(scope, 401, "this page opens with the address that prgec ui prints, token and all")
-        rest = urlencode([pair for pair in asked if pair[0] != "token"])
+        rest = urlencode([pair for pair in query if pair[0] != "token"])
         path = scope["path"] if scope["path"] == "/" else "/" + scope["path"].lstrip("/\\")
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         answer.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", path="/")

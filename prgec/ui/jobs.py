@@ -38,11 +38,11 @@ class Job:
     """A command that was started.
 
     Attributes:
-        id: What requests call it.
+        id: Its id in requests.
         kind: The command: `run` or `compile`.
         target: The run folder, or the program.
         process: Its process.
-        born: When the system says that process began, so that another of its number is told apart.
+        born: Start of that process by the system's clock, which distinguishes it from a later one of its number.
         started: When, in seconds since 1970.
         folder: Where its notes are.
     """
@@ -133,7 +133,7 @@ class Jobs:
 
         Args:
             kind: The command.
-            target: What it writes.
+            target: File or folder that it writes.
             text: Content of the TOML file.
             arguments: Further arguments.
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from prgec.contract.inspection import inspect_program
 from prgec.data.tasks import TASKS
 from prgec.errors import PrgecError, UsageError
-from prgec.ui.asked import Asked
+from prgec.ui.page_request import PageRequest
 from prgec.ui.programs import Program, graph_rows, pass_names
 from prgec.ui.shelf import Shelved
 from prgec.ui.state import State
@@ -25,22 +25,22 @@ class ProgramPages:
     """The pages.
 
     Args:
-        state: What they show.
+        state: State shared by all pages.
     """
 
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def index(self, asked: Asked) -> Response:
+    def index(self, request: PageRequest) -> Response:
         """The list of programs."""
         return page("programs.html.jinja", title="Programs", programs=self._state.programs())
 
-    def program(self, asked: Asked) -> Response:
+    def program(self, request: PageRequest) -> Response:
         """One program: where its ops run and why, and its graph after two passes."""
-        program = self._state.program(asked.ids["program"])
-        names, wanted = pass_names(program), asked.first("find")[:200]
+        program = self._state.program(request.ids["program"])
+        names, wanted = pass_names(program), request.first("find")[:200]
         ends = {"left": names[0], "right": names[-1]} if names else {}
-        chosen = {side: asked.first(side) if asked.first(side) in names else name for side, name in ends.items()}
+        chosen = {side: request.first(side) if request.first(side) in names else name for side, name in ends.items()}
         sides = [(name, *graph_rows(program, name, wanted)) for name in chosen.values()]
         inspection, error = None, ""
         try:
@@ -59,33 +59,33 @@ class ProgramPages:
             find=wanted,
         )
 
-    def attempt(self, asked: Asked) -> Response:
+    def attempt(self, request: PageRequest) -> Response:
         """The form to try a program, with a run's adapter where one is named."""
-        return self._try_page(asked, {})
+        return self._try_page(request, {})
 
-    def answer(self, asked: Asked) -> Response:
-        """What the program says to texts, or in a conversation."""
-        program, run = self._chosen(asked)
+    def answer(self, request: PageRequest) -> Response:
+        """The program's answer to texts, or in a conversation."""
+        program, run = self._chosen(request)
         try:
-            question = _conversation(asked.form) if asked.form.get("do") == "chat" else _texts(asked.form)
+            question = _conversation(request.form) if request.form.get("do") == "chat" else _texts(request.form)
             adapter = run.adapter if run is not None else None
-            said = self._state.answers.ask(program.path, {**question, "adapter": str(adapter) if adapter else ""})
+            answers = self._state.answers.ask(program.path, {**question, "adapter": str(adapter) if adapter else ""})
         except PrgecError as error:
-            return self._try_page(asked, asked.form, error=str(error))
+            return self._try_page(request, request.form, error=str(error))
         if question["kind"] == "chat":
-            # As the command line has it: the conversation goes on with what the trained program said.
-            *_, last = said.values()
+            # As on the command line, the conversation continues with the trained program's answer.
+            *_, last = answers.values()
             messages = [*question["messages"], {"role": "assistant", "content": last}]
-            return self._try_page(asked, asked.form, messages=messages, chat=said)
-        return self._try_page(asked, asked.form, texts=question["texts"], answers=said)
+            return self._try_page(request, request.form, messages=messages, chat=answers)
+        return self._try_page(request, request.form, texts=question["texts"], answers=answers)
 
-    def _chosen(self, asked: Asked) -> tuple[Program, Shelved | None]:
-        program = self._state.program(asked.ids["program"])
-        name = asked.form.get("run", asked.first("run"))
+    def _chosen(self, request: PageRequest) -> tuple[Program, Shelved | None]:
+        program = self._state.program(request.ids["program"])
+        name = request.form.get("run", request.first("run"))
         return program, self._state.run(name) if name else None
 
-    def _try_page(self, asked: Asked, form: Mapping[str, str], **found: Any) -> Response:
-        program, run = self._chosen(asked)
+    def _try_page(self, request: PageRequest, form: Mapping[str, str], **found: Any) -> Response:
+        program, run = self._chosen(request)
         runs = [each for each in self._state.shelf.runs() if each.adapter is not None]
         own = [each for each in runs if str(each.fact("options", "program")) == str(program.path)]
         about = {"error": "", "texts": [], "answers": {}, "messages": [], "chat": {}, **found}

@@ -11,7 +11,7 @@ from pathlib import Path
 from prgec.ui.shelf import Shelf
 
 SUFFIX = ".pte"
-# Beside a program: the graph after each pass, where somebody asked for it.
+# Folder beside a program with the graph after each pass, if requested.
 _PASSES_SUFFIX = ".passes"
 _PASS = re.compile(r"\d\d-[a-z0-9-]+\.txt")
 _MOST_BYTES = 8 << 20
@@ -23,8 +23,8 @@ class Program:
     """A program, which may be gone.
 
     Attributes:
-        id: What requests call it.
-        name: What people call it.
+        id: Its id in requests.
+        name: Its name for people.
         path: Where it is, or was.
     """
 
@@ -57,10 +57,10 @@ def known(shelf: Shelf, named: Iterable[Path]) -> list[Program]:
     """
     paths = [*named, *_below(shelf.root)]
     for run in shelf.runs():
-        said = run.fact("options", "program")
-        if isinstance(said, str) and said:
+        program = run.fact("options", "program")
+        if isinstance(program, str) and program:
             # A run that was started in this folder says it from there.
-            paths.append(Path(said))
+            paths.append(Path(program))
     unique = dict.fromkeys(Path(os.path.abspath(path)) for path in paths)
     found = [Program(shelf.id_of(path), _name(path, shelf.root), path) for path in unique]
     return sorted(found, key=lambda program: not program.is_there)
@@ -95,7 +95,7 @@ def graph_rows(program: Program, name: str, wanted: str) -> tuple[list[Row], int
     """Return lines of a graph, and how many were found.
 
     Args:
-        program: Whose.
+        program: The program.
         name: A pass; one there is no graph of has no lines.
         wanted: Text to find, with lines around it; empty for the whole graph.
     """

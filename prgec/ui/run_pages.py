@@ -16,14 +16,14 @@ from prgec.report.chart import draw
 from prgec.report.record import RunRecord, read_run
 from prgec.runs.options import RUN_TABLE
 from prgec.ui import jobs
-from prgec.ui.asked import Asked, fragment, go
 from prgec.ui.curves import figures
+from prgec.ui.page_request import PageRequest, fragment, go
 from prgec.ui.shelf import Shelved
 from prgec.ui.state import State
 from prgec.ui.view import page
 from prgec.web.refusal import HttpError
 
-# Lines over one another that a reader can tell apart.
+# The most overlapping lines that a reader can distinguish.
 MOST_COMPARED = 24
 _TAIL_LINES = 12
 _STEPS = next(item.default for item in RUN_TABLE if item.name == "steps")
@@ -33,38 +33,38 @@ class RunPages:
     """The pages.
 
     Args:
-        state: What they show.
+        state: State shared by all pages.
     """
 
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def index(self, asked: Asked) -> Response:
+    def index(self, request: PageRequest) -> Response:
         """The list of runs, with what was started and has no folder yet."""
         runs, waiting = self._state.shelf.runs(), self._waiting()
         return page("index.html.jinja", title="Runs", runs=runs, waiting=waiting, root=str(self._state.root))
 
-    def index_live(self, asked: Asked) -> Response:
+    def index_live(self, request: PageRequest) -> Response:
         """The list alone."""
         runs, waiting = self._state.shelf.runs(), self._waiting()
-        told: list[object] = [(run.id, run.status, run.changed, run.remark) for run in runs]
-        told += [(job.id, job.kind) for job in waiting]
-        return fragment("index_live.html.jinja", asked, told, is_done=False, runs=runs, waiting=waiting)
+        shown: list[object] = [(run.id, run.status, run.changed, run.remark) for run in runs]
+        shown += [(job.id, job.kind) for job in waiting]
+        return fragment("index_live.html.jinja", request, shown, is_done=False, runs=runs, waiting=waiting)
 
     def _waiting(self) -> list[jobs.Job]:
         return [job for job in self._state.jobs.all() if job.is_alive and not Path(job.target).exists()]
 
-    def run(self, asked: Asked) -> Response:
+    def run(self, request: PageRequest) -> Response:
         """One run."""
-        run = self._state.run(asked.ids["run"])
+        run = self._state.run(request.ids["run"])
         return page("run.html.jinja", title=run.name, **self._about(run), **self._details(run))
 
-    def run_live(self, asked: Asked) -> Response:
-        """What of a run changes while it goes."""
-        run = self._state.run(asked.ids["run"])
+    def run_live(self, request: PageRequest) -> Response:
+        """The part of a run's page that changes while it goes."""
+        run = self._state.run(request.ids["run"])
         about = self._about(run)
-        told = (about["metrics"].version, run.status, run.process, about["output"])
-        return fragment("run_live.html.jinja", asked, told, is_done=run.process is None, **about)
+        shown = (about["metrics"].version, run.status, run.process, about["output"])
+        return fragment("run_live.html.jinja", request, shown, is_done=run.process is None, **about)
 
     def _about(self, run: Shelved) -> dict[str, Any]:
         metrics, job = self._state.metrics(run), self._state.job_of(run)
@@ -72,20 +72,20 @@ class RunPages:
         return {
             "run": run,
             "metrics": metrics,
-            "steps_asked": self._steps_asked(run, job),
+            "requested_steps": self._requested_steps(run, job),
             "figures": figures(metrics),
             "output": output,
             "error": job.error if job is not None and run.process is None and not run.summary else "",
         }
 
-    def _steps_asked(self, run: Shelved, job: jobs.Job | None) -> int | None:
-        said = run.fact("options", "steps")
-        if said is None and job is not None:
+    def _requested_steps(self, run: Shelved, job: jobs.Job | None) -> int | None:
+        steps = run.fact("options", "steps")
+        if steps is None and job is not None:
             try:
-                said = read_options(job.options, RUN_TABLE).get("steps", _STEPS)
+                steps = read_options(job.options, RUN_TABLE).get("steps", _STEPS)
             except PrgecError:
-                said = None
-        return said if isinstance(said, int) else None
+                steps = None
+        return steps if isinstance(steps, int) else None
 
     def _details(self, run: Shelved) -> dict[str, Any]:
         """Samples and tables of a run that has ended, as its report has them."""
@@ -95,8 +95,8 @@ class RunPages:
             tables = report.tables(record)
         except (KeyError, TypeError, AttributeError):  # another version's, or damaged
             samples, tables = [], []
-        said = run.fact("options", "program")
-        program = next((p for p in self._state.programs() if said and p.path == Path(said).absolute()), None)
+        used = run.fact("options", "program")
+        program = next((p for p in self._state.programs() if used and p.path == Path(used).absolute()), None)
         return {
             "samples": samples,
             "tables": tables,
@@ -104,23 +104,23 @@ class RunPages:
             "has_options": self._resuming(run) is not None,
         }
 
-    def stop(self, asked: Asked) -> Response:
+    def stop(self, request: PageRequest) -> Response:
         """Ask a run to end after this step."""
-        run = self._state.run(asked.ids["run"])
+        run = self._state.run(request.ids["run"])
         if run.process is None:
             raise HttpError(409, "the run has ended already")
         jobs.stop(run.process)
         return go(f"/runs/{run.id}")
 
-    def resume(self, asked: Asked) -> Response:
+    def resume(self, request: PageRequest) -> Response:
         """Go on with a run."""
-        run = self._state.run(asked.ids["run"])
+        run = self._state.run(request.ids["run"])
         config = self._resuming(run)
         if config is None:
-            raise HttpError(409, "the page does not know how this run was begun: prgec run --resume goes on with it")
+            raise HttpError(409, "the page does not know how this run was begun: prgec run --resume continues it")
         # Its paths are as seen from where it lies.
-        said = read_options(config, RUN_TABLE)
-        text = jobs.options_text(said, RUN_TABLE, "prgec run")
+        options = read_options(config, RUN_TABLE)
+        text = jobs.options_text(options, RUN_TABLE, "prgec run")
         self._state.jobs.start("run", run.folder, text, ["--out", str(run.folder), "--resume"])
         return go(f"/runs/{run.id}")
 
@@ -130,9 +130,9 @@ class RunPages:
         places = [run.folder / CONFIG_NAME, *([job.options] if job is not None else [])]
         return next((path for path in places if path.is_file()), None)
 
-    def compare(self, asked: Asked) -> Response:
+    def compare(self, request: PageRequest) -> Response:
         """Several runs side by side."""
-        names = dict.fromkeys(asked.every("run"))
+        names = dict.fromkeys(request.every("run"))
         if not 2 <= len(names) <= MOST_COMPARED:
             raise HttpError(400, f"choose 2 to {MOST_COMPARED} runs to compare")
         records, unreadable = [], []

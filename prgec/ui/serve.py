@@ -1,4 +1,4 @@
-"""Serves the page on this machine's loopback until it is told to end; runs it started go on."""
+"""Serves the page on this machine's loopback until it is stopped; runs it started go on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class UiOptions:
-    """What the page shows, and where it listens.
+    """The content of the page, and where it listens.
 
     Attributes:
         root: Folder of the runs.
@@ -43,7 +43,7 @@ def serve(options: UiOptions, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        options: What, and where.
+        options: Content and address.
         on_ready: Called with the address, token and all, once it listens.
 
     Raises:
@@ -62,7 +62,7 @@ def serve(options: UiOptions, on_ready: Callable[[str], None]) -> None:
     listening = listen(HOST, options.port)
     port, token = listening.getsockname()[1], new_token()
     state = State(options.root, options.program and options.program.absolute())
-    # What the first page would wait for.
+    # Otherwise the first page would wait for this.
     state.shelf.runs()
     config = uvicorn.Config(Guard(make_app(state), port, token), **LIMITS)
     on_ready(f"http://{HOST}:{port}/?token={token}")

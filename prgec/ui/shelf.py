@@ -32,12 +32,12 @@ class Shelved:
     """A run folder as a list shows it.
 
     Attributes:
-        id: What requests call it.
+        id: Its id in requests.
         name: Its place below the folder.
         folder: The folder.
         summary: Content of run.json; empty where there is none, or it cannot be read.
-        process: What is writing to it; None for nothing.
-        remark: What is odd about it.
+        process: Process that is writing to it; None for none.
+        remark: Remark on anything odd about it.
         changed: When, in seconds since 1970.
         is_partial: Whether it has files that a run gives their own names in the end.
     """
@@ -53,7 +53,7 @@ class Shelved:
 
     @property
     def status(self) -> str:
-        """What it is at, in words."""
+        """Its state, in words."""
         if self.process is not None:
             return UNDER_WAY
         if self.is_partial:
@@ -68,7 +68,7 @@ class Shelved:
 
     @property
     def adapter(self) -> Path | None:
-        """What it has learnt, once it has ended."""
+        """Its learnt adapter, once it has ended."""
         path = self.folder / ADAPTER_NAME
         return path if path.is_file() else None
 

@@ -14,8 +14,8 @@ from prgec.compile.options import CompileOptions, compile_table
 from prgec.errors import PrgecError, UsageError
 from prgec.runs.options import RUN_TABLE, RunOptions
 from prgec.ui import forms
-from prgec.ui.asked import Asked, fragment, go
 from prgec.ui.jobs import Job, options_text
+from prgec.ui.page_request import PageRequest, fragment, go
 from prgec.ui.programs import SUFFIX, passes_of
 from prgec.ui.state import State
 from prgec.ui.view import page
@@ -28,36 +28,36 @@ class StartPages:
     """The pages.
 
     Args:
-        state: What they begin.
+        state: State shared by all pages.
     """
 
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def new_run(self, asked: Asked) -> Response:
+    def new_run(self, request: PageRequest) -> Response:
         """The form of a run; filled in where a program is named."""
-        said = {}
-        if name := asked.first("program"):
-            said = _filled({"program": str(self._state.program(name).path)})
-        return self._run_form(said)
+        given = {}
+        if name := request.first("program"):
+            given = _filled({"program": str(self._state.program(name).path)})
+        return self._run_form(given)
 
-    def start_run(self, asked: Asked) -> Response:
+    def start_run(self, request: PageRequest) -> Response:
         """Show the file that a form makes, or start the run."""
         try:
-            values = forms.values(RUN_TABLE, asked.form)
+            values = forms.values(RUN_TABLE, request.form)
             if "program" not in values:
                 raise UsageError("a run needs a program")
             RunOptions(**values).check()
-            folder = self._free(asked.form.get("name", ""), values["program"].stem, "")
+            folder = self._free(request.form.get("name", ""), values["program"].stem, "")
             text = options_text(values, RUN_TABLE, "prgec run")
-            if asked.form.get("do") == "show":
-                return self._run_form(asked.form, text=text)
+            if request.form.get("do") == "show":
+                return self._run_form(request.form, text=text)
             self._state.jobs.start("run", folder, text, ["--out", str(folder)])
         except PrgecError as error:
-            return self._run_form(asked.form, error=str(error))
+            return self._run_form(request.form, error=str(error))
         return go(f"/runs/{self._state.shelf.id_of(folder)}")
 
-    def _run_form(self, said: Mapping[str, str], *, text: str = "", error: str = "") -> Response:
+    def _run_form(self, given: Mapping[str, str], *, text: str = "", error: str = "") -> Response:
         places = [str(program.path) for program in self._state.programs() if program.is_there]
         return page(
             "form.html.jinja",
@@ -65,43 +65,43 @@ class StartPages:
             title="New run",
             action="/runs/new",
             verb="Start the run",
-            sections=forms.sections(RUN_TABLE, said),
-            name=said.get("name", ""),
+            sections=forms.sections(RUN_TABLE, given),
+            name=given.get("name", ""),
             name_help="Folder of the run",
             text=text,
             error=error,
             suggestions={"program": places, "data": [], "eval_data": []},
         )
 
-    def new_program(self, asked: Asked) -> Response:
+    def new_program(self, request: PageRequest) -> Response:
         """The form of a program."""
         return self._program_form({})
 
-    def start_program(self, asked: Asked) -> Response:
+    def start_program(self, request: PageRequest) -> Response:
         """Show the file that a form makes, or start compiling."""
         try:
-            values = forms.values(compile_table(), asked.form)
+            values = forms.values(compile_table(), request.form)
             if "model" not in values:
                 raise UsageError("a program needs a model")
             check_options(CompileOptions.of(_complete(values)))
-            target = self._free(asked.form.get("name", ""), Path(values["model"]).name, SUFFIX)
+            target = self._free(request.form.get("name", ""), Path(values["model"]).name, SUFFIX)
             text = options_text(values, compile_table(), "prgec compile")
-            if asked.form.get("do") == "show":
-                return self._program_form(asked.form, text=text)
+            if request.form.get("do") == "show":
+                return self._program_form(request.form, text=text)
             job = self.compile_to(target, text)
         except PrgecError as error:
-            return self._program_form(asked.form, error=str(error))
+            return self._program_form(request.form, error=str(error))
         return go(f"/jobs/{job.id}")
 
-    def _program_form(self, said: Mapping[str, str], *, text: str = "", error: str = "") -> Response:
+    def _program_form(self, given: Mapping[str, str], *, text: str = "", error: str = "") -> Response:
         return page(
             "form.html.jinja",
             400 if error else 200,
             title="New program",
             action="/programs/new",
             verb="Compile",
-            sections=forms.sections(compile_table(), said),
-            name=said.get("name", ""),
+            sections=forms.sections(compile_table(), given),
+            name=given.get("name", ""),
             name_help="File of the program",
             text=text,
             error=error,
@@ -118,7 +118,7 @@ class StartPages:
         """Return the place of a name in the folder of runs, or the first free one.
 
         Raises:
-            UsageError: If it is no name, or taken.
+            UsageError: If it is not a name, or taken.
         """
         root, name = self._state.root, name.strip().removesuffix(suffix)
         if not name:
@@ -126,27 +126,27 @@ class StartPages:
             places = (root / f"{stem}-{number}{suffix}" for number in range(1, 1_000_000))
             return next(place for place in places if not place.exists() and self._state.jobs.of(place) is None)
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is no name; expected letters, digits, dots, dashes and underscores")
+            raise UsageError(f"{name!r} is not a name; expected letters, digits, dots, dashes and underscores")
         place = root / (name + suffix)
         job = self._state.jobs.of(place)
-        # One under way is told by what has it.
+        # The lock reports a target under way.
         if place.exists() and not (job is not None and job.is_working):
             raise UsageError(f"there is a {place.name} already", hint="choose another name, or go on with it")
         return place
 
-    def job(self, asked: Asked) -> Response:
+    def job(self, request: PageRequest) -> Response:
         """A command that was started."""
-        return page("job.html.jinja", title="Compiling", **self._about(asked))
+        return page("job.html.jinja", title="Compiling", **self._about(request))
 
-    def job_live(self, asked: Asked) -> Response:
-        """What of it changes."""
-        about = self._about(asked)
+    def job_live(self, request: PageRequest) -> Response:
+        """The part of it that changes."""
+        about = self._about(request)
         is_alive = about["job"].is_alive
-        told = (about["job"].output, is_alive)
-        return fragment("job_live.html.jinja", asked, told, is_done=not is_alive, **about)
+        shown = (about["job"].output, is_alive)
+        return fragment("job_live.html.jinja", request, shown, is_done=not is_alive, **about)
 
-    def _about(self, asked: Asked) -> dict[str, Any]:
-        job = self._state.jobs.find(asked.ids["job"])
+    def _about(self, request: PageRequest) -> dict[str, Any]:
+        job = self._state.jobs.find(request.ids["job"])
         if job is None:
             raise HttpError(404, "there is no such command")
         target = Path(job.target)
@@ -154,13 +154,13 @@ class StartPages:
         return {"job": job, "name": target.name, "program": program}
 
 
-def _filled(said: Mapping[str, str]) -> dict[str, str]:
-    """Return the defaults of a form with something said besides."""
+def _filled(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the defaults of a form, updated by given values."""
     fields = [field for section in forms.sections(RUN_TABLE, {}) for field in section.fields]
-    return {**{field.name: field.value for field in fields}, **said}
+    return {**{field.name: field.value for field in fields}, **given}
 
 
 def _complete(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the command line says of options that were said in part."""
+    """Return all options of a command line of which some were given."""
     defaults = {item.name: None if item.option.unset else item.default for item in compile_table()}
     return {**defaults, **values}

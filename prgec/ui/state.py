@@ -1,4 +1,4 @@
-"""What all pages share: the runs, what was started, the programs and what answers for them."""
+"""The state that all pages share: runs, started commands, programs and the process that answers for them."""
 
 from __future__ import annotations
 

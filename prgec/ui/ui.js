@@ -1,5 +1,5 @@
 "use strict";
-// Parts of a page that change are asked for again and put in place; without this script everything else still works.
+// Fetches the parts of a page that change and puts them in place; without this script everything else still works.
 
 const PERIOD_MS = 1000;
 const said = document.getElementById("said");
@@ -40,7 +40,7 @@ function follow(box) {
       }
     }
     if (isDone) {
-      // What a page has of a run that ended is more than its curves.
+      // The page of an ended run has more than its curves.
       if (box.dataset.done === undefined && document.querySelector("main header")) location.reload();
     } else {
       setTimeout(ask, PERIOD_MS);

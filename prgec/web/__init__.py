@@ -1,1 +1,1 @@
-"""What servers over HTTP have in common."""
+"""The parts that all HTTP servers share."""

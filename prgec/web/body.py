@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from prgec.web.refusal import HttpError
 
-# Who sends nothing for so long has gone.
+# A client that sends nothing for this long has gone.
 _PATIENCE_S = 30.0
 
 
@@ -41,5 +41,5 @@ async def read_body(request: Request, size: int) -> bytes:
         except StopAsyncIteration:
             break
         if len(parts) > size:
-            raise HttpError(400, "the body is longer than it says")
+            raise HttpError(400, "the body is longer than its Content-Length")
     return bytes(parts)

@@ -25,16 +25,16 @@ LIMITS: dict[str, Any] = {
 
 
 def check_packages(extra: str) -> None:
-    """Check that what servers stand on is installed.
+    """Check that the packages of servers are installed.
 
     Args:
-        extra: What brings it.
+        extra: Extra that installs them.
 
     Raises:
         UsageError: If it is not.
     """
     try:
-        import starlette  # noqa: F401 - asked for here, used by the application
+        import starlette  # noqa: F401 - checked here, used by the application
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
         raise UsageError(f"the server needs {error.name}", hint=extra_hint(extra)) from error
@@ -49,7 +49,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_port(port: int) -> None:
-    """Refuse a number that is no port.
+    """Refuse a number that is not a port.
 
     Raises:
         UsageError: If it is none.

@@ -1,4 +1,4 @@
-"""How a server says no."""
+"""The error by which a server refuses a request."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from prgec.errors import PrgecError
 
 
 class HttpError(PrgecError):
-    """What a server answers a request with instead of doing it.
+    """A refusal, sent in place of an answer.
 
     Args:
         status: HTTP status.
-        what: One line for whoever asked.
+        what: One line for the client.
     """
 
     def __init__(self, status: int, what: str) -> None:

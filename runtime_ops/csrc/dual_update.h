@@ -1,5 +1,5 @@
-// What prge::dual_update and prge::perturbation compute, on plain memory: for their kernels, and for hosts that keep
-// the state themselves. Meaning: prgec/runtime_ops/reference.py.
+// The arithmetic of prge::dual_update and prge::perturbation on plain memory: for their kernels, and for hosts that
+// keep the state themselves. Meaning: prgec/runtime_ops/reference.py.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ double mean(const Losses& losses) {
   return total / static_cast<double>(losses.size);
 }
 
-// What all updates of one element share.
+// Constants that all elements of an update share.
 struct Step {
   float lr;
   float scale;

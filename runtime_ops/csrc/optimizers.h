@@ -1,4 +1,4 @@
-// What the optimiser operators compute, on plain memory: for their kernels, and for hosts that keep the state
+// The arithmetic of the optimiser operators on plain memory: for their kernels, and for hosts that keep the state
 // themselves. Meaning: prgec/runtime_ops/optimizers.py and accumulation.py.
 #pragma once
 
@@ -47,7 +47,7 @@ bool adamw_update(const Site& site, float lr, const float* factors, const Rule& 
 // The one of these that the site's running means belong to.
 bool update(const Site& site, float lr, const float* factors, const Rule& rule, float* largest);
 
-// `means` is f32[size]: null where nobody asks for them, `total` where nobody will ask for that again. Returns whether
+// `means` is f32[size]: null where nobody reads them, `total` where nobody will read that again. Returns whether
 // the thread pool took it.
 bool accumulate(float* total, const float* value, int64_t size, int64_t before, bool is_last, float* means);
 

@@ -1,4 +1,4 @@
-"""What of the CUDA backend holds without a GPU: the preflight, the graph, and its twin on AOTInductor for CPUs."""
+"""The CUDA backend without a GPU: the preflight, the graph, and its twin on AOTInductor for CPUs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.lockstep import batch_of, follow, oracle_for, random_steps
 from tests.models import TinyLlama
 
 EPS, LR, SEED = 1e-2, 5e-3, 2**40 + 5
-# Two sites of different widths; compiling more of them tells nothing new.
+# Two sites of different widths; compiling more of them would show nothing new.
 MODEL = TinyLlama(hidden_size=16)
 SHAPES: dict[str, Any] = {
     "q": 2,
@@ -115,7 +115,7 @@ def test_step_is_one_partition_that_owns_its_state(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("method", ["exact", "shortcut"])
 def test_steps_along_gradients_are_one_partition(method: str, checkpoint: Path) -> None:
-    """The update is arithmetic, and the masters come out behind the losses and the factors."""
+    """The update is arithmetic, and the masters come out after the losses and the factors."""
     from executorch.backends.aoti.aoti_partitioner import AotiPartitioner
     from executorch.exir import to_edge
     from executorch.exir.backend.compile_spec_schema import CompileSpec

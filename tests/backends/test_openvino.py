@@ -1,4 +1,4 @@
-"""OpenVINO's libraries: found, told to compute in f32, and refused where they do not."""
+"""OpenVINO's libraries: found, set to compute in f32, and refused where they do not."""
 
 from __future__ import annotations
 
@@ -61,7 +61,11 @@ def test_one_without_libraries_is_named_with_its_folder(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [(64.0, "computes in bfloat16 here, not in f32"), (float("nan"), "computes nonsense"), (0.0, "computes nonsense")],
+    [
+        (64.0, "computes in bfloat16 here, not in f32"),
+        (float("nan"), "computes wrong results"),
+        (0.0, "computes wrong results"),
+    ],
 )
 def test_a_product_that_is_not_f32_is_refused(value: float, message: str) -> None:
     with pytest.raises(BackendError, match=message) as refusal:
@@ -97,7 +101,7 @@ print(import_module("openvino").__version__[:4], sorted(name for name in sys.mod
 
 @needs_openvino
 def test_a_library_that_computes_in_bf16_is_refused(tmp_path: Path) -> None:
-    """Told so by the same file that tells ours otherwise."""
+    """Set by the same file that sets ours to f32."""
     for each in libraries.library_folder().iterdir():
         (tmp_path / each.name).symlink_to(each)
     settings = libraries._PLUGINS.format(folder=tmp_path).replace('value="f32"', 'value="bf16"')
@@ -107,7 +111,7 @@ def test_a_library_that_computes_in_bf16_is_refused(tmp_path: Path) -> None:
     if said == "f32":
         pytest.skip("this processor has no bfloat16, so OpenVINO computes in f32 whatever it is told")
     assert said.startswith("OpenVINO computes in bfloat16 here, not in f32: 64 x 1.00024^2 made 64.0")
-    assert said.endswith("which asks its CPU plug-in for f32") and "\n" not in said
+    assert said.endswith("which sets its plug-in to f32") and "\n" not in said
 
 
 @needs_openvino

@@ -39,7 +39,7 @@ def test_no_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_that_is_no_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong variable is a mistake to report, never a reason to take the package instead."""
     monkeypatch.setenv(SDK_VARIABLE, str(tmp_path))
-    with pytest.raises(BackendError, match="QNN_SDK_ROOT is no Qualcomm AI Runtime SDK: no libQnnHtp.so, libQnnSystem"):
+    with pytest.raises(BackendError, match="QNN_SDK_ROOT is not a Qualcomm AI Runtime SDK: no libQnnHtp.so, libQ"):
         find_libraries()
 
 
@@ -205,7 +205,7 @@ def test_memory_of_a_scheme_that_was_not_measured_is_that_of_none() -> None:
 
 
 def test_tokens_of_a_call_take_memory_to_compile() -> None:
-    """What was measured, with the margin that the default has."""
+    """The measured value, with the margin of the default."""
     backend = load_backend("qnn")
     assert backend.memory_bytes(10**9, "none") == backend.memory_bytes(10**9, "none", 512)
     assert 4.09e9 < backend.memory_bytes(220_000_000, "none", 4096) < 6e9

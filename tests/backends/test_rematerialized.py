@@ -1,4 +1,4 @@
-"""What is computed again is computed late: ExecuTorch sorts a delegate's operations, and XNNPACK runs them so."""
+"""Copies are computed late: ExecuTorch sorts a delegate's operations, and XNNPACK runs them so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why ops stay outside an XNNPACK delegate: told by place, by kind, or by XNNPACK's own partitioner."""
+"""Why ops stay outside an XNNPACK delegate: reasons by place, by kind, or from XNNPACK's own partitioner."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from prgec.backends import STOCK, load_backend
-from prgec.backends.delegation import DelegationReport
+from prgec.backends.delegation_report import DelegationReport
 from prgec.backends.lowering import lower
 
 

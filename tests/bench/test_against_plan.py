@@ -1,4 +1,4 @@
-"""What was planned stands beside what was measured."""
+"""Planned figures stand beside measured ones."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_every_variant(checkpoint: Path, tmp_path: Path, quantize: str, capsys: 
     assert list(rows) == list(VARIANTS)
     ours = ["prgec", "inner", "outer", "sequential", "inference"]
     assert {name: rows[name]["delegates"] for name in ours} == dict.fromkeys(ours, 1)
-    # In front of a quantised head, selecting labels is a cut of its own.
+    # Before a quantised head, selecting labels is a cut of its own.
     most = rows["paper"]["delegates"] + (quantize != "none")
     assert most >= rows["paper-at-labels"]["delegates"] > 5 and rows["paper"]["delegates"] > 5
     assert (rows["eager"]["backend"], rows["eager"]["quantize"]) == ("torch", "none")

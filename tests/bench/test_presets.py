@@ -57,7 +57,7 @@ def _bench(checkpoint: Path, *more: object) -> int:
 
 @pytest.mark.slow
 def test_a_table_is_filled_in_parts(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is empty says how it is filled, and what is there is not measured again."""
+    """An empty table says how it is filled, and rows that are there are not measured again."""
     table = ("--preset", "prge-table-6", "--out", tmp_path)
     assert _bench(checkpoint, *table, "--seq-len", 64, "--batch-size", 1) == 0
     text = capsys.readouterr().out

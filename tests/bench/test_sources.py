@@ -1,4 +1,4 @@
-"""What a program depends on is computed: a change of any file that a compilation runs makes another program."""
+"""The sources of a program are computed: a change of any file that a compilation runs makes another program."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _STEPS, _KILL_AFTER = 8, 4
 _TRIES = 20
 _STEP = re.compile(r"step (\d+)/")
 _INSTRUCTION_SETS = Path(__file__).parents[1] / "runtime_ops" / "instruction_sets.cpp"
-# What decides the bits, as in runtime_ops/CMakeLists.txt.
+# Flags that decide the bits, as in runtime_ops/CMakeLists.txt.
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Werror")
 
 
@@ -44,7 +44,7 @@ class Comparison:
 
     Attributes:
         method: How the program trains.
-        processor: What was emulated.
+        processor: Emulated processor.
         loss_error: Largest relative difference of a loss.
         state_error: Largest difference of a trained weight, of `state_size`.
         state_size: Largest trained weight.
@@ -120,7 +120,7 @@ def compare(program: Path, method: str, here: Path, there: Path, wheel: Path, wo
 
 
 def _begin(command: Sequence[str]) -> int:
-    """Start a run, kill it (SIGKILL) as soon as it tells of step `_KILL_AFTER`, and return the last step it told of."""
+    """Start a run, kill it (SIGKILL) as soon as it reports step `_KILL_AFTER`, and return the last reported step."""
     for _ in range(_TRIES):
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""What the answers of a data file cost where programs read them token by token: `python tools/cache_loss.py --help`."""
+"""Losses of a data file's answers where programs read them token by token: `python tools/cache_loss.py --help`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prgec.training.reader import Reader
 
 
 def losses(program: Program, rows: list[Row]) -> NDArray[np.float64]:
-    """Loss of each label token behind what the cache holds of the tokens before it, f64[labels of all rows]."""
+    """Loss of each label token after the earlier tokens in the cache, f64[labels of all rows]."""
     reader, found = Reader(program), []
     for row in rows:
         targets = dict(zip(row.label_pos, row.targets, strict=True))

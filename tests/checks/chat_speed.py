@@ -1,8 +1,8 @@
 """How fast programs with a cache talk, beside transformers in f32 and llama.cpp: `python tools/chat_speed.py --help`.
 
-Every figure is of a process of its own that reads a prompt of random tokens and writes tokens behind it, the most
-likely ones. Processes of one model take turns. Anonymous memory is sampled every 10 ms from outside: what a device must
-have; pages of mapped files are in the resident memory alone.
+Every figure is of a process of its own that reads a prompt of random tokens and continues it with the most likely ones.
+Processes of one model take turns. Anonymous memory is sampled every 10 ms from outside, since a device must have it;
+pages of mapped files are in the resident memory alone.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Way:
     """One row of a table.
 
     Attributes:
-        job: What its processes measure.
+        job: Measurement of its processes.
         weights: How they are stored, in words.
-        found: What each process said, with its memory.
+        found: Output of each process, with its memory.
     """
 
     job: Job
@@ -47,12 +47,12 @@ class Way:
     found: list[dict[str, Any]] = field(default_factory=list)
 
     def median(self, name: str) -> float:
-        """Of all processes."""
+        """Median over all processes."""
         return statistics.median(each[name] for each in self.found)
 
 
 def ways_of(programs: Sequence[Path], checkpoint: Path, work: Path, options: argparse.Namespace) -> list[Way]:
-    """What is compared of one model."""
+    """The ways compared for one model."""
     last = options.prompt + options.tokens
     manifests = [manifest_of(program) for program in programs]
     for program, manifest in zip(programs, manifests, strict=True):

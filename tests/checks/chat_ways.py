@@ -19,17 +19,17 @@ import numpy as np
 
 from prgec.contract.names import EXTEND_CHUNK
 
-# Ids at positions from `start` on, behind what was read in front of them, to the most likely next one.
+# Maps ids at positions from `start` on, after those read before, to the most likely next one.
 Read: TypeAlias = Callable[[Sequence[int], int], int]
 
-# What a way needs once, before the clock starts.
+# Tokens of a warm-up before the clock starts.
 _WARM_UP_TOKENS = 4
 _SEED = 3
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one process measures.
+    """The measurement of one process.
 
     Attributes:
         way: `prgec`, `transformers` or `llama.cpp`.
@@ -37,7 +37,7 @@ class Job:
         threads: To compute with.
         vocab_size: V.
         prompt: Tokens to read.
-        tokens: Tokens to write behind them, one after the other.
+        tokens: Tokens to write after them, one after the other.
         repeats: Times to do both.
     """
 
@@ -130,7 +130,7 @@ def _llama_cpp(job: Job) -> Read:
 
     def read(ids: Sequence[int], start: int) -> int:
         model.n_tokens = start
-        # It forgets what stands at `start` and behind it.
+        # This drops the positions from `start` on.
         model.eval(ids)
         found = llama_cpp.llama_get_logits_ith(model.ctx, -1)
         return int(np.ctypeslib.as_array(found, shape=(job.vocab_size,)).argmax())
@@ -142,7 +142,7 @@ _WAYS: dict[str, Callable[[Job], Read]] = {"prgec": _prgec, "transformers": _tra
 
 
 def to_json(job: Job) -> str:
-    """What the process is given."""
+    """The input of the process."""
     return json.dumps(asdict(job))
 
 

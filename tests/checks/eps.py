@@ -3,13 +3,13 @@
     python tools/eps.py [--json]                         # the bundled model and a random one (minutes)
     python tools/eps.py --model path/to/checkpoint       # other models
 
-A program of `--method prge` is asked for its losses under noise of several sizes. What g should be is the product of
-that noise with the gradient that PyTorch's autograd finds on the unmodified Hugging Face model, with LoRA-FA as hooks;
-where the program rounds its frozen weights, on that model with these weights. A number of the table is the root mean
-square of the difference over all draws, as a share of that of the slopes: 0 % is a perfect g, 100 % none at all. At
-`start` B is zero; `trained` is behind some steps along the gradient.
+A program of `--method prge` computes its losses under noise of several sizes. The expected g is the product of that
+noise with the gradient that PyTorch's autograd finds on the unmodified Hugging Face model, with LoRA-FA as hooks; where
+the program rounds its frozen weights, on that model with these weights. A number of the table is the root mean square
+of the difference over all draws, as a share of that of the slopes: 0 % is a perfect g, 100 % none at all. At `start` B
+is zero; `trained` is after some steps along the gradient.
 
-The exit code is 1 where the default eps is no g at all: off by more than half.
+The exit code is 1 where g is off by more than half at the default eps.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Row:
 
     Attributes:
         model: Checkpoint.
-        backend: What runs it.
+        backend: Backend that runs it.
         quantize: Bits of the frozen weights.
         state: `start` or `trained`.
         slope: Root mean square of the slopes.
@@ -138,7 +138,7 @@ class Oracle:
 
     Args:
         checkpoint: The model.
-        program: Whose sites, rank, alpha and A it takes.
+        program: Program with the sites, rank, alpha and A.
         quantize: How the program rounds frozen weights.
     """
 

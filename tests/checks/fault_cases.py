@@ -1,4 +1,4 @@
-"""What happens to a run on a phone, done to it on purpose: killed, interrupted, suspended, starved, locked out."""
+"""The accidents of a run on a phone, made on purpose: killed, interrupted, suspended, starved, locked out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Bench:
     """A driver, what it trains, and the result of a run that nothing happened to.
 
     Attributes:
-        takes_again: Whether a resumed run goes back to its last snapshot, and takes the steps behind it again.
+        takes_again: Whether a resumed run goes back to its last snapshot, and takes the later steps again.
     """
 
     driver: Driver
@@ -104,7 +104,7 @@ class Bench:
             time.sleep(0.0005)
 
     def check_kept(self, tally: Tally, folder: Path, known: int) -> None:
-        """Count steps that were told of and are in no journal."""
+        """Count steps that were reported and are in no journal."""
         tally.steps_lost += max(0, known - steps_in(folder))
 
     def check_end(self, tally: Tally, folder: Path, names: tuple[str, ...] = _FILES) -> None:
@@ -143,7 +143,7 @@ def kill(bench: Bench, tally: Tally, count: int) -> None:
             code = process.wait()
             ended = code != -signal.SIGKILL
             hits += not ended
-            # What is taken again may be missing until then; what this process told of may not.
+            # Steps that are taken again may be missing until then; steps that this process reported may not.
             known = max(0 if bench.takes_again else known, acknowledged(folder, process))
             bench.check_kept(tally, folder, known)
             if ended and code != _OK:

@@ -1,4 +1,4 @@
-"""The two drivers as processes to be broken: how each is started, waited for, and asked how far it has come.
+"""The two drivers as processes to be broken: how each is started, awaited, and observed.
 
 The Python driver takes seconds to import what it needs. So one process imports it once and forks for every run; what
 runs in the fork is the command line as a user has it.
@@ -128,7 +128,7 @@ class PythonDriver:
 
 
 def acknowledged(folder: Path, process: Process) -> int:
-    """Return the last step a driver has told the world of: in its messages, or in the metrics that can be followed."""
+    """Return the last step that a driver has reported: in its messages, or in the metrics that can be followed."""
     steps = [int(number) for number in _STEP.findall(process.stderr.read_bytes())]
     metrics = folder / "metrics.partial.jsonl"
     if metrics.exists():

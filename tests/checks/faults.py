@@ -5,7 +5,7 @@
 
 Both drivers train tiny programs, one for each method and update rule, and are killed (SIGKILL) at random times, over
 and over until the run is complete; interrupted, suspended, starved of disk space, and locked out of their folder. After
-each, no step that a driver had told of may be missing, and the resumed run's journal and adapter must equal those of a
+each, no reported step may be missing, and the resumed run's journal and adapter must equal those of a
 run that nothing happened to. The exit code is 1 if a check fails.
 """
 

@@ -5,8 +5,9 @@
 
 Inputs are mutations of good files and of those in tests/fuzz/corpus, most with their lengths and checksums put right
 again. The Python readers may raise errors of `prgec.errors` and nothing else, and take neither long nor much memory;
-the C++ readers run under address and undefined-behaviour sanitisers. What breaks one is kept in build/fuzz. The exit
-code is 1 if something did. With --atheris, mutations of one kind of file are guided by coverage (pip install atheris).
+the C++ readers run under address and undefined-behaviour sanitisers. Inputs that break one are kept in build/fuzz. The
+exit code is 1 if something did. With --atheris, mutations of one kind of file are guided by coverage (pip install
+atheris).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def fuzz(
         rng: Chooses the mutations.
         work: Scratch folder.
         native: The C++ readers, if they are to be tried.
-        until: Tells from the number of inputs tried whether to end.
+        until: Decides by the number of inputs tried whether to end.
     """
     python, cpp = Tally("Python", reader.kind), Tally("C++", reader.kind)
     path = work / "input"
@@ -187,7 +188,7 @@ def main() -> int:
 
 
 def ends(options: argparse.Namespace, num_kinds: int) -> Callable[[int], bool]:
-    """Tell from the number of inputs of one kind whether to end: by `--inputs`, or by its share of the time."""
+    """Decide by the number of inputs of one kind whether to end: by `--inputs`, or by its share of the time."""
     end = time.monotonic() + options.seconds / num_kinds
     return lambda tried: tried >= options.inputs if options.inputs else time.monotonic() > end
 

@@ -1,6 +1,6 @@
 """Damaged files that look whole: mutations of good ones, with lengths and checksums put right again.
 
-Without that, every reader would stop at its checksum and nothing behind it would be tried.
+Without that, every reader would stop at its checksum and nothing after it would be tried.
 """
 
 from __future__ import annotations

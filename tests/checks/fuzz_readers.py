@@ -23,7 +23,7 @@ class Reader:
     """A reader of files that strangers may have made.
 
     Attributes:
-        kind: What it reads.
+        kind: Kind of input.
         read: Reads a file, or refuses it with a `PrgecError`.
         seeds: Good files, and bad ones of the corpus.
     """

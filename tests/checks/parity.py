@@ -43,7 +43,7 @@ POOL = 8
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a case must keep.
+    """The bounds of a case.
 
     Attributes:
         loss: Largest relative difference of a loss.
@@ -63,7 +63,7 @@ class Plan:
     """How a backend is compared.
 
     Attributes:
-        bounds: What every case must keep.
+        bounds: Bounds of every case.
         steps: Training steps where the user names no number.
         hidden_size: Width of the model.
     """
@@ -108,7 +108,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Row:
-    """What one case measured; see `tests.lockstep.Comparison`.
+    """The measurements of one case; see `tests.lockstep.Comparison`.
 
     Attributes:
         seconds: Time to compile and to run.

@@ -32,7 +32,7 @@ GRADIENT_METHODS = tuple(method for method in TRAINING_METHODS if method != "prg
 
 @dataclass(frozen=True)
 class GradientBounds:
-    """What a case must keep.
+    """The bounds of a case.
 
     Attributes:
         loss: Largest relative difference of a loss.
@@ -95,7 +95,7 @@ CASES = tuple(
 
 @dataclass(frozen=True)
 class GradientRow:
-    """What one case measured; see `tests.gradient_lockstep.GradientComparison`.
+    """The measurements of one case; see `tests.gradient_lockstep.GradientComparison`.
 
     Attributes:
         delegates: Delegates of `forward`.
@@ -170,7 +170,7 @@ def run_case(case: GradientCase, folder: Path, steps: int | None, layers: int) -
 
 
 def bounds_of(backend: str, quantize: str) -> GradientBounds:
-    """What a case must keep."""
+    """The bounds of a case."""
     return BOUNDS.get(backend) or BOUNDS[quantize]
 
 
@@ -188,7 +188,7 @@ def gradients_main(options: argparse.Namespace) -> int:
     """Run the chosen cases and print them; return the exit code.
 
     Args:
-        options: Of the command line of `parity.py`.
+        options: Options of the command line of `parity.py`.
     """
     quiet_libraries()
     import torch

@@ -35,7 +35,7 @@ class Program:
     """One program to plan and to measure.
 
     Attributes:
-        name: Of the row.
+        name: Name of the row.
         config: Fields of the model's config.json, `model_type` among them.
         work: How it trains.
     """

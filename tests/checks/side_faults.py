@@ -34,13 +34,13 @@ _ROWS, _CUTS = 400, tuple(range(20, 400, 20))
 
 @dataclass
 class Kills:
-    """What became of the kills of one end.
+    """The outcome of the kills of one end.
 
     Attributes:
         end: Which.
         count: Kills that met a living process.
         lost: Shards that were acknowledged and then missing, or epochs that were done and then not.
-        halves: Files that are no whole shard.
+        halves: Files that are not whole shards.
         differ: Networks that are not the one of the files.
         finished: Jobs that were brought to their end.
     """

@@ -59,7 +59,7 @@ def test_run_and_eval_agree(tiny_pte: Path, dev_jsonl: Path, run_folder: Path) -
 def test_adapters_take_turns_in_one_program(
     tiny_pte: Path, dev_jsonl: Path, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What each scores alone, whoever came before, with the time it took to put in."""
+    """Each scores as it does alone, in any order, and its loading time is reported."""
     trained, untrained = run_folder / "adapter.safetensors", tmp_path / "zero.safetensors"
     save_adapter(untrained, open_pte(tiny_pte))
     evaluate = ("eval", tiny_pte, "--data", dev_jsonl, "--json")
@@ -170,7 +170,7 @@ def test_bad_rows_are_one_line(
     code, out, err = _call(capsys, "run", tiny_pte, "--data", path, "--out", tmp_path / "o")
     assert (code, out) == (4, "")
     assert err.splitlines()[-1].startswith(message)
-    # Where rows can be read at all, the task is said first.
+    # If rows can be read at all, the task is printed first.
     assert err.count("\n") <= 2
     assert not (tmp_path / "o").exists()
 

@@ -130,7 +130,7 @@ def test_a_program_from_before_programs_said_it(
     assert main(["inspect", "old.pte", "--config"]) == ProgramError.exit_code
     assert capsys.readouterr() == (
         "",
-        "error: the program carries no configuration: it was compiled before programs did (old.pte). "
+        "error: the program carries no configuration: it was compiled by an earlier prgec (old.pte). "
         "Hint: prgec inspect shows its pipeline and sizes\n",
     )
 

@@ -1,4 +1,4 @@
-"""What a run shows while it trains."""
+"""The display of a run while it trains."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_what_is_missing_is_named(
     finally:
         load_libraries.cache_clear()
     out = capsys.readouterr().out
-    assert "qnn       no: QNN_SDK_ROOT is no Qualcomm AI Runtime SDK: no libQnnHtp.so" in out
+    assert "qnn       no: QNN_SDK_ROOT is not a Qualcomm AI Runtime SDK: no libQnnHtp.so" in out
     assert "licence" not in out
 
 

@@ -37,7 +37,7 @@ OPTIONS = CompileOptions(
 
 
 def _manifest(options: CompileOptions) -> Manifest:
-    """What a program says of itself, as far as options and backend decide it."""
+    """The manifest of a program, as far as options and backend decide it."""
     backend = load_backend(options.backend, **options.settings)
     manifest = replace(
         MANIFEST, backend=backend.name, soc=backend.soc, seq_len=options.seq_len, q=options.q, prefix_sha256=""

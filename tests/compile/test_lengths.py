@@ -42,7 +42,7 @@ def _row(prompt: int, completion: int) -> dict[str, str]:
 def test_t_and_k_are_those_of_the_longest(tmp_path: Path) -> None:
     # BOS, 20 and 3 characters, the last of which is only predicted: 23; rounded up to a multiple of 8.
     assert _fit(_options(tmp_path, _row(20, 3), _row(2, 7), *FREE)) == (24, 7)
-    # As a choice, the long completion is also scored behind the long prompt.
+    # As a choice, the long completion is also scored after the long prompt.
     assert _fit(_options(tmp_path, _row(20, 3), _row(2, 7), _row(2, 7))) == (32, 7)
 
 
@@ -130,7 +130,7 @@ def test_says_where_few_rows_make_t(
 def test_a_shorter_t_leaves_room_for_answers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, generate: bool, shorter: int
 ) -> None:
-    """Of the longest answer, which is nine tokens, behind the twenty of most prompts."""
+    """The longest answer has nine tokens, and follows the twenty of most prompts."""
     rows = [_row(20, 1)] * 102 + [_row(300, 9)]
     with caplog.at_level(logging.WARNING, logger="prgec"):
         _fit(_options(tmp_path, *rows, *FREE, generate=generate))

@@ -1,4 +1,4 @@
-"""What a pipeline says of the step, for those who named some of it."""
+"""The step that a pipeline implies, for users who named some of it."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from prgec.errors import UsageError
 @dataclass(frozen=True)
 class Trip:
     vehicle: Path = field(metadata=argument())
-    guide: str = option("people", "none", "Who leads.", is_place=True)
-    people: tuple[str, ...] = option("people", ("ann",), "Who goes.")
+    guide: str = option("people", "none", "The one who leads.", is_place=True)
+    people: tuple[str, ...] = option("people", ("ann",), "The one who goes.")
     luggage: Path | None = option("load", None, "What comes along.", "--bag", no_path="web:")
     maps: tuple[Path, ...] = option("load", (), "What shows the way.")
     wheels: int = option("load", 4, "How many.", choices=(2, 4))

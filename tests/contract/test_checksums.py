@@ -1,4 +1,4 @@
-"""Every byte of a program has a checksum, and damage is told with the part it is in."""
+"""Every byte of a program has a checksum, and damage is reported with its part."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _check(path: Path) -> None:
 
 
 def _table(path: Path) -> tuple[bytes, bytes]:
-    """What is in front of the table, and the table, by the page that describes it and not by the reader."""
+    """The program and its table, by the page that describes them and not by the reader."""
     data = path.read_bytes()
     assert data[-8:] == b"PRGESUMS"
     size, crc = struct.unpack("<II", data[-16:-8])

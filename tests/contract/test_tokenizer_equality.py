@@ -214,8 +214,8 @@ def test_ids_are_those_of_sentencepiece(kind: str, tmp_path: Path) -> None:
     KINDS[kind](tmp_path)
     ours = Tokenizer.unpack(pack_tokenizer(tmp_path))
     original = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
-    # sentencepiece has no special tokens in text and ends a text at a null byte; transformers puts no blank in front of
-    # a text that begins with one.
+    # sentencepiece has no special tokens in text and ends a text at a null byte; transformers puts no blank before a
+    # text that begins with one.
     texts = [text for text in AWKWARD if not any(mark in text for mark in ("<s>", "</s>", "<unk>", "\x00"))]
     texts = [text for text in texts if not text.startswith((" ", "\u2581"))]
     for text in texts:

@@ -34,10 +34,10 @@ def test_targets(example: Example, answer: str, classes: tuple[str, ...], expect
     ("example", "answer", "classes", "message"),
     [
         (PAIR, "Yes", ("a", "b", "c"), "the task has 2 answers, the model 3 classes"),
-        (FREE, "Yes", ("a", "b"), "the answer 'Yes' is none of the model's classes.*known: a, b"),
-        (FREE, "-1", ("a",), "the answer '-1' is no score of 0 or more"),
-        (FREE, "nan", ("a",), "is no score"),
-        (FREE, "good", ("a",), "is no score"),
+        (FREE, "Yes", ("a", "b"), "the answer 'Yes' is not one of the model's classes.*known: a, b"),
+        (FREE, "-1", ("a",), "the answer '-1' is not a score of 0 or more"),
+        (FREE, "nan", ("a",), "is not a score"),
+        (FREE, "good", ("a",), "is not a score"),
     ],
 )
 def test_what_is_no_answer(example: Example, answer: str, classes: tuple[str, ...], message: str) -> None:

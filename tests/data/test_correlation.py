@@ -9,7 +9,7 @@ from prgec.data.correlation import matthews, pearson, spearman
 
 @pytest.mark.parametrize("num_classes", [2, 3])
 def test_matthews_of_two_classes_is_phi(num_classes: int) -> None:
-    """scipy knows Pearson's; of two classes the two are the same. Of three, by Gorodkin's sums over the table."""
+    """scipy knows Pearson's; for two classes the two are the same. For three, Gorodkin's sums are the oracle."""
     rng = np.random.default_rng(num_classes)
     right = rng.integers(0, num_classes, 200)
     found = np.where(rng.random(200) < 0.6, right, rng.integers(0, num_classes, 200))

@@ -17,7 +17,7 @@ BOS, EOS = 1, 2
 
 
 class CharTokenizer:
-    """One id per character, except that `merge` (a string) is a single token; a BOS in front if asked for."""
+    """One id per character, except that `merge` (a string) is a single token; a BOS first if requested."""
 
     def __init__(self, *, bos: bool = True, merge: str = "") -> None:
         self.bos_id = BOS if bos else None
@@ -162,7 +162,7 @@ def test_every_token_of_a_document_is_predicted_once(seq_len: int, num_labels: i
     assert [target for row in rows for target in row.targets] == ids[1:]
     for row in rows:
         assert len(row.tokens) <= seq_len and len(row.targets) <= num_labels
-        # What is read in front of a target is what stands in front of it in the text.
+        # The tokens read before a target are those before it in the text.
         start = next(i for i in range(len(ids)) if tuple(ids[i : i + len(row.tokens)]) == row.tokens)
         assert [ids[start + p + 1] for p in row.label_pos] == list(row.targets)
         assert row.label_pos[-1] == len(row.tokens) - 1

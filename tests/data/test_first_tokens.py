@@ -21,7 +21,7 @@ SIDE = replace(MANIFEST, num_labels=1)
 
 
 class Words:
-    """One token for each word with the space in front of it; what a word is depends on nothing else."""
+    """One token for each word with the space before it; the token of a word depends on nothing else."""
 
     bos_id = 1
 
@@ -85,7 +85,7 @@ def test_equal_first_tokens_are_refused() -> None:
 
 
 def test_a_border_that_moves_is_refused() -> None:
-    """Without a space in front, the answer melts into the last word."""
+    """Without a space before it, the answer melts into the last word."""
     with pytest.raises(DataError, match="the border between prompt and answer"):
         encode_first_tokens(EXAMPLES, ("no", " yes"), Words(), SIDE)
 
@@ -96,7 +96,7 @@ def test_a_border_that_moves_is_refused() -> None:
         (EXAMPLES, (" yes", " yes"), "2 or more answers"),
         ([Document("text", "line 1")], (" yes", " no"), "have no answers to choose from"),
         ([], (" yes", " no"), "there are no rows"),
-        (EXAMPLES, (" yes", " no"), "the answer ' no way' is none of the candidates"),
+        (EXAMPLES, (" yes", " no"), "the answer ' no way' is not one of the candidates"),
     ],
 )
 def test_what_cannot_be_chosen(items: list[Any], candidates: tuple[str, ...], message: str) -> None:

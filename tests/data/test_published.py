@@ -35,7 +35,7 @@ TABLE_8 = {
     "winogrande": "<context> <subject> <object>",
     "squad": "Title: <title> Context: <context> Question: <question> Answer:",
 }
-# What our fields are called in the table.
+# Names of our fields in the table.
 NAMES = {
     "sst2": {"sentence": "text"},
     "qnli": {"question": "sentence1", "sentence": "sentence2"},

@@ -1,4 +1,4 @@
-"""What `prgec data stats` counts is what batches hold and what a compilation chooses."""
+"""`prgec data stats` counts the tokens that batches hold and that a compilation chooses."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _stats(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, 
 
 
 def test_t_and_k_are_those_of_a_compilation(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Of a choice whose wrong answer is the longest, too."""
+    """This holds for a choice whose wrong answer is the longest, too."""
     found = _stats(capsys, data_file("train"), "--model", "demo")
     limits = read_limits("demo")
     options = CompileOptions("demo", seq_len=0, num_labels=0, data=(data_file("train"),))

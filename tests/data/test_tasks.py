@@ -53,7 +53,7 @@ def test_unknown_label(tmp_path: Path, label: Any) -> None:
     ("record", "message"),
     [
         ({"sentence": "x"}, 'missing field "label"'),
-        ({"label": 1}, "cannot tell the task from the fields"),
+        ({"label": 1}, "cannot infer the task from the fields"),
         ({"prompt": "x"}, 'missing field "completion"'),
         ({"prompt": "x", "completion": ""}, 'field "completion" is empty'),
     ],

@@ -34,8 +34,8 @@ PROGRAMS = {
     "device": {"backend": "portable"},
     "prefix": {"backend": "portable", "layers": ("last:1",), "prefix": "method"},
     "shared": {"backend": "xnnpack", "layers": ("last:1",), "prefix": "shared", "quantize": "8da8w"},
-    # Of steps as long as they come: nothing that is bounded by the loss can be made to diverge. Of a fixed length, as
-    # those below: backward passes compile several times as fast.
+    # Steps are not bounded by the loss, so that they can be made to diverge. The length is fixed, as below: backward
+    # passes compile several times as fast.
     "exact": {"backend": "portable", "method": "exact", "polyak": 0.0, "static": True},
     "exact-prefix": {"backend": "portable", "method": "exact", "layers": ("last:1",), "prefix": "method"},
     "shortcut": {"backend": "xnnpack", "method": "shortcut", "optimizer": "adamw"},
@@ -55,9 +55,9 @@ PROGRAMS = {
     "talking-exact": {"backend": "portable", "method": "exact", "generate": True, "context": 160},
     "gathering": {"backend": "xnnpack", "method": "exact", "optimizer": "momentum", "accumulate": True},
 }
-# State behind the losses, noise in the graph, and weights in a file beside it, as on a GPU.
+# State after the losses, noise in the graph, and weights in a file beside it, as on a GPU.
 DEVICE = "device"
-# Of a run, unless a test says otherwise.
+# Length of a run by default.
 STEPS = 100
 # Compiling the others is what makes their test slow.
 QUICK = ("portable", "dual", "device", "prefix", "exact", "host", "host-exact")

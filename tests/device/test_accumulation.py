@@ -22,7 +22,7 @@ STEPS, CALLS = 40, 3
 
 @pytest.fixture
 def drivers(executable: Path, gathering_pte: Path, tmp_path: Path) -> Drivers:
-    """Of a run whose whole result is in `whole`."""
+    """A run whose whole result is in `whole`."""
     rows = write_rows(tmp_path / "rows.bin", gathering_pte, examples=7, candidates=2, seed=1)
     eval_rows = write_rows(tmp_path / "eval.bin", gathering_pte, examples=9, candidates=3, seed=2)
     options = RunOptions(

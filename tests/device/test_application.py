@@ -37,7 +37,7 @@ def test_answers_in_the_middle_of_a_run(
     done = subprocess.run([train_and_talk, path, rows, folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     answers = done.stdout.splitlines()
-    # What another process says with the adapter of that moment.
+    # Another process answers with the adapter of that moment.
     for step, answer in zip(STEPS, answers, strict=True):
         flags = ("--adapter", folder / f"{step}.safetensors", "--max-tokens", "12", "--end", "4000000000")
         said = subprocess.run(
@@ -45,7 +45,7 @@ def test_answers_in_the_middle_of_a_run(
         )
         assert said.stdout.split() == answer.split()
     assert answers[0] != answers[1], "weights that change nothing show nothing"
-    # A run that was not asked ends the same.
+    # A run without answers ends the same.
     alone = [executable, path, "--rows", rows, "--steps", "6", "--lr", "0.05", "--out", tmp_path / "alone"]
     assert subprocess.run(alone, capture_output=True, check=False).returncode == 0
     adapters = [each / "adapter.safetensors" for each in (folder, tmp_path / "alone")]

@@ -132,7 +132,7 @@ def test_two_runs_in_one_folder(make: Callable[..., Drivers], tmp_path: Path) ->
 def test_both_say_when_perturbations_change_no_loss(
     make: Callable[..., Drivers], eps: float, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    line = "both signs of every query have the same loss, so nothing is learnt: is --eps too small?"
+    line = "both signs of every query have the same loss, so nothing is learnt; raise --eps"
     drivers = make(eps=eps, steps=2)
     drivers.python(out=tmp_path / "python")
     assert (line in caplog.text) == warns

@@ -1,4 +1,4 @@
-"""`prge_chat` says what the Python driver says, token for token, and refuses in one line what is no prompt."""
+"""`prge_chat` answers as the Python driver, token for token, and refuses in one line anything but a prompt."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _lines(texts: Sequence[Sequence[int]]) -> str:
 
 
 def _said(program: Program, sampling: Sampling, *, ends: Sequence[int] = ()) -> str:
-    """What the Python driver answers, one prompt after the other."""
+    """Answers of the Python driver, one prompt after the other."""
     reader, sampler, answers = Reader(program), Sampler(sampling), []
     for prompt in _prompts(program):
         answer = Answer(reader, prompt, sampler, lambda ids: "", ends=ends, max_tokens=12)
@@ -137,7 +137,7 @@ BAD_PROMPTS = {
     "text": ("the film was great", "a prompt is token ids with spaces between"),
     "stuck together": ("4,5", "a prompt is token ids with spaces between"),
     "zero byte": ("4 \0 5", "a prompt is token ids with spaces between"),
-    "empty": ("", "there is no text to go on from"),
+    "empty": ("", "there is no text to continue"),
     "too long": ("7 " * (CONTEXT + 1), f"the text has {CONTEXT + 1} tokens, and the program's cache holds {CONTEXT}"),
 }
 
@@ -183,5 +183,5 @@ def test_adapters_that_do_not_belong(path: Path, chat: Chat, tmp_path: Path) -> 
 def test_a_program_without_a_cache(program: Callable[[str], Path], chat: Chat) -> None:
     done = chat(program("exact"), LINE)
     assert (done.returncode, done.stdout) == (ProgramError.exit_code, "")
-    assert done.stderr.startswith("error: the program has no cache to read on with (") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: the program has no cache to continue with (") and done.stderr.count("\n") == 1
     assert done.stderr.endswith("Hint: compile it with --generate --context C\n")

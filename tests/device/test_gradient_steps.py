@@ -56,14 +56,14 @@ def _assert_same(first: Path, second: Path) -> None:
 
 @pytest.fixture(params=PROGRAMS)
 def drivers(make: Callable[..., Drivers], request: pytest.FixtureRequest, tmp_path: Path) -> Drivers:
-    """Of a run whose whole result is in `whole`."""
+    """A run whose whole result is in `whole`."""
     drivers = make(request.param)
     assert drivers.cpp(out=tmp_path / "whole").returncode == 0
     return drivers
 
 
 def _stop_cpp(drivers: Drivers, folder: Path, number: signal.Signals) -> None:
-    """Send a run a signal behind its snapshot."""
+    """Send a run a signal after its snapshot."""
     command = [drivers.executable, *drivers.arguments(out=folder)]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     while process.poll() is None and not (folder / "snapshot.safetensors").exists():
@@ -183,7 +183,7 @@ def test_other_contracts_are_refused(
 
 
 def test_only_the_runs_own_flags_matter(make: Callable[..., Drivers], tmp_path: Path) -> None:
-    """What is about measured losses changes nothing, not even the journal."""
+    """Options about measured losses change nothing, not even the journal."""
     drivers = make("exact", steps=5)
     assert drivers.cpp().returncode == 0
     assert drivers.cpp(out=tmp_path / "other", eps=0.5, estimator="std").returncode == 0

@@ -1,4 +1,4 @@
-"""What the C++ driver refuses, in one line and with the exit code of `prgec run`."""
+"""Refusals of the C++ driver, in one line and with the exit code of `prgec run`."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_rows_of_another_tokenizer_are_refused(make: Callable[..., Drivers], tmp
     assert "the rows were made with another tokenizer" in result.stderr
 
 
-# What stands for `q_proj` in a manifest: bytes that are no UTF-8, and characters that steer a terminal.
+# Replacements of `q_proj` in a manifest: bytes that are not UTF-8, and characters that steer a terminal.
 NAMES = {
     "no UTF-8": (b"q\xff\xferoj", "is not valid JSON"),
     "escape": (rb"\u001b", "the program has no state"),

@@ -1,4 +1,4 @@
-"""The longest call that runs once before the first step leaves nothing behind but its memory."""
+"""The longest call that runs once before the first step leaves nothing but its memory."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def compile_once(shared: Shared, checkpoint: Path) -> Compile:
 
 
 def compiler(shared: Shared, checkpoint: Path) -> Compile:
-    """What `compile_once` is; also for tests in other folders, which then share programs with these."""
+    """Implements `compile_once`; tests in other folders that use it share programs with these."""
     defaults: dict[str, Any] = {
         "model": str(checkpoint),
         "output": Path("model.pte"),
@@ -55,6 +55,6 @@ def compiler(shared: Shared, checkpoint: Path) -> Compile:
 
 @pytest.fixture(params=PROGRAMS)
 def open_program(request: pytest.FixtureRequest, compile_once: Compile) -> Callable[[], Program]:
-    """Open a program of either backend and state as often as asked, each time in its initial state."""
+    """Open a program of either backend and state any number of times, each time in its initial state."""
     path = compile_once(**PROGRAMS[request.param])
     return lambda: open_pte(path)

@@ -1,4 +1,4 @@
-"""What a trained program says, other tools say of what is exported of it: greedy tokens of transformers and llama.cpp.
+"""Exports of a trained program give the same answers in other tools: greedy tokens of transformers and llama.cpp.
 
 With `PRGEC_SMOLLM2` naming the folder that tools/make_smollm2.py writes, also of a model that talks.
 """
@@ -33,7 +33,7 @@ QUESTIONS = ("What is the capital of France?", "Tell me about the sea.", "the fi
 
 @dataclass(frozen=True)
 class Run:
-    """A run, and what its program says greedily behind some texts."""
+    """A run, and how its program continues some texts greedily."""
 
     base: Path
     folder: Path

@@ -58,11 +58,11 @@ def program(folder: Path) -> TorchProgram:
 
 
 def _inputs(folder: Path, tokenizer: Tokenizer, names: list[str], num_labels: int) -> dict[str, Tensor]:
-    """What layers of the unmodified model read of 64 prompts, one after the other."""
+    """Inputs of layers of the unmodified model for 64 prompts, one after the other."""
     examples = load_dataset(folder / "rows.jsonl").examples
     model, seen = MODEL.build(), {name: [] for name in names}
     for name in names:
-        # The head is asked for nothing but the last tokens of a prompt.
+        # The head reads only the last tokens of a prompt.
         last = -num_labels if name == "lm_head" else None
         model.get_submodule(name).register_forward_pre_hook(
             lambda _, args, name=name, last=last: seen[name].append(args[0][0, last:])

@@ -47,7 +47,7 @@ def path(shared: Shared, checkpoint: Path) -> Path:
 
 
 def _loss(program: Any, ids: list[int], target: int) -> tuple[float, float]:
-    """What a token costs behind a text, by the cache and by the method that evaluates."""
+    """The loss of a token after a text, by the cache and by the method that evaluates."""
     logits_V = Reader(program).read(ids)
     by_cache = float(np.log(np.exp(logits_V.astype(np.float64)).sum()) - logits_V[target])
     m = program.manifest
@@ -259,7 +259,7 @@ def test_a_program_without_a_cache(
     code, _, err = _chat(tiny_pte, "hello\n", monkeypatch, capsys)
     assert (code, err) == (
         UsageError.exit_code,
-        "error: the program has no cache to read on with. Hint: compile it with --generate --context C\n",
+        "error: the program has no cache to continue with. Hint: compile it with --generate --context C\n",
     )
 
 
@@ -271,7 +271,7 @@ def test_a_program_without_a_cache(
         ({"context": 0, "quantize_cache": 8}, "--quantize-cache is for programs with a cache"),
         ({"state": "host"}, "--state host has no cache in the program; leave out --context"),
         ({"static": True}, "--context needs a T that varies from call to call"),
-        ({"context": 65}, "--context is 65, but the model knows 64 positions"),
+        ({"context": 65}, "--context is 65, but the model supports 64 positions"),
     ],
 )
 def test_contexts_that_cannot_be(changes: dict[str, Any], message: str, checkpoint: Path) -> None:

@@ -94,7 +94,7 @@ def test_losses_of_the_methods_that_train(encoder: Encoder, tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Acceptability of word orders, and alikeness of two sentences, told by their words."""
+    """Acceptability of word orders, and alikeness of two sentences, judged by their words."""
     folder = tmp_path_factory.mktemp("glue")
     rng = np.random.default_rng(0)
     words = "film movie plot acting bright dull".split()
@@ -179,7 +179,7 @@ def test_what_a_classifier_is_not(tmp_path: Path) -> None:
         build_graphs(replace(options, num_labels=2))
     with pytest.raises(UsageError, match="--generate is for language models"):
         build_graphs(replace(options, generate=True))
-    with pytest.raises(UsageError, match="--method exact has the gradient of a choice between classes"):
+    with pytest.raises(UsageError, match="--method exact differentiates a choice between classes"):
         build_graphs(replace(options, method="exact"))
     config = tmp_path / "c" / "config.json"
     config.write_text(config.read_text().replace('"pad_token_id": 1', '"pad_token_id": 5'))

@@ -1,6 +1,6 @@
 """Programs that keep their state to themselves and their weights in a file beside them, as CUDA's do.
 
-What a GPU would run is run here by ExecuTorch's own kernels: the same graph, contract, files and driver.
+A program for a GPU runs here on ExecuTorch's own kernels: the same graph, contract, files and driver.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def test_many_blocks_are_joined_in_the_delegate(tmp_path: Path) -> None:
 
 
 def test_the_oracle_is_not_hidden_states() -> None:
-    """What transformers returns last has been through the final norm."""
+    """The last hidden state of transformers has been through the final norm."""
     model = TinyLlama(num_layers=2).build()
     tokens, label_pos, _ = random_rows(2, 9)
     with torch.no_grad():
@@ -93,7 +93,7 @@ def test_the_oracle_is_not_hidden_states() -> None:
 
 
 def test_a_program_that_emits_does_not_train(side_pte: Path) -> None:
-    with pytest.raises(ProgramError, match="has no losses: it emits what a side network learns from"):
+    with pytest.raises(ProgramError, match="has no losses: it emits activations for a side network"):
         open_pte(side_pte)
 
 

@@ -75,7 +75,7 @@ def _randomise(program: Program) -> None:
 
 
 def _log_probs(program: Program) -> np.ndarray:
-    """Log-probability of every token behind `TOKENS`: f64[V], read off the losses, one target a row."""
+    """Log-probability of every token after `TOKENS`: f64[V], read off the losses, one target a row."""
     m = program.manifest
     rows = []
     for first in range(0, m.vocab_size, m.num_rows):

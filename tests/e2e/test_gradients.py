@@ -39,7 +39,7 @@ OPTIONS = CompileOptions(
 # Shorter than the window of attention, and in between; the longest last.
 LENGTHS = (4, 11, SEQ_LEN)
 ROUNDING = 2e-5
-# Plain writers, two at once, norms behind writers, and layers called otherwise.
+# Plain writers, two at once, norms after writers, and layers of other names.
 STREAMED = ("Llama", "GPT-NeoX", "Gemma 2", "GPT-2")
 
 

@@ -18,7 +18,7 @@ from prgec.demo import data_file
 from prgec.runs.demo import BATCH_SIZES, SEQ_LEN, STEPS
 
 DRIVER = Path(__file__).parents[2] / "docs" / "host_driver.py"
-# Whoever imports prgec fails.
+# Importing prgec fails.
 _ALONE = """
 import runpy, sys
 sys.modules["prgec"] = None

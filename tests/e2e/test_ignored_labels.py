@@ -46,7 +46,7 @@ def program(shared: Shared) -> Program:
 def _step(
     program: Program, tokens: IntArray, label_pos: IntArray, targets: IntArray
 ) -> tuple[FloatArray, State, State]:
-    """Losses of one step, and the state before and behind it."""
+    """Losses of one step, and the state before and after it."""
     random = np.random.default_rng(1)
     before = {name: random.normal(0, 0.1, b.shape).astype(np.float32) for name, b in program.read_state().items()}
     program.write_state(before)

@@ -1,4 +1,4 @@
-"""Core ML and Vulkan: programs are lowered here, told apart op by op, and refused where somebody would run them."""
+"""Core ML and Vulkan: programs are lowered here, compared op by op, and refused by whatever would run them."""
 
 from __future__ import annotations
 

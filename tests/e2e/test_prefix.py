@@ -149,7 +149,7 @@ def test_evaluation(open_mode: Open, tmp_path: Path, mode: str) -> None:
 def test_one_delegate_each(paths: dict[str, Path]) -> None:
     methods = inspect_program(paths["method"]).pte.methods
     assert {name: len(each.delegates) for name, each in methods.items()} == {"forward": 1, "apply": 0, "prefix": 1}
-    # What is left of the forward no longer looks tokens up.
+    # The rest of the forward no longer looks tokens up.
     kernels = {name: "".join(each.kernel_calls) for name, each in methods.items()}
     assert "embedding" in kernels["prefix"] and "embedding" not in kernels["forward"]
 

@@ -106,7 +106,7 @@ def test_activations_of_eight_megabytes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["w8a16", "w4a16"])
 def test_narrow_weights_train_as_the_rounded_model_does(scheme: str, wide: Path, tmp_path: Path) -> None:
-    """What they change is the model, not g: the oracle trains the untouched model with rounded weights."""
+    """They change the model, not g: the oracle trains the untouched model with rounded weights."""
     path = compile_model(_options(wide, tmp_path / "narrow.pte", quantize=scheme)).path
     program = open_pte(path)
     assert program.manifest.quantize == scheme

@@ -47,7 +47,7 @@ def _trained(quantize: str, recompute: str, path: Path) -> tuple[State, int]:
         num_labels=1,
     )
     compile_model(options)
-    # What the process of the tests has freed and not given back would hide what a step holds.
+    # Memory that the tests' process has freed and not given back would hide that of a step.
     found: tuple[State, int] = call_apart(multiprocessing.get_context("spawn"), "training", _train, path)
     return found
 

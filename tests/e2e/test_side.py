@@ -183,7 +183,7 @@ def test_what_does_not_fit_is_told(
         "trains by --method prge and emits no activations": ["eval", str(tiny_pte), *data, "--side", side],
         "the program has no prgec_side_network": ["eval", str(side_pte), *data, "--side", str(side_pte)],
         "--adapter is for programs that train": ["eval", str(side_pte), *data, "--adapter", "x"],
-        "it emits what a side network learns from": ["run", str(side_pte), *data],
+        "it emits activations for a side network": ["run", str(side_pte), *data],
         "cannot read the side network: No such file": ["side", "build", "none.safetensors"],
         "the folder has no shards": ["side", "fit", str(learnt.parent)],
         "these rows have 3": [

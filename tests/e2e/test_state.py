@@ -71,7 +71,7 @@ def test_evaluation_leaves_every_bit_of_the_state(open_program: Open) -> None:
     before = program.read_state()
     first, second = _evaluate(program), _evaluate(program, lr=0.3)
     after = program.read_state()
-    # What `dual` remembers of the last eps is not part of the trained state: with equal copies it multiplies zero.
+    # The last eps that `dual` stores is not part of the trained state: with equal copies it multiplies zero.
     before.pop(DUAL_EPS_STATE, None), after.pop(DUAL_EPS_STATE, None)
     assert _same_bits(before, after) and max(np.abs(b).max() for b in before.values()) > 0.01
     assert first.tobytes() == second.tobytes()

@@ -16,7 +16,7 @@ import prgec
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
-# What would build the kernels where the wheel had none.
+# The tools that would build the kernels if the wheel had none.
 BUILDERS = ("c++", "g++", "clang++", "cc", "gcc", "cmake", "ninja", "make")
 
 
@@ -39,7 +39,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("second") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     (packages,) = (folder / "lib").glob("python*/site-packages")
-    # Read as a list of folders: what is installed for editing there stays behind.
+    # Read as a list of folders, so that editable installations there have no effect.
     paths = dict.fromkeys(path for path in sys.path if path.endswith("site-packages"))
     (packages / "shared.pth").write_text("\n".join([*paths, sysconfig.get_path("purelib")]))
     install = ["install", "--quiet", "--no-deps", "--no-index", str(wheel)]

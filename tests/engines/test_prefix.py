@@ -76,7 +76,7 @@ def test_miss(tmp_path: Path, tokens: list[int]) -> None:
 
 
 def test_programs_share_a_cache_where_their_prefixes_compute_the_same(tmp_path: Path) -> None:
-    """What is trained behind the prefix, and how, does not matter to it."""
+    """Training after the prefix has no effect on it."""
     _cache(tmp_path).put(ROW, HIDDEN)
     other = replace(MANIFEST, q=1, batch_size=8, rank=8, a_seed=3, num_labels=1, pipeline="dualize{q=1}")
     assert _cache(tmp_path, other).get(ROW) is not None

@@ -73,7 +73,7 @@ def test_eight_bits_are_near_the_values() -> None:
 
 
 def test_an_activation_too_large_for_f16() -> None:
-    with pytest.raises(DataError, match=r"too large for f16 \(here\). Hint: take --dtype i8"):
+    with pytest.raises(DataError, match=r"too large for f16 \(here\). Hint: use --dtype i8"):
         narrow(np.full((1, 1, 1, 1), 1e6, dtype=np.float32), "f16", "here")
 
 
@@ -92,16 +92,16 @@ def _set(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dic
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (_without("dy"), "a shard has the tensors id, acts, dy"),
-        (_set("id", lambda x: x[:3]), "other types or shapes"),
-        (_set("acts", lambda x: x.astype(np.float32)), "other types or shapes"),
-        (_set("acts", lambda x: x[:, :2]), "other types or shapes"),
-        (_set("dy", lambda x: x[:, 0]), "other types or shapes"),
+        (_without("dy"), "a shard has the tensors id, acts and dy"),
+        (_set("id", lambda x: x[:3]), "types or shapes of the shard"),
+        (_set("acts", lambda x: x.astype(np.float32)), "types or shapes of the shard"),
+        (_set("acts", lambda x: x[:, :2]), "types or shapes of the shard"),
+        (_set("dy", lambda x: x[:, 0]), "types or shapes of the shard"),
         (_set("dy", lambda x: x * np.nan), "not finite"),
         (_set("acts", lambda x: x * np.float16("inf")), "not finite"),
-        (lambda t, m: t.update({name: array[:0] for name, array in list(t.items())}), "other types or shapes"),
+        (lambda t, m: t.update({name: array[:0] for name, array in list(t.items())}), "types or shapes of the shard"),
         (lambda t, m: t.update(extra=t["dy"]), "a shard has the tensors"),
-        (lambda t, m: t.update(scales=t["dy"]), "other types or shapes"),
+        (lambda t, m: t.update(scales=t["dy"]), "types or shapes of the shard"),
         (_with("format", "prgec-side-shard-2"), "its format is 'prgec-side-shard-2'"),
         (_with("program", "../../etc/passwd"), "names no program"),
         (_with("y_pre", "guess"), "y_pre is 'guess'"),

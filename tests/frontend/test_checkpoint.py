@@ -129,5 +129,5 @@ def test_compile_leaves_nothing_behind(sharded: Path, tmp_path: Path) -> None:
 
 def test_longer_rows_than_the_model_knows(single: Path, tmp_path: Path) -> None:
     options = CompileOptions(model=str(single), output=tmp_path / "m.pte", seq_len=65)
-    with pytest.raises(UsageError, match="--seq-len is 65, but the model knows 64 positions"):
+    with pytest.raises(UsageError, match="--seq-len is 65, but the model supports 64 positions"):
         compile_model(options)

@@ -1,4 +1,4 @@
-"""A model that reads on behind a cache gives the logits of transformers' own forward over the whole text."""
+"""A model with a cache gives the logits of transformers' own forward over the whole text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_logits_are_those_of_the_whole_text(name: str) -> None:
     with torch.no_grad():
         expected_TV = model(input_ids=tokens_T.unsqueeze(0)).logits[0]
         start, reading = 0, _Reading(program)
-        # What an earlier text left in the cache must not be seen.
+        # The rest of an earlier text in the cache must not be seen.
         reading.read(tokens_T[:9].flip(0), 6, CONTEXT)
         for index, length in enumerate(PARTS):
             room = CONTEXT if index % 2 else max(2, start)

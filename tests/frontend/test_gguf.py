@@ -137,7 +137,7 @@ def test_bytes_are_those_of_the_tokenizer(tmp_path: Path) -> None:
     folder = TinyLlama().write(tmp_path / "folder", tokenizer="json")
     tokenizer = Tokenizer.unpack(pack_tokenizer(folder))
     texts = [text for text in [*TEXTS, *SPLIT] if "<0x" not in text]
-    # The original adds a space in front of the first word, which no file of this kind asks for.
+    # The original adds a space before the first word, which no file of this kind requests.
     assert _ids(path, [f" {text}" for text in texts]) == [tokenizer.encode(f" {text}") for text in texts]
 
 
@@ -221,11 +221,13 @@ def test_what_is_cut_short_is_refused(llama_file: Path, tmp_path: Path, kept: in
 
 
 def test_what_is_not_known_is_refused(llama_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"architecture 'phi3' are not read .*known: llama, qwen2, qwen3, gemma3"):
+    with pytest.raises(
+        CheckpointError, match=r"architecture 'phi3' are not supported .*known: llama, qwen2, qwen3, gemma3"
+    ):
         find_checkpoint(str(write_gguf(tmp_path / "phi.gguf", _built("phi3"), _pieces)))
     kinds = {"blk.0.attn_q.weight": "TQ2_0"}
     wide = TinyLlama(hidden_size=256).build()
-    with pytest.raises(CheckpointError, match=r"blk.0.attn_q.weight has quantisation type 35, which is not read"):
+    with pytest.raises(CheckpointError, match=r"blk.0.attn_q.weight has quantisation type 35, which is not supported"):
         find_checkpoint(str(write_gguf(tmp_path / "tq.gguf", wide, _pieces, kinds)))
 
     def stretched(writer: Any) -> None:
@@ -234,15 +236,15 @@ def test_what_is_not_known_is_refused(llama_file: Path, tmp_path: Path) -> None:
         _pieces(writer)
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
 
-    with pytest.raises(CheckpointError, match=r"scales its positions \(yarn\), which is not read"):
+    with pytest.raises(CheckpointError, match=r"scales its positions \(yarn\), which is not supported"):
         find_checkpoint(str(write_gguf(tmp_path / "y.gguf", TinyLlama().build(), stretched)))
-    with pytest.raises(CheckpointError, match=r"by the rule 'tekken', which is not known.*known: gpt-2, smollm"):
+    with pytest.raises(CheckpointError, match=r"by the rule 'tekken', which is not supported.*known: gpt-2, smollm"):
         pack_tokenizer(write_gguf(tmp_path / "t.gguf", TinyLlama().build(), _merges("tekken")))
     renamed = _patched(llama_file, tmp_path, b"blk.0.attn_q.weight", b"blk.0.attn_z.weight")
-    with pytest.raises(CheckpointError, match=r"blk.0.attn_z.weight is no tensor of architecture llama"):
+    with pytest.raises(CheckpointError, match=r"blk.0.attn_z.weight is not a tensor of architecture llama"):
         load_model(find_checkpoint(str(renamed)))
     without = _patched(llama_file, tmp_path, b"blk.0.attn_q.weight", b"blk.0.attn_k.biased")
-    with pytest.raises(CheckpointError, match=r"lacks 1 of the model's weights, first .*q_proj|is no tensor of"):
+    with pytest.raises(CheckpointError, match=r"lacks 1 of the model's weights, first .*q_proj|is not a tensor of"):
         load_model(find_checkpoint(str(without)))
 
 

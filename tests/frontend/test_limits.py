@@ -1,4 +1,4 @@
-"""What is said of rows without weights is what a compilation finds with them."""
+"""Limits read without weights are those that a compilation finds with them."""
 
 from __future__ import annotations
 

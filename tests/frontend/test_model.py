@@ -74,7 +74,7 @@ def test_weights_are_f32_and_frozen(tmp_path: Path) -> None:
     ("edit", "message"),
     [
         (lambda w: w.pop(Q_PROJ), f"lacks 1 of the model's weights, first {re.escape(Q_PROJ)}"),
-        (lambda w: w.update({Q_PROJ: torch.zeros(4, 32)}), r"q_proj\.weight is \[4, 32\]; config.json asks for"),
+        (lambda w: w.update({Q_PROJ: torch.zeros(4, 32)}), r"q_proj\.weight is \[4, 32\]; config.json expects"),
     ],
 )
 def test_weights_that_do_not_fit(tmp_path: Path, edit: Callable[[dict[str, Tensor]], object], message: str) -> None:
@@ -181,7 +181,7 @@ def test_model_that_cannot_be_traced() -> None:
 
 @pytest.mark.parametrize("one", ARCHITECTURES, ids=lambda one: one.name)
 def test_a_score_makes_logits_at_labels_alone(one: Architecture) -> None:
-    """Of twelve tokens, in front of two, and none for the slot nobody uses: the loss is the model's own, row by row."""
+    """Labels after twelve tokens, before two, and none in the unused slot: the loss is the model's own, row by row."""
     model, widths = one.build(), []
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(3, VOCAB_SIZE, (2, 12), generator=generator)

@@ -2,7 +2,7 @@
 //
 //   read_inputs PROGRAM, with PROGRAM a .pte that adapters are loaded into
 //
-// An input is a u32 kind, a u32 length, and that many bytes. What a sanitiser finds ends the process.
+// An input is a u32 kind, a u32 length, and that many bytes. A sanitiser's finding ends the process.
 #include <sys/mman.h>
 #include <unistd.h>
 

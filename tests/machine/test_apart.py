@@ -1,4 +1,4 @@
-"""A call in a process of its own ends with the process that asked for it."""
+"""A call in a process of its own ends with its parent process."""
 
 from __future__ import annotations
 

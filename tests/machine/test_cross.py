@@ -1,4 +1,4 @@
-"""What building for 64-bit ARM lacks is named, each with the way to get it."""
+"""Missing tools to build for 64-bit ARM are named, each with the way to get it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_an_extra_that_is_none() -> None:
 
 
 def test_nobody_is_told_to_install_what_is_not_published() -> None:
-    """prgec is no name of the package index."""
+    """The package index has no prgec."""
     texts = [
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/**/*.md"),

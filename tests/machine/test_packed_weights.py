@@ -1,4 +1,4 @@
-"""What the C++ driver keeps is told and removed; nothing that is used, or somebody else's, is."""
+"""Packed weights of the C++ driver are listed and removed, but not those in use, nor files of others."""
 
 from __future__ import annotations
 

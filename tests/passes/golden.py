@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 def expect(actual: str, expected: str) -> None:
     """Compare with a triple-quoted literal in the caller."""
     expecttest.assert_expected_inline(actual, expected, skip=1)
-    # Accepting leaves a copy of the old file behind; version control has it already.
+    # Accepting would leave a copy of the old file; version control has it already.
     Path(inspect.stack()[1].filename + ".bak").unlink(missing_ok=True)
 
 
@@ -31,7 +31,7 @@ def expect_file(actual: str, name: str) -> None:
 
 
 def transcript(program: GraphProgram, each: Pass) -> str:
-    """The text of a graph, what a pass said about it, and the text afterwards (`(same)` where nothing changed)."""
+    """The text of a graph, a pass's messages, and the text afterwards (`(same)` where nothing changed)."""
     before = print_program(program)
     result = run_pass(program, each)
     after = print_program(program)

@@ -38,7 +38,7 @@ def two_blocks(trained: Sequence[int] = (0, 1)) -> GraphProgram:
 
 
 def attention(num_blocks: int, *, has_stream: bool = False) -> GraphProgram:
-    """Attention of a trained layer's queries over frozen keys with an activation behind it, so many times.
+    """Attention of a trained layer's queries over frozen keys with an activation after it, so many times.
 
     With a stream, each block adds what it makes to it.
     """
@@ -54,7 +54,7 @@ def attention(num_blocks: int, *, has_stream: bool = False) -> GraphProgram:
 
 
 def normed_writes(num_blocks: int) -> GraphProgram:
-    """A stream whose writes end in what derivatives read, as norms behind layers do: all sums follow from the first."""
+    """A stream whose writes end in what derivatives read, as norms after layers do: all sums follow from the first."""
     b = GraphBuilder(num_rows=2, dynamic=True)
     stream = b.hidden()
     for block in range(num_blocks):
@@ -74,7 +74,7 @@ def gated() -> GraphProgram:
 
 
 def turned_heads() -> GraphProgram:
-    """Scores of rows among themselves, of a trained layer behind what a derivative reads and RoPE's halves."""
+    """Scores of rows among themselves, of a trained layer after values that a derivative reads and RoPE's halves."""
     b = GraphBuilder(num_rows=2, dynamic=True)
     normed = b.call(aten.silu.default, layer(b, b.hidden(), "layers.0.proj"))
     halves = b.call(aten.linear.default, normed, b.tensor("halves", rotation(WIDTH)))
@@ -114,7 +114,7 @@ def loss(b: GraphBuilder, logits: Node) -> Node:
 
 
 def finished(program: GraphProgram) -> GraphProgram:
-    """What branch-to-bmm makes of a graph, with values in every B."""
+    """The result of branch-to-bmm on a graph, with values in every B."""
     run_pass(program, BranchToBmm())
     for name, buffer in program.module.named_buffers():
         if name.endswith(STATE_SUFFIX):
@@ -123,7 +123,7 @@ def finished(program: GraphProgram) -> GraphProgram:
 
 
 def appended(program: GraphProgram, each: Differentiate) -> str:
-    """The lines a pass puts behind a graph, whose own lines stay as they were."""
+    """The lines a pass appends to a graph, whose own lines stay as they were."""
     before = print_program(program).splitlines()[:-1]
     run_pass(program, each)
     after = print_program(program).splitlines()

@@ -1,4 +1,4 @@
-"""Graphs of named leaves, whose gradients are asked for, and constants."""
+"""Graphs of named leaves, whose gradients are requested, and constants."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def assert_parity(
         program: Graph to rewrite.
         each: The pass.
         inputs_of: Makes the inputs of a call, for passes that promise something on certain rows only.
-        appended: Outputs the pass adds behind those there were.
+        appended: Outputs the pass adds after the earlier ones.
     """
     calls = [inputs_of(program, seed=length, seq_len=length) for length in seq_lens(program)]
     start = state_of(program)

@@ -68,7 +68,7 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
 
 
 def test_hit_empty_parts() -> None:
-    """What a rotary embedding of the whole head leaves behind: the part that is not rotated has no width."""
+    """The remains of a rotary embedding of the whole head: the part that is not rotated has no width."""
     b = GraphBuilder(num_rows=2, dynamic=True)
     hidden = b.hidden()
     rest = b.call(aten.slice.Tensor, hidden, 2, 4, 9223372036854775807)

@@ -17,7 +17,7 @@ from tests.passes.parity import run, set_state, state_of
 
 EACH = DecomposeNoise()
 Q, RANK = 2, 3
-# Elements of a site's noise are no multiple of four, so streams are padded between sites.
+# Elements of a site's noise are not a multiple of four, so streams are padded between sites.
 OUTS = (3, 5, 2)
 
 

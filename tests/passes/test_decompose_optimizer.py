@@ -90,7 +90,7 @@ def test_failure_steps_of_several_calls() -> None:
 
 
 def test_failure_of_an_op_without_arithmetic() -> None:
-    """What the pass does not know stays, and no error is swallowed."""
+    """Unknown ops stay, and no error is swallowed."""
     with pytest.raises(PassError, match="return-state: cannot run: .* updates its state inside"):
         from prgec.passes.return_state import ReturnState
 

@@ -1,4 +1,4 @@
-"""What depends on rows and on state, where sizes of rows are read too."""
+"""Dependence on rows and on state, where sizes of rows are read too."""
 
 from __future__ import annotations
 

@@ -279,6 +279,6 @@ def _values(program: GraphProgram, length: int) -> list[Tensor]:
 
 
 def _size(size: torch.SymInt, length: int) -> int:
-    """What c*T comes to."""
+    """The value of c*T."""
     (symbol,) = size.node.expr.free_symbols
     return int(size.node.expr.subs(symbol, length))

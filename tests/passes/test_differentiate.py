@@ -124,7 +124,7 @@ def test_failure_loss_scale(scale: float) -> None:
 
 @pytest.mark.parametrize("method", ["exact", "shortcut"])
 def test_hit_a_loss_scale_is_taken_off_by_the_last_op(method: str) -> None:
-    """What is inside is larger, what is returned equal to the bit."""
+    """Values inside are larger, results are equal to the bit."""
     plain, scaled = two_blocks(), two_blocks()
     run_pass(plain, Differentiate(method))
     run_pass(scaled, Differentiate(method, loss_scale=1024.0))
@@ -157,7 +157,7 @@ def test_failure_names_an_op_without_a_derivative_and_its_place() -> None:
     hidden.meta["stack_trace"] = '  File "/models/modeling_wave.py", line 41, in forward\n    return x.sin()'
     assert refusal(done(b, hidden)) == (
         "differentiate: there is no derivative of %sin_default aten.sin.default (modeling_wave.py:41). "
-        "Hint: train fewer layers, so that it is not on the way, or use method prge"
+        "Hint: train fewer layers, so that no gradient passes it, or use method prge"
     )
 
 

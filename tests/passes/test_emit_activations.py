@@ -16,7 +16,7 @@ EACH = EmitActivations()
 
 
 def example() -> GraphProgram:
-    """Two blocks, the second behind the first, a norm behind both, and the loss of a language model."""
+    """Two blocks, one after the other, a norm after both, and the loss of a language model."""
     return _model()
 
 
@@ -87,7 +87,7 @@ def _model(
             b.call(aten.linear.default, hidden, b.weight(f"{path}.mlp.weight", width, hidden.meta["val"].shape[-1])),
             f"{path}.mlp",
         )
-        # What a block computes on the way is not what it says in the end.
+        # Inner values of a block are not its output.
         middle = _in_module(b.call(aten.relu.default, inner), path)
         hidden = _in_module(b.call(aten.add.Tensor, middle, inner), path)
     normed = _in_module(b.call(aten.mul.Tensor, hidden, 2.0), "model.norm")

@@ -41,5 +41,5 @@ def test_only_the_end_differs_from_the_forward() -> None:
 
 def test_a_program_without_logits() -> None:
     b = GraphBuilder()
-    with pytest.raises(InternalError, match="^the graph has no log_softmax, so its logits cannot be told$"):
+    with pytest.raises(InternalError, match="^the graph has no log_softmax, so its logits cannot be found$"):
         extract_next_tokens(b.done(b.hidden()))

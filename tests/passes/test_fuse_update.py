@@ -69,7 +69,7 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], g: f32[2], lr
 
 
 def test_hit_spread() -> None:
-    """Copies are made right in front of the product that reads them."""
+    """Copies are made right before the product that reads them."""
     program = example()
     run_pass(program, SPREAD)
     expect(

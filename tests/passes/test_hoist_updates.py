@@ -16,7 +16,7 @@ EACH = HoistUpdates()
 
 
 def example(*, state: str = "seeded") -> GraphProgram:
-    """Two layers in a row: the second site's update sits behind the first layer."""
+    """Two layers in a row: the second site's update comes after the first layer."""
     b = GraphBuilder(num_rows=2, dynamic=True)
     first = b.dualized_site(b.hidden(), "first", q=1, rank=1, out=3)
     program = b.done(b.dualized_site(first, "second", q=1, rank=1, out=2))
@@ -87,7 +87,7 @@ def test_failure_update_that_depends_on_rows() -> None:
     b.call(aten.copy_.default, state, hidden)
     with pytest.raises(PassError) as error:
         EACH(b.done(hidden))
-    assert str(error.value) == "hoist-updates: broke a promise: %copy__default stayed behind"
+    assert str(error.value) == "hoist-updates: broke a promise: %copy__default was not moved"
 
 
 @pytest.mark.parametrize("state", ["seeded", "dual"])

@@ -17,7 +17,7 @@ EACH = InjectLoraFa(rank=2, alpha=4.0, seed=5)
 
 
 def example() -> GraphProgram:
-    """Two projections of one layer, one with a bias and out != in, and the LM head, which is no default target."""
+    """Two projections of one layer, one with a bias and out != in, and the LM head, which is not a default target."""
     b = GraphBuilder(dynamic=True)
     hidden = b.hidden()
     query = b.call(aten.linear.default, hidden, b.weight("layers.0.q_proj.weight", 4, 4))

@@ -63,7 +63,7 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2], lr: f32[]):
 
 
 def test_hit_host() -> None:
-    """B comes in and gradients go out; the rule is there to be told."""
+    """B comes in and gradients go out; the rule is only recorded."""
     program = example(num_sites=2)
     sites = sites_of(program)
     result = transcript(program, InsertOptimizer("adamw", decay=0.1, state="host")).split("--- ")[1]
@@ -122,7 +122,7 @@ prge_optimizer: [4]
 
 
 def test_hit_accumulate() -> None:
-    """Sums of losses and gradients beside each B, and nothing but the mean is read behind them."""
+    """Sums of losses and gradients beside each B, and nothing but the mean is read after them."""
     expect(
         update_of(InsertOptimizer("norm", accumulate=True), num_sites=2),
         """\
@@ -144,7 +144,7 @@ prge_optimizer: [4]
 
 
 def update_of(each: InsertOptimizer, *, num_sites: int = 1) -> str:
-    """What is called to update, and the shape of all state."""
+    """The ops that update, and the shape of all state."""
     program = example(num_sites=num_sites)
     run_pass(program, each)
     calls = [line for line in print_program(program).splitlines() if "prge." in line or "return" in line]

@@ -34,7 +34,7 @@ def _attention(b: GraphBuilder, heads: int, kv_heads: int, cap: bool, mask: Node
 
 
 def _repeated(b: GraphBuilder, value: Node, group: int) -> Node:
-    """What repeat_kv of transformers leaves behind: one copy of every key head for each of its query heads."""
+    """The result of repeat_kv of transformers: one copy of every key head for each of its query heads."""
     if group == 1:
         return value
     num_rows, num_kv, _, width = value.meta["val"].shape
@@ -149,7 +149,7 @@ def test_miss(spoil: str) -> None:
         "mask": "its mask is not a constant [T, T]",
         "softmax": "its softmax runs over dimension 2",
         "readers": "its scores have other readers",
-        "keys": "its scores are no product with transposed keys [N, H, T, d]",
+        "keys": "its scores are not a product with transposed keys [N, H, T, d]",
         "scores": "its scores come from %relu_default aten.relu.default",
         "rank": "it is not shaped [N, H, T, d]",
     }

@@ -27,7 +27,7 @@ def example(
 
 
 def _repeated(b: GraphBuilder, value: Node, group: int) -> Node:
-    """What repeat_kv of transformers leaves behind: one copy of every key head for each of its query heads."""
+    """The result of repeat_kv of transformers: one copy of every key head for each of its query heads."""
     if group == 1:
         return value
     num_rows, num_kv, _, width = value.meta["val"].shape

@@ -45,7 +45,7 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
 
 
 def test_miss() -> None:
-    """The square XNNPACK has, and powers that are no short product."""
+    """The square that XNNPACK has, and powers that are not a short product."""
     b = GraphBuilder(num_rows=2, dynamic=True)
     hidden = b.hidden()
     exponents = (2, 0.5, -2, 1, 2.5, 5, 0)

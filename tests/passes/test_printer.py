@@ -59,7 +59,7 @@ def test_names_of_nodes_do_not_show() -> None:
 
 
 def test_only_t_is_called_t() -> None:
-    """Whatever symbol the tracer chose, and sums with it."""
+    """Any symbol of the tracer, and sums with it."""
     b = GraphBuilder(dynamic=True)
     longer = b.call(aten.cat.default, [b.tokens, b.label_pos], 1)
     assert "i64[4, T+2]" in print_program(b.done(longer))

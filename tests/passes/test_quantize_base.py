@@ -117,7 +117,7 @@ refused small: its weight is torch.float16, expected f32
 
 
 def test_hit_on_gradients() -> None:
-    """Behind a transposed weight are gradients, of which no row may be zeros."""
+    """Products with a transposed weight are gradients, of which no row may be zeros."""
     b = GraphBuilder()
     gradient = b.call(aten.linear.default, b.hidden(), b.weight("layer.transposed.weight", 2, 4))
     expect(

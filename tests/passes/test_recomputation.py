@@ -23,7 +23,7 @@ def free() -> Value:
 
 
 def test_what_follows_from_a_kept_value_is_computed_again() -> None:
-    """An activation behind a layer whose result the backward reads as well."""
+    """An activation after a layer whose result the backward reads as well."""
     values = [dear(8), cheap(8, 0)]
     assert values_to_recompute(values, {0, 1}) == {1}
 
@@ -87,7 +87,7 @@ def tree(rng: random.Random) -> tuple[list[Value], set[int]]:
 
 
 def kept_bytes(values: list[Value], read_late: set[int], again: set[int]) -> int:
-    """What is kept where `again` is not: all that late readers and copies read."""
+    """Values kept where `again` is not: all that late readers and copies read."""
     assert all(values[number].is_cheap for number in again)
     kept, pending = set(), list(read_late)
     while pending:

@@ -82,7 +82,7 @@ def test_miss_where_every_source_is_as_large() -> None:
 
 
 def test_copies_of_a_block_are_made_when_the_backward_comes_to_it() -> None:
-    """Behind the gradients of the block above, so that one block's copies are there at a time."""
+    """After the gradients of the block above, so that only one block's copies are alive at a time."""
     program = differentiated(attention(num_blocks=2))
     run_pass(program, EACH)
     nodes = list(program.graph.nodes)
@@ -134,7 +134,7 @@ def is_attention(node: Node) -> bool:
 
 
 def test_one_in_a_few_sums_is_kept_where_all_follow_from_the_first() -> None:
-    """Of sixteen every fourth, and the sums behind one are made when the backward is through with those above.
+    """Every fourth of sixteen is kept; the sums after one are made when the backward is through with those above.
 
     The first is kept for what nothing else needs: what it is made of.
     """
@@ -178,7 +178,7 @@ def test_copies_of_their_own_change_no_bit() -> None:
 
 
 def test_hit_on_layers_leaves_the_stream_alone() -> None:
-    """What the backward reads of the blocks is the stream behind each of them, and keys, which no layer makes here."""
+    """From the blocks the backward reads the stream after each, and keys, which no layer makes here."""
     program = differentiated(attention(num_blocks=3, has_stream=True))
     before, products = read_of_blocks(program), len(list(program.calls(aten.linear.default)))
     assert run_pass(program, LAYERS).changed
@@ -190,7 +190,7 @@ def test_hit_on_layers_leaves_the_stream_alone() -> None:
 
 
 def read_of_blocks(program: GraphProgram) -> set[Node]:
-    """What is made of rows in front of the stream's end, and read by the backward."""
+    """Values made of rows before the stream's end, and read by the backward."""
     forward = upstream(outputs_of(program)[:1])
     of_blocks = upstream([residual_writes(outputs_of(program)[0])[-1].total]) & downstream(program.placeholders())
     made = {node for node in of_blocks if node.op == "call_function" and node.target is not aten.embedding.default}

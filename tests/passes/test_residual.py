@@ -56,7 +56,7 @@ class Blocks(GraphBuilder):
 
 
 def llama(b: Blocks, stream: Node, name: str) -> Node:
-    """Attention and MLP in turn, norms in front."""
+    """Attention and MLP in turn, norms first."""
     stream = b.sum(stream, b.attention(b.norm(stream, f"{name}.norm1"), f"{name}.attn"))
     return b.sum(stream, b.mlp(b.norm(stream, f"{name}.norm2"), f"{name}.mlp"))
 
@@ -69,7 +69,7 @@ def gpt_neox(b: Blocks, stream: Node, name: str) -> Node:
 
 
 def gemma(b: Blocks, stream: Node, name: str) -> Node:
-    """Norms behind each half as well."""
+    """Norms after each half as well."""
     attention = b.attention(b.norm(stream, f"{name}.norm1"), f"{name}.attn")
     stream = b.sum(stream, b.norm(attention, f"{name}.norm2"))
     mlp = b.mlp(b.norm(stream, f"{name}.norm3"), f"{name}.mlp")
@@ -77,7 +77,7 @@ def gemma(b: Blocks, stream: Node, name: str) -> Node:
 
 
 def granite(b: Blocks, stream: Node, name: str) -> Node:
-    """What is written is scaled by a number."""
+    """Writes are scaled by a number."""
     attention = b.attention(b.norm(stream, f"{name}.norm1"), f"{name}.attn")
     stream = b.sum(stream, b.call(aten.mul.Tensor, attention, 0.5))
     mlp = b.mlp(b.norm(stream, f"{name}.norm2"), f"{name}.mlp")
@@ -92,7 +92,7 @@ def opt(b: Blocks, stream: Node, name: str) -> Node:
     return b.call(aten.view.default, total, [shape_of(stream)[0], -1, WIDTH])
 
 
-# What a block writes in turn: the layers that make up each write.
+# The writes of a block in turn: the layers that make up each.
 BLOCKS = {
     llama: [["attn.o_proj"], ["mlp.down_proj"]],
     gpt_neox: [["attn.o_proj", "mlp.down_proj"]],
@@ -103,7 +103,7 @@ BLOCKS = {
 
 
 def model(block: Callable[[Blocks, Node, str], Node]) -> tuple[Blocks, Node, Node]:
-    """Two blocks behind an embedding, a norm and a head; the builder, the embedding and the logits."""
+    """Two blocks after an embedding, a norm and a head; the builder, the embedding and the logits."""
     b = Blocks()
     embedding = stream = b.hidden(WIDTH)
     for name in ("0", "1"):

@@ -27,7 +27,7 @@ def example(state: str = "seeded", num_sites: int = 1) -> GraphProgram:
 
 
 def parity(program: GraphProgram, each: ReturnState) -> None:
-    """The master of the one site comes behind the losses."""
+    """The master of the one site comes after the losses."""
     assert_parity(program, each, appended=1)
 
 
@@ -111,7 +111,7 @@ def test_failure_dual() -> None:
 
 
 def test_parity() -> None:
-    """The losses are the same bits, and what comes behind them is the state that the call left, site by site."""
+    """The losses are the same bits, followed by the state after the call, site by site."""
     plain, program = example(num_sites=2), example(num_sites=2)
     assert run_pass(program, EACH).hits == 2
     start = {f"site{i}.lora_B": torch.full((RANK, out), 0.5 + i) for i, out in enumerate(OUTS)}

@@ -23,7 +23,7 @@ def test_what_the_result_does_not_depend_on_has_no_gradient() -> None:
 
 
 def test_nothing_is_computed_for_what_is_frozen() -> None:
-    """Neither the frozen factor nor the op without a rule behind it gets a gradient."""
+    """Neither the frozen factor nor the later op without a rule gets a gradient."""
     b = Leaves()
     x = b.leaf(2, 3)
     frozen = b.call(aten.sin.default, b.constant(2, 3))
@@ -39,7 +39,7 @@ def test_the_walk_ends_at_what_is_asked_for() -> None:
 
 
 def test_products_wait_for_all_others() -> None:
-    """The derivative of an activation comes in front of the products with layers on either side of it."""
+    """The derivative of an activation comes before the products with layers on either side of it."""
     b = Leaves()
     x = b.leaf(2, 4)
     gate = b.call(aten.linear.default, x, b.constant(4, 4))
@@ -101,12 +101,12 @@ def test_a_product_reads_the_view_that_another_reads() -> None:
         ),
         pytest.param(
             lambda b: b.call(aten.add.Tensor, b.leaf(2, 3), b.leaf(2, 3), alpha=2),
-            "%add_tensor aten.add.Tensor scales what it adds; there is no derivative of that",
+            "%add_tensor aten.add.Tensor scales its second addend; it has no derivative",
             id="scaled sum",
         ),
         pytest.param(
             lambda b: b.call(aten.sub.Tensor, b.leaf(2, 3), b.leaf(2, 3), alpha=2),
-            "%sub_tensor aten.sub.Tensor scales what it adds; there is no derivative of that",
+            "%sub_tensor aten.sub.Tensor scales its second addend; it has no derivative",
             id="scaled difference",
         ),
         pytest.param(
@@ -132,8 +132,8 @@ def test_a_product_reads_the_view_that_another_reads() -> None:
         ),
         pytest.param(
             lambda b: b.call(aten.softmax.int, scores(b), -1),
-            "%softmax_int aten.softmax.int is over T and not only weighs values; no derivative sums over a length that "
-            "varies. Hint: compile with a fixed length (--static)",
+            "%softmax_int aten.softmax.int runs over T and does not only weigh values; a derivative cannot sum over a "
+            "length that varies. Hint: compile with a fixed length (--static)",
             id="softmax over T",
         ),
         pytest.param(

@@ -24,7 +24,7 @@ EDITS = {
     *("inserting_before", "inserting_after", "eliminate_dead_code", "_replace_input_with", "_update_args_kwargs"),
 }
 EDITS_OF_GRAPHS = {"placeholder", "output", "get_attr", "append"}
-# Node attributes nobody else assigns; a mark in `meta` is no edit, a value is.
+# Node attributes nobody else assigns; a mark in `meta` does not count as an edit, a value does.
 FIELDS = {"args", "kwargs", "target", "op"}
 
 

@@ -14,7 +14,7 @@ EACH = SelectLabelTokens()
 
 
 def example() -> GraphProgram:
-    """Soft-capped logits: the cap moves behind the gather together with the head."""
+    """Soft-capped logits: the cap moves after the gather together with the head."""
     b = GraphBuilder(dynamic=True)
     logits = b.call(aten.linear.default, b.hidden(), b.weight("lm_head.weight", 6, 4), b.weight("lm_head.bias", 6))
     capped = b.call(aten.mul.Tensor, b.call(aten.tanh.default, b.call(aten.div.Tensor, logits, 3.0)), 3.0)

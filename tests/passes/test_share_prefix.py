@@ -239,7 +239,7 @@ def test_parity_of_attention_with_masks_over_rows(dynamic: bool) -> None:
 
 
 def test_parity_of_a_fused_layer() -> None:
-    """A split has several results; the cut is behind what joins them."""
+    """A split has several results; the cut comes after the node that joins them."""
     b = GraphBuilder(num_rows=8, dynamic=True)
     fused = b.call(aten.linear.default, b.hidden(), b.weight("fused.weight", 8, 4))
     parts = b.call(aten.split.Tensor, fused, 4, -1)
@@ -257,7 +257,7 @@ def test_a_shared_embedding_can_be_quantised() -> None:
 
 
 def test_parity_where_only_the_head_is_trained() -> None:
-    """The cut stays in front of the label gather, whose index has N rows."""
+    """The cut stays before the label gather, whose index has N rows."""
     b = GraphBuilder(num_rows=8, dynamic=True)
     rows = b.call(aten.gather.default, frozen_block(b, b.hidden()), 1, b.label_index(4))
     program = b.done(b.injected_site(rows, "lm_head", rank=2, out=6))

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 
 def injected() -> GraphProgram:
-    """Sites in an order that is not the alphabet's, of different widths, between layers that are no sites."""
+    """Sites in an order that is not the alphabet's, of different widths, between layers that are not sites."""
     b = GraphBuilder()
     hidden = b.hidden(4)
     plain = b.call(aten.matmul.default, hidden, b.weight("proj.weight", 4, 4))

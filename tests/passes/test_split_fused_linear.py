@@ -49,7 +49,7 @@ def _neox(b: GraphBuilder, *, has_branch: bool = True) -> tuple[Node, ...]:
 
 
 def _phi(b: GraphBuilder) -> tuple[Node, ...]:
-    """Four query heads and two of k and v side by side; the rotated part is cut behind the split into heads."""
+    """Four query heads and two of k and v side by side; the rotated part is cut after the split into heads."""
     fused = _fused(b, 16)
     q, k, v = (b.call(aten.slice.Tensor, fused, 2, begin, end) for begin, end in ((0, 8), (8, 12), (12, END)))
     heads = [b.call(aten.view.default, each, [NUM_ROWS, -1, count, 2]) for each, count in ((q, 4), (k, 2), (v, 2))]
@@ -210,8 +210,8 @@ def test_hit_layer_called_twice() -> None:
         ("also_whole_in_heads", "fused: %view_default aten.view.default reads it uncut"),
         ("overlap", "fused: its cuts overlap; splitting it would compute the overlap twice"),
         ("other_axis", None),
-        ("sum_of_two", "other: what is added to it is no LoRA branch of its own"),
-        ("shared_branch", "fused: what is added to it is no LoRA branch of its own"),
+        ("sum_of_two", "other: the value added to it is not a LoRA branch of its own"),
+        ("shared_branch", "fused: the value added to it is not a LoRA branch of its own"),
         ("no_site", None),
     ],
 )

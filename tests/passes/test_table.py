@@ -1,8 +1,8 @@
-"""What every row of the pass table must have and do.
+"""Requirements of every row of the pass table.
 
 Names agree, the docstring holds, a hit and a miss are tested; and on the example of each test module (`example()`,
-rewritten by `EACH`): a second run changes nothing, an invalid graph is told, and the numbers move as far as the tier
-says. A module whose pass promises its numbers on certain inputs or outputs only has a `parity` of its own.
+rewritten by `EACH`): a second run changes nothing, an invalid graph is reported, and the numbers move only within the
+tier. A module whose pass promises its numbers on certain inputs or outputs only has a `parity` of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.passes.golden import run_pass
 from tests.passes.parity import assert_parity
 
 KINDS = ("hit", "miss")
-# What they insert is there once; they say so.
+# Their insertion is there once already, and they report that.
 RUN_ONCE = {"emit-activations", "inject-lora-fa", "differentiate", "insert-optimizer", "insert-self-update"}
 SECTIONS = ("Before", "After", "Requires:", "Ensures:", "Numerics:", "Why:")
 

@@ -13,8 +13,9 @@ from prgec.backends import load_backend
 from prgec.compile.options import CompileOptions
 from prgec.compile.pipelines import default_pipeline
 from prgec.frontend.model import export_loss
-from prgec.passes.pipeline import PassRecord, run_pipeline
+from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import PassRecord
 from prgec.passes.spec import print_pipeline
 from tests.models import TinyLlama
 
@@ -30,7 +31,7 @@ class Finished:
 
     Attributes:
         pipeline: Text of the passes.
-        records: What each pass did.
+        records: Effect of each pass.
         program: The result; its state is shared by all tests of the session, so a test sets it first.
     """
 

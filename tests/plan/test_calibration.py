@@ -91,7 +91,7 @@ def test_one_source_of_speeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_costs_are_never_negative() -> None:
     for value in (-1.0, float("nan"), float("inf"), "1"):
-        with pytest.raises(ValueError, match="are no costs"):
+        with pytest.raises(ValueError, match="are not costs"):
             Costs(product=value)  # type: ignore[arg-type]
 
 
@@ -99,5 +99,5 @@ def test_a_place_to_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("PRGEC_CACHE", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(variable, raising=False)
     assert calibrated_speed() is None
-    with pytest.raises(UsageError, match="nothing can be kept"):
+    with pytest.raises(UsageError, match="no cache folder"):
         keep_calibration({}, "m", "2026-01-02")

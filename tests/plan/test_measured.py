@@ -1,4 +1,4 @@
-"""What a plan says is what a process takes: small programs of each method, compiled and watched."""
+"""Plans agree with measured processes: small programs of each method, compiled and watched."""
 
 from __future__ import annotations
 

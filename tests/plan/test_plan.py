@@ -22,7 +22,7 @@ from prgec.plan.speed import reported_speed
 from prgec.plan.workload import Workload
 
 SHAPE = read_shape("TinyLlama-1.1B")
-# What the reports have measured of the program at TinyLlama shapes, q = 4, B = 1, T = 64: MB of anonymous memory.
+# Measurements of the reports for the program at TinyLlama shapes, q = 4, B = 1, T = 64: MB of anonymous memory.
 _REPORTED = [("8da4w", "bench", 949.8), ("none", "bench", 4503.9), ("8da4w", "cpp", 796.3), ("8da4w", "python", 902.4)]
 _STEP = Workload(q=4, batch_size=1, seq_len=64)
 
@@ -48,7 +48,7 @@ def test_the_cache_is_counted() -> None:
     plan = _plan(context=1000)
     assert {row.memory.cache for row in plan.rows} == {0, cache}
     assert plan.choice.commands[0].endswith(" --generate --context 1000 -o model.pte")
-    for context, why in ((-1, "expected 0 or more"), (4000, "TinyLlama-1.1B knows 2048 positions")):
+    for context, why in ((-1, "expected 0 or more"), (4000, "TinyLlama-1.1B supports 2048 positions")):
         with pytest.raises(UsageError, match=f"^--context is {context}; {why}$"):
             _plan(context=context)
 
@@ -93,7 +93,7 @@ def test_a_model_that_stays_as_it_is_needs_a_forward_and_no_state() -> None:
     same = replace(_STEP, quantize="8da4w", batch_size=8, q=1, num_labels=1)
     side, prge = memory_of(SHAPE, replace(same, method="side")), memory_of(SHAPE, replace(same, batch_size=4))
     assert side.state == 0 < prge.state
-    # Label positions are chosen behind each block, so that no more of them stay alive the more blocks there are.
+    # Label positions are chosen after each block, so that no more of them stay alive the more blocks there are.
     shallow = memory_of(replace(SHAPE, layers=4), replace(same, method="side"))
     assert side.activations == shallow.activations < prge.activations
     assert 0.9 * prge.weights < side.weights < prge.weights
@@ -151,7 +151,7 @@ def test_a_config_alone_is_enough(name: str, budget: int, tmp_path: Path, capsys
         (["TinyLlama-1.1B", "--memory", "4G", "--time", "soon"], 2, "--time is 'soon'; expected a positive number"),
         (["TinyLlama-1.1B", "--memory", "4G", "--steps", "0"], 2, "--steps is 0"),
         (["TinyLlama-1.1B", "--memory", "4G", "--watts", "nan"], 2, "--watts is nan"),
-        (["TinyLlama-1.1B", "--memory", "4G", "--seq-len", "4096"], 2, "TinyLlama-1.1B knows 2048 positions"),
+        (["TinyLlama-1.1B", "--memory", "4G", "--seq-len", "4096"], 2, "TinyLlama-1.1B supports 2048 positions"),
         (["TinyLlama-1.1B", "--memory", "4G", "--label-tokens", "200"], 2, "fewer labels than that"),
         (["TinyLlama-1.1B", "--memory", "4G", "--backend", "cuda"], 2, "--backend cuda is not calibrated"),
         (["tinylama", "--memory", "4G"], 3, "there is no folder, file, name or hub id 'tinylama'"),

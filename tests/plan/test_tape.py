@@ -1,4 +1,4 @@
-"""What is alive at once, and what the arena is larger, on tapes small enough to count by hand."""
+"""Bytes alive at once, and the excess of the arena, on tapes small enough to count by hand."""
 
 from __future__ import annotations
 

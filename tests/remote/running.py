@@ -44,7 +44,7 @@ class RunningServer:
         self._end(signal.SIGKILL)
 
     def log(self) -> str:
-        """What it has written to stderr."""
+        """Its stderr so far."""
         return Path(self._log.name).read_text()
 
     def _end(self, number: int) -> None:

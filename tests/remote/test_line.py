@@ -108,7 +108,7 @@ def test_tls(store: Path, acts: Path, tmp_path: Path) -> None:
         assert push(Server(running.url, token, cert), acts, None).num_sent == 4
         with pytest.raises(PrgecError, match="the server's certificate is not trusted"):
             push(Server(running.url, token), acts, None)
-        with pytest.raises(PrgecError, match="the server refuses: the token is none of this server's"):
+        with pytest.raises(PrgecError, match="the server refuses: the token is not one of this server's"):
             push(Server(running.url, "x" * 43, cert), acts, None)
 
 
@@ -132,9 +132,9 @@ def test_shards_are_sent_while_others_are_made(store: Path, acts: Path) -> None:
     ("url", "message"),
     [
         ("http://example.org:80", "reached by https"),
-        ("ftp://127.0.0.1", "is no address"),
-        ("127.0.0.1:80", "is no address"),
-        ("https://a/b", "is no address"),
+        ("ftp://127.0.0.1", "is not an address"),
+        ("127.0.0.1:80", "is not an address"),
+        ("https://a/b", "is not an address"),
     ],
 )
 def test_tokens_are_not_sent_in_the_clear(url: str, message: str, acts: Path) -> None:

@@ -28,7 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tokens(store: Path) -> tuple[str, str, str]:
-    """Of two devices, and of one with room for a single small shard."""
+    """A server of two devices, and of one with room for a single small shard."""
     return add_device(store, "one"), add_device(store, "two"), add_device(store, "small", 1000)
 
 
@@ -74,7 +74,7 @@ def test_a_shard_is_kept_once(server: RunningServer, tokens: tuple[str, ...], jo
 def test_a_job_is_its_devices_alone(
     server: RunningServer, tokens: tuple[str, ...], job: str, method: str, path: str
 ) -> None:
-    """Another device's job and one that never was are told apart by nothing."""
+    """Another device's job looks just like one that never was."""
     answers = [
         server.request(method, f"/v1/jobs/{name}{path}", tokens[1], b"{}") for name in (job, secrets.token_hex(16))
     ]

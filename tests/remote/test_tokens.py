@@ -37,7 +37,7 @@ def test_nobodys_token(header: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "-x", "a b", "x" * 65])
 def test_names_that_are_none(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no name of a device"):
+    with pytest.raises(UsageError, match="is not a name of a device"):
         add_device(tmp_path, name)
 
 

@@ -35,7 +35,7 @@ def options_of(program: Path, data: Path, eval_data: Path, out: Path, steps: int
 
 
 def kill(options: RunOptions, step: int) -> Path:
-    """Run until behind a step; return the run folder."""
+    """Run until after a step; return the run folder."""
     with pytest.raises(Killed):
         run(options, _KillAfter(step))
     assert options.out is not None
@@ -43,7 +43,7 @@ def kill(options: RunOptions, step: int) -> Path:
 
 
 def kill_in_log(options: RunOptions, name: str, call: int) -> None:
-    """Run until behind the n-th call of a method of the run's log, or before the files get their names."""
+    """Run until after the n-th call of a method of the run's log, or before the files get their names."""
     real, seen = getattr(RunLog, name), []
 
     def dying(self: RunLog, *arguments: object, **named: object) -> None:

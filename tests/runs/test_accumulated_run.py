@@ -31,7 +31,7 @@ def whole(gathering_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path_fact
 
 
 def _kill_behind_call(options: RunOptions, number: int) -> None:
-    """Run until behind the n-th call that only gathers."""
+    """Run until after the n-th call that only gathers."""
     real, seen = GradientTrainer.gather, []
 
     def dying(self: GradientTrainer, *arguments: object) -> None:

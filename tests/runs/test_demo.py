@@ -1,4 +1,4 @@
-"""What the demo reports; the demo itself is a run like any other."""
+"""The report of the demo; the demo itself is a run like any other."""
 
 from __future__ import annotations
 

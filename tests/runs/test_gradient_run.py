@@ -53,7 +53,7 @@ def test_equals_the_run_that_was_never_killed(options: RunOptions, whole: Path, 
     ("name", "call"), [("evaluation", 1), ("evaluation", 2), ("state", 1), ("state", 2), ("commit", 1)]
 )
 def test_killed_between_two_records(options: RunOptions, whole: Path, name: str, call: int) -> None:
-    """Die right behind an evaluation or the hash of a state, before its snapshot, or before files get their names."""
+    """Die right after an evaluation or the hash of a state, before its snapshot, or before files get their names."""
     kill_in_log(options, name, call)
     run(replace(options, resume=True))
     assert options.out is not None
@@ -149,7 +149,7 @@ def test_another_rule_of_steps_is_refused(
         run(replace(options, program=other, resume=True))
     assert "\n" not in str(error.value)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    # Of the same rules under another name.
+    # The same rules under another name.
     run(replace(options, program=_called(options.program, tmp_path / "renamed.pte"), resume=True))
 
 
@@ -162,7 +162,7 @@ def test_a_program_of_the_other_kind_is_refused(options: RunOptions, tiny_pte: P
 def test_a_snapshot_is_of_one_step_though_states_are_equal(
     options: RunOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a rate of 0 all weights stay, and moments move on: hashes of weights do not tell steps apart."""
+    """With a rate of 0 all weights stay, and moments move on: hashes of weights do not distinguish steps."""
     kill_in_log(replace(options, lr=0.0), "state", 2)
     assert options.out is not None
     states = read_journal(options.out / "journal.partial.bin").states

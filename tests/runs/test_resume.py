@@ -54,7 +54,7 @@ def test_equals_the_run_that_was_never_killed(options: RunOptions, whole: Path, 
 @pytest.mark.parametrize("name", ["evaluation", "state", "commit"])
 @pytest.mark.parametrize("call", [0, 1, 2, -1])
 def test_killed_between_two_records(options: RunOptions, whole: Path, name: str, call: int) -> None:
-    """Die right behind the n-th evaluation, or the n-th hash of a state, or before the files get their names."""
+    """Die right after the n-th evaluation, or the n-th hash of a state, or before the files get their names."""
     calls = {"evaluation": 6, "state": 6, "commit": 1}[name]
     kill_in_log(options, name, call % calls + 1)
     run(replace(options, resume=True))

@@ -26,7 +26,7 @@ def test_a_run_this_machine_cannot_hold(tokenizer_blob: bytes, train_jsonl: Path
 def test_a_program_is_not_compared_where_somebody_says_so(
     tokenizer_blob: bytes, train_jsonl: Path, tmp_path: Path
 ) -> None:
-    """What says how much memory training takes is compared, too."""
+    """The estimate of training's memory is compared, too."""
     program = build_pte(tmp_path / "m.pte", MANIFEST, tokenizer_blob)
     append_checksums(program, None)
     program.write_bytes(program.read_bytes().replace(b"bag-of-words", b"bag-of-weeds"))

@@ -1,4 +1,4 @@
-"""A run learns, leaves a complete folder, can be stopped and repeated, and leaves nothing behind when refused."""
+"""A run learns, leaves a complete folder, can be stopped and repeated, and leaves nothing when refused."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_failure_in_the_middle_leaves_an_earlier_run_alone(options: RunOptions) 
     with pytest.raises(OSError, match="disk on fire"):
         run(options, Failing())
     after = {path.name: path.read_bytes() for path in options.out.iterdir()}
-    # What the failed run did can still be taken up.
+    # The failed run can still be resumed.
     assert after.pop("journal.partial.bin")
     assert after == before
 

@@ -1,4 +1,4 @@
-"""What tests of kernels need: a module lowered to the stock ExecuTorch runtime."""
+"""Fixtures of kernel tests: a module lowered to the stock ExecuTorch runtime."""
 
 from __future__ import annotations
 

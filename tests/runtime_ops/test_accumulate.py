@@ -1,4 +1,4 @@
-"""What the calls of one step add up to: the operator against numbers, its kernel bit for bit against the reference."""
+"""The sum over the calls of one step: the operator against numbers, its kernel bit for bit against the reference."""
 
 from __future__ import annotations
 

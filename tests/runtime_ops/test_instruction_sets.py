@@ -11,7 +11,7 @@ import pytest
 from prgec.runtime_ops import native
 
 _SOURCE = Path(__file__).with_name("instruction_sets.cpp")
-# What decides the bits, as in runtime_ops/CMakeLists.txt.
+# Flags that decide the bits, as in runtime_ops/CMakeLists.txt.
 _FLAGS = (
     "-std=c++17",
     "-O3",

@@ -1,4 +1,4 @@
-"""What the optimiser operators take, and what they refuse."""
+"""The arguments that the optimiser operators take, and those they refuse."""
 
 from __future__ import annotations
 

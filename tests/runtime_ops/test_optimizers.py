@@ -56,7 +56,7 @@ class Sites(torch.nn.Module):
         return prge.adamw_update(master, mean, square, gradient, lr, factors, BETA1, BETA2, EPS, self.decay)
 
     def _state(self) -> list[Tensor]:
-        """Only what the rule keeps: a buffer that nobody writes is no state of a program."""
+        """The state of the rule alone: a buffer that nobody writes is not part of a program's state."""
         names = {"norm": ("master",), "momentum": ("master", "mean"), "adamw": ("master", "mean", "square")}
         return [self.running, *(getattr(self, f"{n}{site}") for site in range(self.count) for n in names[self.rule])]
 
@@ -81,13 +81,13 @@ def test_kernels_equal_eager(compiled: Any, rule: str, clip: float, decay: float
             gradients = [torch.zeros_like(each) for each in gradients]
         args = torch.tensor(lr), *gradients
         for ours, theirs in zip(execute(*args), module(*args), strict=True):
-            # What is no number has many forms.
+            # NaN has many bit patterns.
             assert_same_bits(*(torch.where(each.isnan(), torch.nan, each) for each in (ours, theirs)))
         assert bool(module.master4.any()) and bool(module.master4.isfinite().all()) == (step < 6)
 
 
 def test_kernel_of_the_scale_equals_eager_for_every_tail(compiled: Any) -> None:
-    """Each length by itself, where a lost element cannot hide behind longer sites."""
+    """Each length by itself, where longer sites cannot hide a lost element."""
     scales = torch.nn.ModuleList(Sites("norm", [shape]) for shape in SHAPES)
 
     class Scales(torch.nn.Module):
@@ -190,7 +190,7 @@ def test_adamw_is_that_of_pytorch(decay: float) -> None:
 
 
 def test_steps_of_norm_have_one_length() -> None:
-    """Whatever the length of the first gradient, lr is how far a weight moves in root mean square."""
+    """For any length of the first gradient, lr is how far a weight moves in root mean square."""
     for scale in (1e-12, 1.0, 1e12):
         module = Sites("norm", SHAPES[4:])
         (gradient,) = gradients_of(1, SHAPES[4:])

@@ -15,7 +15,7 @@ GOOD, NOTHING = torch.tensor([0.5, 2.0]), [0.0, float("inf"), 1.0, 1.0]
 
 
 class WithLosses(Sites):
-    """A step that is told its losses."""
+    """A step with given losses."""
 
     def forward(self, lr: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
         *gradients, losses = inputs

@@ -14,7 +14,7 @@ KEY = bytes(32)
 
 
 def _rates(epsilon: float | None = None, *, is_secret: bool = False, says: float = 0.0) -> dict[str, float]:
-    """`says`: how much the activations tell of the label by themselves."""
+    """`says`: how much the activations reveal of the label by themselves."""
     rng = np.random.default_rng(0)
     truth = rng.integers(0, C, N)
     acts = rng.normal(size=(N, D)).astype(np.float32)

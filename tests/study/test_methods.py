@@ -284,7 +284,7 @@ def test_side_learns_beside_a_model_that_stays_as_it_is(checkpoint: str) -> None
     batch = _batch(program)
     tokens, label_pos = batch.tokens_NT[:2], batch.label_pos_NK[:2]
     rows = (tokens, label_pos, batch.targets_NK[:2])
-    acts, logits = program.said(*rows[:2])
+    acts, logits = program.emitted(*rows[:2])
     expected_acts, expected_logits = hooked(model, torch.from_numpy(tokens), torch.from_numpy(label_pos[:, :1]))
     np.testing.assert_allclose(acts.numpy(), expected_acts.numpy(), rtol=1e-4, atol=1e-5)
     before = program.evaluate(*rows)
@@ -293,4 +293,4 @@ def test_side_learns_beside_a_model_that_stays_as_it_is(checkpoint: str) -> None
     losses = [method.step(batch, 1e-2).loss for _ in range(40)]
     assert losses[-1] < 0.1 * losses[0]
     assert program.evaluate(*rows).mean() < before.mean()
-    np.testing.assert_array_equal(program.said(*rows[:2])[1], logits)
+    np.testing.assert_array_equal(program.emitted(*rows[:2])[1], logits)

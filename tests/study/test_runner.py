@@ -39,7 +39,7 @@ from tests.study.conftest import TEXT, result_of
 
 
 class _Trained:
-    """Knows what every learning rate scores on dev, and which runs it was asked for."""
+    """Has a score on dev for every learning rate, and records the requested runs."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []

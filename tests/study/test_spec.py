@@ -109,7 +109,7 @@ def test_a_key_changes_with_data_and_options_alone(tmp_path: Path) -> None:
         ("forward_rows = 64", "forward_rows = 64\neval_every = 0.5", "eval_every is 0.5; expected a positive integer"),
         ("forward_rows = 64", "seconds = 2\neval_every = 0", "eval_every is 0; expected a positive number"),
         ("seeds = [0, 1]", "seeds = []", "needs seeds"),
-        ("seeds = [0, 1]", "seeds = [0]\nsede = 1", "'sede', which nothing reads"),
+        ("seeds = [0, 1]", "seeds = [0]\nsede = 1", "'sede', which is unknown"),
         ("seeds = [0, 1]", 'seeds = [0]\ncompare = [["a", "c"]]', "compare names 'c'"),
         ("seeds = [0, 1]", "seeds = 1", "value of the wrong kind"),
         ("[methods.a]", "[methods.a]\nclip = []", "method 'a' has an option with no value"),

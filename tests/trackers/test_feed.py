@@ -1,4 +1,4 @@
-"""A tracker that fails, hangs or lags warns once, and neither stops nor slows what it is told of."""
+"""A tracker that fails, hangs or lags warns once, and neither stops nor slows the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN = TrackedRun(Path("runs/one"), {"lr": 0.1})
 
 
 class Listening:
-    """Keeps what it is told; fails or hangs where it is asked to."""
+    """Keeps the lines that it receives; fails or hangs at a given one."""
 
     def __init__(self, fails_in: str = "", hangs_in: str = "") -> None:
         self.fails_in, self.hangs_in = fails_in, hangs_in
@@ -105,7 +105,7 @@ def test_one_that_lags_costs_no_more_than_so_many_lines(
             feeds.write({"step": step})
         sink.free.set()
     assert len(sink.lines) == 10
-    assert ["is 10 lines behind" in record.message for record in caplog.records] == [True]
+    assert ["is 10 lines late" in record.message for record in caplog.records] == [True]
 
 
 @pytest.mark.parametrize(

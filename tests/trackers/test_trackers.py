@@ -41,7 +41,7 @@ def train(
 
 
 def _curves(folder: Path) -> dict[str, Points]:
-    """What the run folder says, by the names trackers know."""
+    """Content of the run folder, by the names trackers know."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps, scores = [each for each in lines if "loss" in each], [each for each in lines if "eval_loss" in each]
     return {

@@ -11,7 +11,7 @@ from prgec.training.divergence import Divergence
 
 
 def _hear(divergence: Divergence, losses: list[float]) -> int:
-    """Return how many losses were heard before training diverged."""
+    """Return how many losses were observed before training diverged."""
     for number, loss in enumerate(losses, start=1):
         try:
             divergence.hear(loss)

@@ -1,4 +1,4 @@
-"""Steps whose numbers are too large or no numbers at all are stopped, skipped or clipped, and tell what was done."""
+"""Steps whose numbers are too large or not finite are stopped, skipped or clipped, and report it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ TEXT = "one two. three"
 
 
 class _Successor:
-    """Says the next number, modulo 50; notes what it reads, and checks that nothing in front is missing."""
+    """Returns the next number, modulo 50; records the tokens it reads, and checks that no earlier ones are missing."""
 
     manifest = replace(MANIFEST, context=CONTEXT)
 
@@ -56,7 +56,7 @@ def _decode(ids: Sequence[int]) -> str:
 
 
 def _answer(ids: list[int], text: str, **options: Any) -> Answer:
-    """An answer of a program that says `text` whatever it is asked."""
+    """An answer of a program that always returns `text`."""
 
     class _Says(_Successor):
         def extend(self, tokens_T: np.ndarray, start: int) -> np.ndarray:
@@ -103,7 +103,9 @@ def test_what_is_no_number_is_not_kept() -> None:
     program: Any = _Spoilt()
     reader = Reader(program)
     reader.read([1, 2])
-    with pytest.raises(ProgramError, match="^the program computes no numbers: its trained weights are too large"):
+    with pytest.raises(
+        ProgramError, match="^the program computes values that are not finite: its trained weights are too large"
+    ):
         reader.read([1, 2, 13])
     assert reader.read([1, 2]).argmax() == 3
     assert (program.calls[-1], program.cleared) == ((0, 2), 2)
@@ -119,14 +121,14 @@ def test_the_cache_is_full() -> None:
         UsageError, match=f"^the text has {CONTEXT + 1} tokens, and the program's cache holds {CONTEXT}"
     ):
         reader.read([7] * (CONTEXT + 1))
-    with pytest.raises(UsageError, match="^there is no text to go on from$"):
+    with pytest.raises(UsageError, match="^there is no text to continue$"):
         reader.read([])
 
 
 def test_a_program_without_a_cache() -> None:
     program: Any = _Successor()
     program.manifest = MANIFEST
-    with pytest.raises(UsageError, match="^the program has no cache to read on with"):
+    with pytest.raises(UsageError, match="^the program has no cache to continue with"):
         Reader(program)
 
 

@@ -18,7 +18,7 @@ def _drawn(sampling: Sampling, count: int = 4000) -> np.ndarray:
 
 def test_the_most_likely() -> None:
     assert Sampler(Sampling()).choose(LOGITS) == 1
-    # Of equal ones the first, as argmax has it everywhere.
+    # The first of equal ones, as argmax has it everywhere.
     assert Sampler(Sampling()).choose(np.array([0.0, 2.0, 2.0], dtype=np.float32)) == 1
 
 

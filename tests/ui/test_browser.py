@@ -1,4 +1,4 @@
-"""A real browser: every page is used as a person would, by mouse and by keyboard, and nothing goes wrong behind it.
+"""A real browser: every page is used as a person would, by mouse and by keyboard, without errors in its console.
 
 The screenshots of the documentation are made here, where PRGEC_SCREENSHOTS names a folder.
 """
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (Debian: apt-get install chromium)"),
 ]
 STEPS = 20_000
-# What a screen reader would have nothing to say of.
+# Elements without a text for screen readers.
 NAMELESS = """() => [...document.querySelectorAll("a,button,input:not([type=hidden]),select,textarea,svg,progress")]
     .filter((each) => !(each.innerText?.trim() || each.getAttribute("aria-label") || each.labels?.length))
     .map((each) => each.outerHTML.slice(0, 120))"""
@@ -52,7 +52,7 @@ def page(browser: Any) -> Iterator[Any]:
     opened.on("console", lambda told: complaints.append(told.text) if told.type == "error" else None)
     yield opened
     opened.close()
-    # A server that has ended is refused by the browser, and told by the page.
+    # After the server has ended, the browser logs refused connections and the page shows it.
     assert [each for each in complaints if "ERR_CONNECTION" not in each] == []
 
 

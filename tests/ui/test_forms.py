@@ -55,10 +55,10 @@ def test_the_file_says_what_the_form_says(tmp_path: Path) -> None:
         ("lr", "fast", "lr is 'fast'; expected a number"),
         ("schedule", "zigzag", "lr-schedule is 'zigzag'; expected one of"),
         ("log_to", "notebook", "log-to is 'notebook'; expected one of"),
-        ("data", "a\nb", "data is no line of text"),
-        ("data", "a\0b", "data is no line of text"),
-        ("data", "x" * 5000, "data is no line of text"),
-        ("steps", "9" * 4097, "steps is no line of text"),
+        ("data", "a\nb", "data is not a line of text"),
+        ("data", "a\0b", "data is not a line of text"),
+        ("data", "x" * 5000, "data is not a line of text"),
+        ("steps", "9" * 4097, "steps is not a line of text"),
     ],
 )
 def test_what_cannot_be_is_named(name: str, text: str, message: str) -> None:

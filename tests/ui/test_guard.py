@@ -103,7 +103,7 @@ def test_ids_are_no_paths(ui: RunningUi, path: str) -> None:
 @pytest.mark.parametrize("name", ["../up", "/etc/x", "a/b", "..", ".hidden", "a b", "x" * 65, "a\0b", "a\nb"])
 def test_names_of_runs_are_no_paths(ui: RunningUi, root: Path, name: str) -> None:
     status, page, _ = ui.post("/runs/new", program="m.pte", data="x", name=name, do="start")
-    assert status == 400 and "is no name" in error_of(page)
+    assert status == 400 and "is not a name" in error_of(page)
     assert [path.name for path in root.iterdir()] == ["one"]
 
 

@@ -1,4 +1,4 @@
-"""What each method of a study ends at: its best options, over their runs."""
+"""The final score of each method of a study: its best options, over their runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Score:
 
     Attributes:
         method: Its name.
-        options: What was tried beside other values, as text.
-        engine: What ran it.
+        options: Options that were varied, as text.
+        engine: Engine that ran it.
         is_baseline: Whether it is what PyTorch does, and none of prgec's.
         before: Mean accuracy on dev before the first step.
         by_task: Mean accuracy on test by task.

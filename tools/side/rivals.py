@@ -1,4 +1,4 @@
-"""What else learns the bundled task from the same rows, and what memory emitting takes beside answering alone."""
+"""Rivals that learn the bundled task from the same rows, and the memory of emitting beside that of answering."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ for _ in range(calls):
 
 @dataclass(frozen=True)
 class Rival:
-    """What a way to train on the device came to.
+    """The result of a way to train on the device.
 
     Attributes:
-        name: Of it.
+        name: Name of the way.
         accuracy: On the test rows.
-        seconds: Of training.
+        seconds: Time of training.
         rows: Rows of forward passes; a backward pass counts as two forward passes.
     """
 
@@ -95,7 +95,7 @@ def memory(options: CompileOptions, work: Path) -> tuple[Peak, Peak, Peak]:
     """Peaks of a process that emits, of one that answers alone, and of one that opens a program and runs nothing.
 
     Args:
-        options: What the backbone was compiled from; the program that answers alone is its graph without activations.
+        options: Options of the backbone; the program that answers alone is its graph without activations.
         work: Folder for the latter.
     """
     graph = build_graphs(options).methods[EMIT_METHOD]

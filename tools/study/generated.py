@@ -15,8 +15,8 @@ from demo import lexicon
 from study.words import CREATURES, ERRANDS, HABITAT_WORDS, HABITATS, KINDS, LIVING, SPLIT_MEMBERS, WEATHER
 
 Row = tuple[str, str]
-# How often the wording of a task gets its first answer in pretraining. Above one half for both, so that a perfect
-# model of the text always gives the first one; not quite equal, since no model answers a question it never saw asked.
+# How often the wording of a task gets its first answer in pretraining. Above one half for both, so that a perfect model
+# of the text always gives the first one; not quite equal, since no model answers a question it has never seen.
 PRIOR_IF_RIGHT, PRIOR_IF_WRONG = 0.8, 0.6
 
 

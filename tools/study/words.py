@@ -55,7 +55,7 @@ HABITATS: dict[str, tuple[str, ...]] = {
     " on the old farm": ("cow", "sheep", "pig", "goat", "hen", "goose", "donkey", "turkey", "pony", "calf"),
 }
 
-# What pretraining says of a habitat, in words that are not the answers.
+# Descriptions of a habitat in pretraining, in words that are not the answers.
 HABITAT_WORDS: dict[str, tuple[str, ...]] = {
     " in the deep blue sea": ("waves", "salt water", "the tide", "coral"),
     " in the hot dry desert": ("sand", "dunes", "the burning sun", "cactus"),
@@ -63,7 +63,7 @@ HABITAT_WORDS: dict[str, tuple[str, ...]] = {
     " on the old farm": ("hay", "the barn", "the stable", "the fence"),
 }
 
-# What decides a passage, and what does not.
+# Words that decide a passage, and words that do not.
 WEATHER: dict[str, tuple[str, ...]] = {
     " yes": (
         "pouring",

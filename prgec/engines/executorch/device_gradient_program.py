@@ -1,4 +1,4 @@
-"""A program that computes its own gradients and keeps its state on a device, which tells it behind the losses.
+"""A program that computes its own gradients and keeps its state on a device, which returns it after the losses.
 
 Letters: B examples a step, T tokens, K label positions.
 """
@@ -19,8 +19,8 @@ from prgec.engines.executorch.runtime import float_scalar, int_arrays
 class DeviceGradientProgram(GradientProgram):
     """A program of contract 2 whose manifest says `state_access: outputs`.
 
-    It has one method. Evaluating is a step with a learning rate of 0, which changes nothing: as dear as a step. What
-    an optimiser keeps beside the masters never leaves the device.
+    It has one method. Evaluating is a step with a learning rate of 0, which changes nothing and costs as much as a
+    step. The optimiser's state beside the masters never leaves the device.
     """
 
     def _bind_state(self, load_method: LoadMethod) -> None:
@@ -53,7 +53,7 @@ class DeviceGradientProgram(GradientProgram):
         return self.train(tokens_NT, label_pos_NK, targets_NK, 0.0)[0]
 
     def read_state(self) -> State:
-        """Return copies of the masters behind the last call, in site order; zeros before the first."""
+        """Return copies of the masters after the last call, in site order; zeros before the first."""
         return {name: master.copy() for name, master in self._masters.items()}
 
     def write_state(self, state: Mapping[str, FloatArray]) -> None:

@@ -1,4 +1,4 @@
-"""A program that keeps its state on a device: it tells it behind the losses, and nothing can be written into it."""
+"""A program that keeps its state on a device: it returns it after the losses, and nothing can be written into it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DeviceProgram(Program):
         self.forward(*rows_of_nothing(self.manifest), g_q, lr, 0.0, seed, step)
 
     def read_state(self) -> State:
-        """Return copies of the masters behind the last call, in site order; zeros before the first."""
+        """Return copies of the masters after the last call, in site order; zeros before the first."""
         return {name: master.copy() for name, master in self._masters.items()}
 
     def write_state(self, state: Mapping[str, FloatArray]) -> None:

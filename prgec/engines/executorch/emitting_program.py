@@ -22,7 +22,7 @@ class EmittingProgram:
 
     Attributes:
         path: File it was opened from.
-        manifest: What the program says of itself.
+        manifest: Manifest of the program.
         tokenizer: The tokenizer it carries.
     """
 

@@ -64,10 +64,10 @@ class GradientProgram(Program):
 
     def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
         self._load_forward()
-        # What scoring and loading took would lie beside it.
+        # Memory freed after scoring and loading would otherwise add to the peak.
         give_back_freed()
-        # At a rate of 0 it leaves the weights as they are, and no step was taken that the optimiser could remember:
-        # nothing to be kept meanwhile, in what may be the most memory of the run.
+        # A rate of 0 leaves the weights as they are, and the optimiser has no earlier step to remember. So nothing
+        # needs to be kept meanwhile, at what may be the peak of memory.
         self.train(tokens_NT, label_pos_NK, targets_NK, 0.0)
         self.forget_steps()
 
@@ -88,7 +88,7 @@ class GradientProgram(Program):
         Raises:
             InternalError: Always.
         """
-        raise InternalError("a program that computes gradients was asked for measured losses")
+        raise InternalError("a program that computes gradients cannot measure losses")
 
     def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
         """Nothing is ever pending.
@@ -108,7 +108,7 @@ class GradientProgram(Program):
         Raises:
             ProgramError: If names or shapes differ from the program's, or the runtime reports a failure.
         """
-        # Not behind it: making room takes a step, and forgets it.
+        # Room is made first: that takes a step, and then forgets it.
         self._make_room(num_tokens=0)
         self._overwrite(self._optimizer(), state)
 
@@ -127,5 +127,5 @@ class GradientProgram(Program):
         return self._with_state(tokens_NT, label_pos_NK)
 
     def _with_state(self, *rows: IntArray) -> Sequence[Any]:
-        """Rows as inputs, with the state behind them where it is no buffer."""
+        """Rows as inputs, followed by the state where it is not a buffer."""
         return int_arrays(*rows)

@@ -28,8 +28,8 @@ from prgec.engines.executorch.runtime import int_arrays
 from prgec.errors import ProgramError
 from prgec.runtime_ops.host import SiteState, accumulate, take_step
 
-# What became of a gradient that is not whole yet: nothing.
-_NOTHING = (0.0, np.inf, 1.0, 1.0)
+# Factors of a gradient that is not whole yet: no step is taken.
+_NO_STEP = (0.0, np.inf, 1.0, 1.0)
 
 
 class HostGradientProgram(GradientProgram):
@@ -51,7 +51,7 @@ class HostGradientProgram(GradientProgram):
         }
         shapes[OPTIMIZER_STATE] = (4,)
         self._kept = {name: np.zeros(shapes[name], dtype=np.float32) for name in optimizer_names(m)}
-        # Of a step of several calls, losses first.
+        # Sums over the calls of a step, losses first.
         self._sums: list[FloatArray] = []
 
     def train(
@@ -72,7 +72,7 @@ class HostGradientProgram(GradientProgram):
             raise ProgramError("the program does not return the gradients its manifest names", where=self.path)
         means = self._gathered([loss_B, *gradients], call)
         if not call.is_last:
-            return loss_B, np.array(_NOTHING, dtype=np.float32)
+            return loss_B, np.array(_NO_STEP, dtype=np.float32)
         m = self.manifest
         running = self._kept[OPTIMIZER_STATE]
         return loss_B, take_step(running, self._sites(), means[1:], means[0], lr, m.optimizer, m.update)

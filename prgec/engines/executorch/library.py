@@ -15,7 +15,7 @@ Value: TypeAlias = npt.NDArray[Any] | str | int
 _log = logging.getLogger(__name__)
 
 _MAX_RANK = 8
-# Of what is no tensor.
+# Types of values that are not tensors.
 _TEXT, _NUMBER = -1, -2
 # ExecuTorch's numbers of the types that contracts know.
 _TYPES: dict[int, npt.DTypeLike] = {0: np.uint8, 3: np.int32, 4: np.int64, 6: np.float32, 11: np.bool_}
@@ -34,7 +34,7 @@ class View(ctypes.Structure):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a tensor."""
+        """Shape of a tensor."""
         return tuple(self.sizes[: self.rank])
 
 

@@ -52,7 +52,7 @@ class Methods:
         """Keep XNNPACK's packed weights in a file, where that is worth it; before any method is loaded that has some.
 
         Args:
-            base_sha256: Of the weights; programs of equal bytes and base share a file.
+            base_sha256: Hash of the weights; programs of equal bytes and base share a file.
         """
         folder = packed_folder()
         if folder is not None and self._path.stat().st_size >= WORTH_BYTES:
@@ -119,7 +119,7 @@ class Methods:
         self._check(self._library.prgec_methods_open_cache(self._handle), EXTEND_METHOD)
 
     def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
-        """Read contiguous tokens i64[T] at the positions from `start` on: logits f32[1, 1, V] behind the last one.
+        """Read contiguous tokens i64[T] at the positions from `start` on: logits f32[1, 1, V] after the last one.
 
         Raises:
             RuntimeError: If the runtime reports a failure.
@@ -144,7 +144,7 @@ class Method:
     """One loaded method.
 
     Args:
-        program: Whose it is.
+        program: The program that it belongs to.
         name: Its name.
         num_inputs: Tensors it takes.
         num_outputs: Values it returns.

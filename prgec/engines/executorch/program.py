@@ -41,7 +41,7 @@ class Program:
 
     Attributes:
         path: File it was opened from.
-        manifest: What the program says of itself.
+        manifest: Manifest of the program.
         tokenizer: The tokenizer it carries.
         prefix: Runs the blocks before the first trained one, where they are a method of their own.
     """
@@ -62,7 +62,7 @@ class Program:
         self._bind_state(load_method)
         # Loading packs weights into memory, for nothing where every result is kept already.
         self._load_prefix = functools.cache(lambda: load_method(PREFIX_METHOD, PREFIX_INPUTS))
-        # Most programs are never asked to generate.
+        # Most programs never generate.
         inputs = (*(name for name in self._evaluated_inputs if name != TARGETS_INPUT), *self._hidden_input)
         self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
         self._load_extend = functools.cache(lambda: self._opened_cache(load_method(EXTEND_METHOD, None)))
@@ -70,12 +70,12 @@ class Program:
 
     @property
     def _evaluated_inputs(self) -> tuple[str, ...]:
-        """What a method takes that measures the losses of rows and trains on none."""
+        """Inputs of a method that measures the losses of rows and trains on none."""
         return FORWARD_INPUTS
 
     @property
     def _hidden_input(self) -> tuple[str, ...]:
-        """What a method takes behind all others, where the first blocks are a method of their own."""
+        """The last input of a method, where the first blocks are a method of their own."""
         return (HIDDEN_INPUT,) if self.manifest.prefix == "method" else ()
 
     def _bind_state(self, load_method: LoadMethod) -> None:
@@ -122,15 +122,15 @@ class Program:
         return result
 
     def _of_step(self, g_q: FloatArray, lr: float, eps: float, seed: int, step: int) -> Sequence[Any]:
-        """The inputs of `forward` behind its rows: what the program needs to update and perturb its weights."""
+        """The inputs of `forward` after its rows: the numbers by which it updates and perturbs its weights."""
         return [*scalars(g_q, lr, eps), *keys(seed, step)]
 
     def _hidden(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
-        """The input behind all others, where blocks in front of the first trained one are a method of their own."""
+        """The last input, where blocks before the first trained one are a method of their own."""
         return [] if self.prefix is None else [float_array(self.prefix.hidden(tokens_NT, label_pos_NK))]
 
     def _keep(self, outputs: Sequence[Any]) -> None:
-        """Take what `forward` returns behind the losses: nothing, where the state is in buffers."""
+        """Keep the results of `forward` that follow the losses; there are none where the state is in buffers."""
 
     def _make_room(self, num_tokens: int) -> None:
         """Run the longest call there is once, before the first step (`room.py` says why)."""
@@ -157,7 +157,7 @@ class Program:
         Raises:
             InternalError: Always.
         """
-        raise InternalError("a program that measures losses was asked for gradients")
+        raise InternalError("a program that measures losses has no gradients")
 
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row under the present state, without changing it: f32[N]. Rows are N texts.
@@ -184,7 +184,7 @@ class Program:
         """Nothing is remembered of steps, where the host makes them."""
 
     def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
-        """Return the most likely token behind each label position under the present state: i64[N, K].
+        """Return the most likely token after each label position under the present state: i64[N, K].
 
         Only where the manifest's `generate` says so. Rows are N different texts, as in evaluation.
 
@@ -198,14 +198,14 @@ class Program:
         return result
 
     def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
-        """Read tokens at the positions from `start` on, behind what the cache holds in front of them.
+        """Read tokens at the positions from `start` on, after those in the cache.
 
         Args:
             tokens_T: i64[T], at most `EXTEND_CHUNK`.
             start: Position of the first.
 
         Returns:
-            f32[V], the logits behind the last one.
+            f32[V], the logits after the last one.
 
         Raises:
             ProgramError: If the runtime reports a failure.
@@ -223,7 +223,7 @@ class Program:
             return method.open_cache()
         except RuntimeError as error:
             raise ProgramError(
-                "the program keeps its cache as programs no longer do", where=self.path, hint="compile it again"
+                "the program keeps its cache in an old format", where=self.path, hint="compile it again"
             ) from error
 
     def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:

@@ -30,14 +30,14 @@ from prgec.machine.memory import give_back_freed
 from prgec.machine.native_log import captured_stderr
 
 _VERSIONS = ", ".join(map(str, CONTRACT_VERSIONS))
-# Whose delegate makes copies of weights that a file can hold.
+# The backend whose delegate makes copies of weights that a file can hold.
 _PACKS = "xnnpack"
 _LARGE_TOKENIZER_BYTES = 1_000_000
 NOT_OURS = "this .pte was not made by prgec compile"
 
 
 def read_constants(path: Path, *, verify: bool = True) -> tuple[Manifest, Tokenizer]:
-    """Read what a program says of itself and its tokenizer, without loading a method or checking what it computes with.
+    """Read a program's manifest and tokenizer, without loading a method or checking its weights.
 
     Args:
         path: The .pte.
@@ -100,7 +100,7 @@ def open_constants(path: Path) -> tuple[Methods, Manifest, Tokenizer]:
     manifest = read_manifest(raw, path)
     packed = constant_bytes(raw, TOKENIZER_METHOD, path)
     tokenizer = Tokenizer.unpack(packed)
-    # Parsing leaves twenty times as much behind: 300 MB of 262,144 tokens, more than a step may take.
+    # Parsing frees twenty times as much: 300 MB for 262,144 tokens, more than a step may take.
     if len(packed) >= _LARGE_TOKENIZER_BYTES:
         give_back_freed()
     return raw, manifest, tokenizer
@@ -165,7 +165,7 @@ def check_trains(manifest: Manifest, path: Path) -> None:
     """
     if manifest.emits:
         raise ProgramError(
-            "the program has no losses: it emits what a side network learns from",
+            "the program has no losses: it emits activations for a side network",
             where=path,
             hint="prgec side emit runs it; eval and predict take the network with --side",
         )

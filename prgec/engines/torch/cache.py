@@ -13,7 +13,7 @@ from torch import Tensor
 from prgec.contract.names import CACHE_CODES
 from prgec.passes.program import GraphProgram
 
-# Of an axis that varies.
+# Least size of an axis that varies.
 _LEAST_SIZE = 2
 
 
@@ -35,7 +35,7 @@ class KeyValueCache:
         }
 
     def inputs(self, start: int) -> Mapping[str, Tensor]:
-        """What a call takes that reads on at `start`, by the names of its inputs."""
+        """Inputs of a call that reads tokens from position `start` on, by name."""
         room = max(_LEAST_SIZE, start)
         return {name: each[:, :room] for name, each in self._tensors.items()}
 

@@ -47,14 +47,14 @@ class TorchProgram:
     """A compilation that runs in PyTorch.
 
     Args:
-        graphs: What the passes produced; taken over.
-        path: What to call it in messages.
+        graphs: Results of the passes; taken over.
+        path: Name of it in messages.
         device: `cpu`, `cuda`, or one of several, such as `cuda:1`.
         compiled: Whether `torch.compile` generates code for the forward, which pays off on long runs.
 
     Attributes:
-        path: What it is called in messages.
-        manifest: What the program says of itself.
+        path: Name of it in messages.
+        manifest: Manifest of the program.
         tokenizer: The tokenizer it carries.
         prefix: Runs the blocks before the first trained one, where they are a method of their own.
 
@@ -91,7 +91,7 @@ class TorchProgram:
         """Run the passes over a checkpoint, and keep the graphs.
 
         Args:
-            options: What to compile; `output` is not written.
+            options: Options of the compilation; `output` is not written.
             device: Where to run.
             compiled: Whether to use `torch.compile`.
         """
@@ -165,7 +165,7 @@ class TorchProgram:
 
     @torch.no_grad()
     def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
-        """Return the most likely token behind each label position: i64[N, K]; only of a program that generates."""
+        """Return the most likely token after each label position: i64[N, K]; only of a program that generates."""
         no_update = np.zeros(self.manifest.q, dtype=np.float32)
         values: dict[str, Any] = {
             "tokens": tokens_NT,
@@ -184,7 +184,7 @@ class TorchProgram:
 
     @torch.no_grad()
     def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
-        """Read tokens at the positions from `start` on: logits f32[V] behind the last one."""
+        """Read tokens at the positions from `start` on: logits f32[V] after the last one."""
         label_pos = np.array([[len(tokens_T) - 1]])
         values: dict[str, Any] = {"tokens": tokens_T[None], "label_pos": label_pos, "start": np.array([start])}
         logits, *new = self._call(EXTEND_METHOD, {**values, **self._cache.inputs(start)})

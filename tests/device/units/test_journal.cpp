@@ -1,4 +1,4 @@
-// What was written is read again; every damaged tail is cut where it begins to be damaged.
+// A written journal is read again; every damaged tail is cut where its damage begins.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -8,7 +8,7 @@ using prge::PackedWeights;
 
 static std::string warned;
 
-static void hear(const char* line) {
+static void observe(const char* line) {
   warned = line;
 }
 
@@ -30,14 +30,14 @@ static std::string program(const char* name, const std::string& text) {
 
 // Where the packed weights of a program lie; empty where memory must do.
 static std::string opened(const std::string& folder, const std::string& program) {
-  PackedWeights weights(hear);
+  PackedWeights weights(observe);
   warned.clear();
   weights.open(folder, program, "base");
   return weights.path();
 }
 
 static std::string packed(const std::string& folder, const std::string& program) {
-  PackedWeights weights(hear);
+  PackedWeights weights(observe);
   weights.open(folder, program, "base");
   write(weights.path(), "packed weights");
   weights.seal();
@@ -73,7 +73,7 @@ TEST(what_was_never_sealed_is_packed_again) {
 
 TEST(one_process_has_the_file) {
   const std::string folder = check::scratch("two"), a = program("a", "program a");
-  PackedWeights first(hear);
+  PackedWeights first(observe);
   first.open(folder, a, "base");
   CHECK(!first.path().empty());
   CHECK(

@@ -29,7 +29,7 @@ static const std::string kGood = with_trailer(
     "{\"parts\":[" + part("instructions", "instructions") + "," + part("weights", "weights") + "],\"data\":[" +
         part("weights", "beside") + "]}");
 
-// What is said of a file with these bytes; empty for nothing.
+// The error for a file with these bytes; empty for none.
 static std::string said(const std::string& bytes) {
   const std::string path = check::scratch("program");
   write(path, bytes);

@@ -14,7 +14,7 @@ bool parse_value(const char* text, std::string& out);
 // One more of a flag that is repeated.
 bool parse_value(const char* text, std::vector<uint32_t>& out);
 
-// A value that is not there until it is said.
+// A value that is absent until it is given.
 template <typename T>
 bool parse_value(const char* text, std::optional<T>& out) {
   return parse_value(text, out.emplace());
@@ -43,5 +43,5 @@ bool set_value(const std::vector<Flag>& flags, const std::string& name, const ch
 // Whether a command line asks for help and for nothing else.
 bool asks_for_help(int argc, char** argv);
 
-// What --packed-weights stands for: a folder, `off` for none, the user's cache where nothing is said.
+// The folder of --packed-weights: as given, none for `off`, by default the user's cache.
 std::string packed_weights_folder(const std::string& flag);

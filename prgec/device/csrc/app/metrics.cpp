@@ -21,7 +21,7 @@ std::string text(double value) {
   return std::isfinite(value) ? buffer : "null";
 }
 
-// What was done to a step: its coefficients are not those its losses give.
+// The limit applied to a step whose coefficients are not those its losses give.
 std::string intervention(const Record& record, Estimator& estimator) {
   std::vector<double> measured(record.g.size());
   estimator.coefficients(record.losses.data(), static_cast<int64_t>(measured.size()), record.eps, measured.data());
@@ -33,7 +33,7 @@ std::string intervention(const Record& record, Estimator& estimator) {
   return is_same ? "" : is_zero ? ", \"limited\": \"skipped\"" : ", \"limited\": \"clipped\"";
 }
 
-// What a step applied: coefficients, or, where it perturbed nothing, its own gradient.
+// The move of a step: coefficients, or, where it perturbed nothing, its own gradient.
 std::string move_of(const Record& record, Estimator& estimator) {
   if (record.eps == 0) {
     const float norm = record.g[0];

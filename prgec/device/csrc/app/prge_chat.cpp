@@ -1,4 +1,4 @@
-// prge_chat: goes on behind prompts of token ids, and writes ids.
+// prge_chat: continues prompts of token ids, and writes ids.
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -83,25 +83,25 @@ bool parse_ids(const std::string& line, std::vector<uint32_t>& out) {
   }
 }
 
-// Answers a line, a token at a time: what was said stays said, whatever comes.
+// Answers a line, a token at a time: tokens already written stay, even if an error follows.
 Error answer(prge::Generator& generator, const prge::Limits& limits, const std::string& line) {
   std::vector<uint32_t> prompt;
   if (!parse_ids(line, prompt)) {
     return prge::fail(Error::InvalidExternalData, "a prompt is token ids with spaces between");
   }
   const char* between = "";
-  const auto said = generator.answer(prompt, limits, [&between](uint32_t token) {
+  const auto answered = generator.answer(prompt, limits, [&between](uint32_t token) {
     std::printf("%s%u", between, token);
     std::fflush(stdout);
     between = " ";
     return true;
   });
-  if (said.ok() || *between != '\0') {
+  if (answered.ok() || *between != '\0') {
     std::printf("\n");
     std::fflush(stdout);
   }
-  PRGE_TRY(said.error());
-  if (said->end == prge::End::Full) {
+  PRGE_TRY(answered.error());
+  if (answered->end == prge::End::Full) {
     std::fprintf(stderr, "the program's cache of %u tokens is full: the answer ends here\n", generator.context());
   }
   return Error::Ok;

@@ -178,7 +178,7 @@ class Emitter {
     return Error::Ok;
   }
 
-  // What the model says of the candidates.
+  // The model's scores of the candidates.
   Error read_scores(size_t example, const float* logits, std::vector<float>& scores) const {
     const auto number = static_cast<uint32_t>(example);
     if (shape_.num_classes == 1) {
@@ -195,7 +195,7 @@ class Emitter {
     return Error::Ok;
   }
 
-  // The answer that is told, or the score.
+  // The answer that is sent, or the score.
   double right_answer(size_t example, const prge::RowIds::Id& id) const {
     const auto number = static_cast<uint32_t>(example);
     if (shape_.num_classes == 1) {

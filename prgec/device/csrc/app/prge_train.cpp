@@ -67,7 +67,7 @@ class Run {
     PRGE_TRY(trainer.error());
     trainer_ = std::move(*trainer);
     if (!options_.adapter.empty()) {
-      PRGE_TRY(trainer_->load(options_.adapter));
+      PRGE_TRY(trainer_->load_adapter(options_.adapter));
     }
     if (!options_.resume) {
       return trainer_->begin(*rows_, options_.out, options_.force);

@@ -1,4 +1,4 @@
-// What a user is told: an error in one line, with an exit code, which is that of prgec, and what went wrong besides.
+// Messages for users: an error in one line, with prgec's exit code, and warnings.
 #pragma once
 
 #include <cstdio>

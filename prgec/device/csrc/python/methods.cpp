@@ -26,7 +26,7 @@ using executorch::runtime::Error;
 using executorch::runtime::EValue;
 
 constexpr int64_t kMaxRank = 8;
-// Of a view that shows no tensor: text of `sizes[0]` bytes, or the number `sizes[0]`.
+// Types of a view without a tensor: text of `sizes[0]` bytes, or the number `sizes[0]`.
 constexpr int64_t kText = -1, kNumber = -2;
 
 // As `View` of prgec/engines/executorch/library.py.
@@ -93,7 +93,7 @@ class Methods : public executorch::extension::Module {
 
   prge::PackedWeights packed;
   prge::KeyValueCache cache;
-  // Of the last call: what a caller reads of a tensor lies in the arenas, what is no tensor does here.
+  // Results of the last call: values of tensors are in the arenas, all others are here.
   std::vector<EValue> outputs;
 };
 
@@ -205,7 +205,7 @@ PRGEC_API int prgec_methods_open_cache(void* handle) {
   return code(methods->cache.open(*methods));
 }
 
-// Reads tokens at the positions from `start` on, behind what was read in front of them; `logits` is overwritten by the
+// Reads tokens at the positions from `start` on, after those read before; `logits` is overwritten by the
 // next call.
 PRGEC_API int prgec_methods_extend(void* handle, const int64_t* tokens, int64_t count, int64_t start, View* logits) {
   auto* methods = static_cast<Methods*>(handle);

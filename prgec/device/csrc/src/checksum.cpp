@@ -8,7 +8,7 @@ namespace prge {
 
 namespace {
 
-// Table k is for a byte with k more behind it: eight bytes a turn, where one a turn would wait for each other.
+// Table k is for a byte with k more after it: eight bytes a turn, since single bytes would wait for each other.
 using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
 
 CrcTables make_crc_tables() {

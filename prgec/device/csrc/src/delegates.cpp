@@ -8,7 +8,7 @@ namespace prge {
 
 namespace {
 
-// What Python drives and no build of this driver links.
+// OpenVINO and CUDA are driven by Python; no build of this driver links them.
 const char* what_to_do(const std::string& backend) {
   return backend == "openvino" || backend == "cuda"
       ? "run it with prgec, or compile it with --backend xnnpack"

@@ -1,4 +1,4 @@
-// What a method was lowered for, and whether this executable can run it.
+// The delegate of a method, and whether this executable can run it.
 #pragma once
 
 #include <executorch/extension/module/module.h>

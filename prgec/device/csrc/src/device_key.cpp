@@ -35,7 +35,7 @@ Digest DeviceKey::of(const std::string& purpose, const std::string& content) con
     inner[i] ^= 0x36;
     outer[i] ^= 0x5c;
   }
-  // The zero behind the purpose goes along.
+  // The zero that ends the purpose is part of the content.
   const Digest digest = Sha256()
                             .update(inner, kBlockBytes)
                             .update(purpose.c_str(), purpose.size() + 1)

@@ -1,4 +1,4 @@
-// What follows from a key that only this device has, as prgec's side/row_ids.py makes it.
+// Hashes under a key that only this device has, as prgec's side/row_ids.py makes them.
 #pragma once
 
 #include <cstdint>

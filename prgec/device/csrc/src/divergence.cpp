@@ -7,7 +7,7 @@
 
 namespace prge {
 
-void Divergence::hear(double loss) {
+void Divergence::observe(double loss) {
   ++step_;
   if (factor_ == 0 || is_over_) {
     return;

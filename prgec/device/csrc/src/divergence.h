@@ -1,4 +1,4 @@
-// Tells when training makes things worse for good: the mean loss of a window against that of the first window.
+// Detects when training makes things worse for good: the mean loss of a window against that of the first window.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ class Divergence {
   Divergence(double factor, uint64_t window) : factor_(factor), window_(window) {}
 
   // Takes note of the next step's loss. One that is not finite is of a step that was skipped, and counts for nothing.
-  void hear(double loss);
+  void observe(double loss);
   // An error once training has diverged.
   Error check() const;
   bool is_over() const {

@@ -183,11 +183,11 @@ Error EmittingProgram::run(const std::vector<Row>& rows, const float*& acts, con
     return fail(Error::InvalidProgram, "method %s does not follow the contract (%s)", kMethod, path_.c_str());
   }
   // Classes of a classifier are fewer than its tokens.
-  const auto said = static_cast<size_t>((*outputs)[1].isTensor() ? (*outputs)[1].toTensor().numel() : 0);
-  if (said % size != 0 || said == 0 || !keep_floats((*outputs)[1], said, logits_)) {
+  const auto count = static_cast<size_t>((*outputs)[1].isTensor() ? (*outputs)[1].toTensor().numel() : 0);
+  if (count % size != 0 || count == 0 || !keep_floats((*outputs)[1], count, logits_)) {
     return fail(Error::InvalidProgram, "method %s does not follow the contract (%s)", kMethod, path_.c_str());
   }
-  num_logits_ = static_cast<int64_t>(said / size);
+  num_logits_ = static_cast<int64_t>(count / size);
   acts = acts_.data();
   logits = logits_.data();
   return Error::Ok;

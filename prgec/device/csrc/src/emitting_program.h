@@ -37,7 +37,7 @@ class EmittingProgram {
   // Runs the model over as many rows as a call takes, or fewer: f32[B, L, D] and f32[B, num_logits()] of the row's one
   // label position. Valid until the next call.
   Error run(const std::vector<Row>& rows, const float*& acts, const float*& logits);
-  // Of the last call: as many as tokens, or as a classifier has classes.
+  // Logits of a row: as many as tokens, or as a classifier has classes.
   int64_t num_logits() const {
     return num_logits_;
   }

@@ -1,4 +1,4 @@
-// Sets the text behind last_error().
+// Sets the text of last_error().
 #pragma once
 
 #include "prge/error.h"

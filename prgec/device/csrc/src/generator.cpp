@@ -34,7 +34,7 @@ class Generator::Impl {
 
 Error Generator::Impl::check(const std::vector<uint32_t>& prompt) const {
   if (prompt.empty()) {
-    return fail(Error::InvalidExternalData, "there is no text to go on from");
+    return fail(Error::InvalidExternalData, "there is no text to continue");
   }
   for (const uint32_t id : prompt) {
     if (id >= manifest().vocab_size) {
@@ -66,9 +66,9 @@ Error Generator::Impl::catch_up() {
   return Error::Ok;
 }
 
-// Logits behind a text; only its tokens behind what the last one began with are read.
+// Returns the logits after a text; only the tokens after its common prefix with the last text are read.
 Result<const float*> Generator::Impl::read(const std::vector<uint32_t>& text) {
-  const size_t most = std::min(held.size(), text.size() - 1); // logits are those behind a token that is read
+  const size_t most = std::min(held.size(), text.size() - 1); // logits come from a token that is read
   const auto shared = std::mismatch(held.begin(), held.begin() + static_cast<int64_t>(most), text.begin());
   held.erase(shared.first, held.end());
   if (held.empty()) {
@@ -86,7 +86,8 @@ Result<const float*> Generator::Impl::read(const std::vector<uint32_t>& text) {
     held.clear();
     return fail(
         Error::InvalidProgram,
-        "the program computes no numbers: its trained weights are too large. Hint: take an earlier adapter");
+        "the program computes values that are not finite: its trained weights are too large. Hint: take an earlier "
+        "adapter");
   }
   return logits;
 }
@@ -155,7 +156,7 @@ Result<Answer> Generator::answer(const std::vector<uint32_t>& prompt, const Limi
     text.push_back(token);
     out.ids.push_back(token);
     if (on_token && !on_token(token)) {
-      out.end = End::Told;
+      out.end = End::Stopped;
       break;
     }
   }

@@ -26,7 +26,7 @@ class GradientSteps : public Steps {
     return program_.evaluate();
   }
 
-  void hear(const Record&) override {}
+  void observe(const Record&) override {}
   Error replay(const Record& record) override;
   bool can_replay() const override {
     return false;
@@ -36,10 +36,10 @@ class GradientSteps : public Steps {
 
  private:
   Program& program_;
-  double max_g_; // nobody asks for it, but a run is resumed with the flags it was begun with
+  double max_g_; // unused, but a run is resumed with the flags it was begun with
   Limits limits_;
   bool stops_;
-  // Of the calls of a step so far.
+  // Runs one call of a step; the numbers below are sums over the step's calls so far.
   Error run(float lr, bool is_last);
   int64_t num_calls_ = 0;
   double sum_ = 0;

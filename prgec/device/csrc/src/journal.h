@@ -1,4 +1,4 @@
-// What the journal of a run holds: prgec's docs/journal.md has the bytes, prgec/formats/journal_records.py is the twin.
+// The records of a journal: prgec's docs/journal.md has the bytes, prgec/formats/journal_records.py is the twin.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace prge {
 
 // A header as bytes.
 constexpr uint64_t kJournalHeaderBytes = 176;
-// Checksum and kind in front of a record's body.
+// Checksum and kind before a record's body.
 constexpr uint64_t kJournalFrameBytes = 8;
 
-// What a run is.
+// The identity of a run.
 struct JournalHeader {
   std::string pack() const;
   // From kJournalHeaderBytes bytes; an error where they are none.

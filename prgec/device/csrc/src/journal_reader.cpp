@@ -59,7 +59,7 @@ bool JournalReader::next(Record& record) {
   }
   record.unpack(static_cast<RecordKind>(kind), frame + kJournalFrameBytes, header_.q);
   const uint64_t expected = last_step_ + (record.kind == RecordKind::Step ? 1 : 0);
-  // What a run that stopped early leaves behind is evaluated last: an earlier state, the best one.
+  // A run that stopped early evaluates last the state that it leaves: an earlier one, the best.
   const bool is_placed = record.kind == RecordKind::Evaluation ? record.step <= last_step_ : record.step == expected;
   if (!is_placed || !is_applicable(record)) {
     return false;

@@ -20,9 +20,9 @@ class JournalReader {
     return header_;
   }
   void rewind();
-  // False behind the last good record.
+  // False after the last good record.
   bool next(Record& record);
-  // Place behind the record `next` gave, and the length of the file.
+  // End of the record that `next` gave, and the length of the file.
   uint64_t place() const {
     return place_;
   }

@@ -13,7 +13,7 @@ namespace prge {
 class JournalWriter {
  public:
   Error create(const std::string& path, const JournalHeader& header);
-  // Goes on behind the first `good_bytes` bytes and cuts what follows.
+  // Appends after the first `good_bytes` bytes and cuts the rest.
   Error append_to(const std::string& path, uint64_t good_bytes);
   bool is_open() const {
     return file_.is_open();

@@ -19,19 +19,19 @@ using executorch::extension::from_blob;
 using executorch::extension::TensorPtr;
 using executorch::runtime::EValue;
 
-// Tokens, which of them to give the logits behind, and the position of the first.
+// The tokens, the one whose logits are wanted, and the position of the first.
 constexpr size_t kNumOthers = 3;
 // Room is made for so many positions at once: a delegate plans anew for every size it has not seen last.
 constexpr size_t kStep = 64;
-// XNNPACK's kernels may read so many bytes behind an input (XNN_EXTRA_BYTES, or twice that).
-constexpr size_t kBehind = 256;
+// XNNPACK's kernels may read this many bytes after an input (XNN_EXTRA_BYTES, or twice that).
+constexpr size_t kPadding = 256;
 
 // The largest code of 8 bits.
 constexpr float kCodes = 127;
 
 // Memory is the system's own until it is written to.
 uint8_t* reserve(size_t bytes) {
-  return static_cast<uint8_t*>(std::calloc(bytes + kBehind, 1));
+  return static_cast<uint8_t*>(std::calloc(bytes + kPadding, 1));
 }
 
 // Codes of a row, to the nearest of 255; returns their scale.
@@ -42,7 +42,7 @@ float encode(const float* row, size_t width, int8_t* codes) {
   }
   const float scale = peak / kCodes;
   for (size_t i = 0; i < width; ++i) {
-    // What is no number is none of its method's logits either, and nobody asks for the code.
+    // A value that is not finite makes its method's logits not finite too, so its code is never used.
     const float code = scale > 0 && std::isfinite(row[i]) ? std::nearbyint(row[i] / scale) : 0;
     codes[i] = static_cast<int8_t>(code);
   }
@@ -155,7 +155,7 @@ void KeyValueCache::make_room(size_t filled, size_t wanted) {
   }
   filled = std::min(filled, room_);
   for (const Part& part : parts_) {
-    for (size_t head = part.heads; head-- > 0;) { // from behind: rooms only grow, until everything is forgotten
+    for (size_t head = part.heads; head-- > 0;) { // backwards: rooms only grow, until everything is forgotten
       uint8_t* to = &part.data[part.place(room, head, 0)];
       if (filled != 0) {
         std::memmove(to, &part.data[part.place(room_, head, 0)], filled * part.row_bytes());

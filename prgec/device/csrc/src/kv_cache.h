@@ -26,19 +26,19 @@ class KeyValueCache {
   // Finds out what the method takes, once it is loaded.
   Error open(executorch::extension::Module& module);
 
-  // Reads tokens at the positions from `start` on, behind what is held in front of them. Returns the logits behind the
-  // last one: f32[vocabulary], valid until the method's next call.
+  // Reads tokens at the positions from `start` on, after those held. Returns the logits after the last one:
+  // f32[vocabulary], valid until the method's next call.
   Result<executorch::aten::Tensor> extend(
       executorch::extension::Module& module, const int64_t* tokens, size_t count, size_t start);
 
-  // Forgets everything. What is no number would spoil every sum it is in, whatever its weight, so it does not stay.
+  // Clears the cache. A NaN left in it would poison every attention sum, even at weight 0.
   void clear() {
     room_ = 0;
   }
 
  private:
   // One input: the keys or values of a layer, f32[H, n, d] or i8[H, n, d], or the scale of every row of the latter,
-  // f32[H, n, 1], which comes behind them.
+  // f32[H, n, 1], which comes after them.
   struct Part {
     size_t heads = 0, width = 0;
     executorch::aten::ScalarType type = executorch::aten::ScalarType::Float;

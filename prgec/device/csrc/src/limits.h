@@ -1,4 +1,4 @@
-// What becomes of a step whose numbers are too large or no numbers at all: stopped, skipped or clipped.
+// The treatment of a step whose numbers are too large or not finite: stopped, skipped or clipped.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a program says of itself: the part of `prgec_manifest` a driver needs (prgec's docs/contract.md).
+// The manifest of a program: the part of `prgec_manifest` a driver needs (prgec's docs/contract.md).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace prge {
 
-// Of programs that train by measured losses, and of those that compute their own gradients.
+// The contracts of programs that train by measured losses, and of those that compute their own gradients.
 constexpr int64_t kContractVersion = 1;
 constexpr int64_t kGradientContractVersion = 2;
 constexpr int64_t kIgnoreTarget = -100;
@@ -43,8 +43,8 @@ struct Manifest {
   int64_t num_distinct_rows() const {
     return prefix == Prefix::None ? num_rows() : batch_size;
   }
-  // What ties an adapter to its base model, as JSON: the metadata of its file, with or without the model's name, and of
-  // a snapshot with the hash of the optimiser's state and the number of steps done.
+  // The tie of an adapter to its base model, as JSON: the metadata of its file, with or without the model's name, and
+  // of a snapshot with the hash of the optimiser's state and the number of steps done.
   std::string adapter_metadata(bool with_model, const std::string& optimizer_sha256 = "", uint64_t step = 0) const;
   // Hash of what an adapter belongs to.
   Digest identity() const;
@@ -58,14 +58,14 @@ struct Manifest {
   bool has_gradients = false;
   // A step may be several calls, whose gradients are averaged.
   bool accumulates = false;
-  // A table of checksums stands behind the program.
+  // A table of checksums follows the program.
   bool has_checksums = false;
-  // The state is no buffer of the program: forward returns it behind the losses, and there is no apply.
+  // The state is not a buffer of the program: forward returns it after the losses, and there is no apply.
   bool returns_state = false;
-  // The state is no buffer of the program: this driver keeps it, passes it in, and changes it.
+  // The state is not a buffer of the program: this driver keeps it, passes it in, and changes it.
   bool is_host = false;
   Update update; // where there are gradients, too
-  double lr = 3e-3; // of a run that names none; what it was before programs said it
+  double lr = 3e-3; // of a run that names none; as before programs recorded it
   Prefix prefix = Prefix::None;
   std::string model, backend, base_sha256, pipeline;
   std::string optimizer; // norm, momentum or adamw where there are gradients; else empty

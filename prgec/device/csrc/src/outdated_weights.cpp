@@ -55,12 +55,12 @@ void remove_outdated(const std::string& folder) {
     const std::string path = name + kSealSuffix;
     struct stat last_use;
     File seal;
-    std::string said;
+    std::string text;
     if (::lstat(path.c_str(), &last_use) != 0 || !S_ISREG(last_use.st_mode) || seal.open_locked(path) != Error::Ok ||
-        seal.read(said) != Error::Ok) {
+        seal.read(text) != Error::Ok) {
       continue;
     }
-    const std::string program = program_of(said);
+    const std::string program = program_of(text);
     if (!program.empty() && is_outdated(program, last_use)) {
       // The seal goes last: what is half gone has none, and is packed again.
       remove_file(name + kWeightsSuffix);

@@ -6,7 +6,8 @@
 namespace prge {
 
 // Removes from a folder of packed weights those whose program is gone, or was written anew since they were last used.
-// What a process uses stays, and so does what is no driver's; what cannot be read or removed is left without a word.
+// Files that a process uses stay, and so do those of other programs; files that cannot be read or removed are skipped
+// silently.
 void remove_outdated(const std::string& folder);
 
 } // namespace prge

@@ -24,7 +24,7 @@ constexpr size_t kMaxPath = 255;
 // Beyond the size of the program: layouts pad rows, and each weight begins on a page.
 constexpr uint64_t kSpareBytes = uint64_t{64} << 20;
 
-// What a seal says of a file in its first line: its size, which is quickly known, and its checksum. The second names
+// The first line of a seal has the size of the file, which is quickly known, and its checksum. The second names
 // the program, for people.
 std::string head_of(const MappedFile& file) {
   return "prge-packed 1 " + std::to_string(file.size()) + " ";
@@ -44,7 +44,7 @@ std::string absolute(const std::string& path) {
   return out;
 }
 
-// Whoever writes to the folder decides what XNNPACK computes with.
+// Write access to the folder decides which weights XNNPACK computes with.
 Error check_owner(const std::string& folder) {
   struct stat info;
   const bool is_own = ::stat(folder.c_str(), &info) == 0 && info.st_uid == ::geteuid() && (info.st_mode & 022) == 0;

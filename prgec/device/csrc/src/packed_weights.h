@@ -13,7 +13,7 @@
 
 namespace prge {
 
-// What the names of the two files end with.
+// Suffixes of the two files.
 constexpr const char* kWeightsSuffix = ".xnn";
 constexpr const char* kSealSuffix = ".seal";
 
@@ -21,13 +21,13 @@ class PackedWeights {
  public:
   explicit PackedWeights(void (*warn)(const char* line)) : warn_(warn) {}
 
-  // Prepares the file for a program: whole and sealed, or not there yet. Where there can be none, memory must do, and
-  // `warn` hears why. `base` stands for the weights, which are too many to be hashed.
+  // Prepares the file for a program: whole and sealed, or not there yet. Where there can be none, memory is used, and
+  // `warn` receives the reason. `base` stands for the weights, which are too many to be hashed.
   void open(const std::string& folder, const std::string& program, const std::string& base);
   // Once XNNPACK has packed everything, or more.
   void seal();
 
-  // Of the file; empty where memory must do.
+  // Path of the file; empty where memory is used.
   const std::string& path() const {
     return path_;
   }

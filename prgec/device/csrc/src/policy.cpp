@@ -8,11 +8,11 @@ namespace prge {
 namespace {
 
 constexpr double kPi = 3.141592653589793;
-// Of the estimators `norm` and `std`: keeps a flat start from taking full steps.
+// For the estimators `norm` and `std`: keeps a flat start from taking full steps.
 constexpr double kFloor = 1e-2;
-// Of `norm`: share of the running mean that survives a step.
+// For `norm`: share of the running mean that survives a step.
 constexpr double kDecay = 0.99;
-// Of `std`: keeps queries that agree from taking a huge step.
+// For `std`: keeps queries that agree from taking a huge step.
 constexpr double kCap = 4.0;
 
 // `progress` is the share of the schedule already done, in [0, 1).

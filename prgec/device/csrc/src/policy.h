@@ -1,4 +1,4 @@
-// What the host decides: how losses become g, and how the learning rate falls. Twins of prgec's estimators.py,
+// The decisions of the host: how losses become g, and how the learning rate falls. Twins of prgec's estimators.py,
 // schedules.py and sums.py; every operation is f64, in the order written.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace prge {
 // Learning rate of a step, counted from 1: a straight rise over `warmup` steps, then the schedule over the others.
 double learning_rate(Schedule schedule, double lr, uint64_t warmup, uint64_t steps, uint64_t step);
 
-// Turns losses into g. It may remember earlier steps: it hears of every step of a run once and in order.
+// Turns losses into g. It may remember earlier steps: it observes every step of a run once and in order.
 class Estimator {
  public:
   explicit Estimator(EstimatorKind kind) : kind_(kind) {}

@@ -29,7 +29,7 @@ std::string as_python_writes(double value) {
 
 Result<RandomisedResponse> RandomisedResponse::parse(const std::string& epsilon, size_t num_classes) {
   if (num_classes == 1) {
-    return fail(Error::InvalidArgument, "--label-dp is for a choice between answers; a score has no other one");
+    return fail(Error::InvalidArgument, "--label-dp is for a choice between answers; a score has no alternatives");
   }
   char* end = nullptr;
   const double value = std::strtod(epsilon.c_str(), &end);
@@ -90,10 +90,10 @@ std::vector<float> SecretHead::scores(const float* acts) const {
 
 // As prgec's side/emit.py writes it; names of the answers are not in tokenised rows.
 Error keep_local(const std::string& folder, const std::string& y_pre, const std::string& epsilon) {
-  const std::string path = folder + "/local.json", said = epsilon.empty() ? "null" : epsilon;
+  const std::string path = folder + "/local.json", value = epsilon.empty() ? "null" : epsilon;
   if (!is_file(path)) {
     const std::string text =
-        "{\n  \"choices\": [],\n  \"y_pre\": \"" + y_pre + "\",\n  \"label_dp\": " + said + "\n}\n";
+        "{\n  \"choices\": [],\n  \"y_pre\": \"" + y_pre + "\",\n  \"label_dp\": " + value + "\n}\n";
     AtomicFile file(path);
     PRGE_TRY(file.open());
     PRGE_TRY(file.write(text.data(), text.size()));

@@ -1,4 +1,4 @@
-// What keeps labels from whoever reads shards: labels that are not always the true ones, and scores of a head that only
+// Protection of labels from readers of shards: labels that are not always the true ones, and scores of a head that only
 // this device has. Both are those of prgec's side/targets.py, bit for bit.
 #pragma once
 
@@ -13,10 +13,10 @@
 
 namespace prge {
 
-// Label differential privacy: a label is kept with probability e^eps / (e^eps + C - 1), else another one is said.
+// Label differential privacy: a label is kept with probability e^eps / (e^eps + C - 1), else another one is sent.
 class RandomisedResponse {
  public:
-  // Of an epsilon as it was typed, and C answers.
+  // For an epsilon as it was typed, and C answers.
   static Result<RandomisedResponse> parse(const std::string& epsilon, size_t num_classes);
   size_t say(const DeviceKey& key, const RowIds::Id& row, size_t answer) const;
   // Epsilon as Python writes it.
@@ -35,7 +35,7 @@ class RandomisedResponse {
 class SecretHead {
  public:
   SecretHead(const DeviceKey& key, size_t num_classes, size_t width);
-  // Of the last block's activation f32[D]: f32[C].
+  // Returns f32[C] for the last block's activation f32[D].
   std::vector<float> scores(const float* acts) const;
 
  private:
@@ -43,7 +43,7 @@ class SecretHead {
   std::vector<int8_t> signs_;
 };
 
-// Keeps how labels were said beside the shards; refuses a folder whose labels were said otherwise. `epsilon` may be
+// Records beside the shards how labels were made; refuses a folder whose labels were made otherwise. `epsilon` may be
 // empty.
 Error keep_local(const std::string& folder, const std::string& y_pre, const std::string& epsilon);
 

@@ -36,7 +36,7 @@ struct StateTensor {
   void master(int64_t first, int64_t count, float* to) const;
 };
 
-// What became of a gradient, and the first part of an optimiser's state: four numbers each.
+// Size of a step's factors, and of the first part of an optimiser's state.
 constexpr int64_t kNumFactors = 4;
 
 // Which call of its step a call is, where a step is several: how many came before, and whether the step is taken in
@@ -49,7 +49,7 @@ struct Call {
 // Most tokens of one call of `extend`: longer texts are read in parts.
 constexpr size_t kExtendTokens = 128;
 
-// What a step changes weights by, and perturbs them with.
+// The numbers by which a step changes and perturbs weights.
 struct Move {
   std::vector<float> g; // of the step before
   float lr = 0; // that belongs to it
@@ -64,8 +64,8 @@ class Program {
  public:
   using Inputs = std::vector<executorch::extension::TensorPtr>;
 
-  // Of the settings, those about the file: whether it is compared with its checksums, before ExecuTorch sees any of it,
-  // and where its packed weights are.
+  // Uses the settings about the file: whether it is compared with its checksums, before ExecuTorch sees any of it, and
+  // where its packed weights are.
   static Result<std::unique_ptr<Program>> open(const std::string& path, const Settings& settings = {});
   ~Program();
 
@@ -83,7 +83,7 @@ class Program {
   const std::vector<StateTensor>& sites() const {
     return sites_;
   }
-  // What an optimiser keeps beside them, with what all sites share in front; empty where the host makes the steps.
+  // An optimiser's state beside them, with the part that all sites share first; empty where the host takes the steps.
   const std::vector<StateTensor>& optimizer() const {
     return optimizer_;
   }
@@ -94,25 +94,25 @@ class Program {
 
   // Places num_rows() rows into the inputs of the next forward, padded as the program wants them.
   void fill(const std::vector<Row>& rows);
-  // Runs forward on those rows, behind the update of a move and with its perturbation. Returns the loss of every row:
+  // Runs forward on those rows, after the update of a move and with its perturbation. Returns the loss of every row:
   // f32[num_rows()], valid until the next call.
   Result<const float*> forward(Move& move);
   // Makes the update alone, which looks at no row.
   Error apply(Move& move);
   // Runs forward of a program with gradients on those rows, which trains on them. Returns the losses before the step,
-  // and what became of the gradient: its scale, 0 where it was not finite and changed nothing, its norm, and the
+  // and the factors of the step: the gradient's scale, 0 where it was not finite and changed nothing, its norm, and the
   // corrections of running means. There are several calls only where the manifest says that it accumulates.
   Result<const float*> train(float lr, const Call& call, std::vector<float>& factors);
   // Returns the losses of those rows and changes nothing. Loads the method when it is first needed.
   Result<const float*> evaluate();
 
-  // Reads at most kExtendTokens tokens at the positions from `start` on, behind what the cache holds in front of them.
-  // Returns the logits behind the last one: f32[vocab_size], valid until the next call.
+  // Reads at most kExtendTokens tokens at the positions from `start` on, after those in the cache. Returns the logits
+  // after the last one: f32[vocab_size], valid until the next call.
   Result<const float*> extend(const uint32_t* ids, size_t count, size_t start);
-  // Forgets what was read. What is no number would spoil every sum it is in, whatever its weight.
+  // Clears the cache. A NaN left in it would poison every attention sum, even at weight 0.
   Error clear_cache();
 
-  // Of programs that are not dual.
+  // Only for programs that are not dual.
   State state() const;
   void set_state(const State& state);
   // Makes an optimiser's state what it is before the first step.
@@ -132,7 +132,7 @@ class Program {
   Error load(const std::string& data_path);
   Error read_constants();
   Error load_methods();
-  // Inputs behind all others: the result of a prefix method, where there is one.
+  // Number of last inputs that are the result of a prefix method.
   size_t num_hidden() const {
     return manifest_.prefix == Prefix::Method ? 1 : 0;
   }

@@ -24,7 +24,7 @@ TensorPtr ints(std::vector<int64_t>& data, int64_t rows, int64_t columns) {
   return from_blob(data.data(), {static_cast<SizesType>(rows), static_cast<SizesType>(columns)}, ScalarType::Long);
 }
 
-// The inputs behind the rows.
+// The inputs after the rows.
 std::vector<TensorPtr> of_move(Move& move) {
   return {
       from_blob(move.g.data(), {static_cast<SizesType>(move.g.size())}, ScalarType::Float),
@@ -157,7 +157,7 @@ Result<const float*> Program::train(float lr, const Call& call, std::vector<floa
   PRGE_TRY(outputs.error());
   PRGE_TRY(keep_losses(*outputs, "forward", 2));
   if (!is_floats((*outputs)[1], kNumFactors)) {
-    return fail(Error::InvalidProgram, "forward does not say what became of the gradient (%s)", path_.c_str());
+    return fail(Error::InvalidProgram, "forward does not return the factors of its step (%s)", path_.c_str());
   }
   factors.resize(kNumFactors);
   copy_floats((*outputs)[1], factors);
@@ -178,7 +178,7 @@ Result<const float*> Program::evaluate() {
   return static_cast<const float*>(losses_.data());
 }
 
-// What a method returns first is the loss of every row.
+// The first result of a method is the loss of every row.
 Error Program::keep_losses(const std::vector<EValue>& outputs, const char* method, size_t num_outputs) {
   if (outputs.size() != num_outputs || !is_floats(outputs[0], manifest_.num_rows())) {
     return fail(

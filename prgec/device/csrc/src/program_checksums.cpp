@@ -14,7 +14,7 @@ namespace prge {
 
 namespace {
 
-// What a file with a table ends with: bytes of the table, their CRC-32, letters to find it by.
+// The end of a file with a table: bytes of the table, their CRC-32, letters to find it by.
 struct Trailer {
   uint32_t size, crc;
   char magic[8];

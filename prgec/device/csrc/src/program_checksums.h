@@ -1,4 +1,4 @@
-// The table of checksums behind a .pte (prgec's docs/contract.md): which bytes a driver may run, part by part.
+// The table of checksums after a .pte (prgec's docs/contract.md): which bytes a driver may run, part by part.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace prge {
 
 class ProgramChecksums {
  public:
-  // Of the program at `path`; nothing where it has none, as programs of earlier versions. An error where the table is
-  // damaged or the file is not as long as it says.
+  // Reads the table of the program at `path`; nothing where it has none, as programs of earlier versions. An error
+  // where the table is damaged or the file does not have the recorded length.
   static Result<std::optional<ProgramChecksums>> read(const std::string& path);
 
   // Compares the program with the table; an error names the first part that differs.

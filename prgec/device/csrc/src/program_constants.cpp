@@ -1,4 +1,4 @@
-// What a .pte says of itself before any of it runs.
+// Reads the constants of a .pte before any of it runs.
 #include <cstring>
 #include <string_view>
 #include <utility>

@@ -1,4 +1,4 @@
-// Reading on behind what was read.
+// Reads tokens after those in the cache.
 #include "fail.h"
 #include "program_methods.h"
 
@@ -8,7 +8,7 @@ Error Program::load_extend() {
   if (manifest_.context == 0) {
     return fail(
         Error::InvalidProgram,
-        "the program has no cache to read on with (%s). Hint: compile it with --generate --context C", path_.c_str());
+        "the program has no cache to continue with (%s). Hint: compile it with --generate --context C", path_.c_str());
   }
   PRGE_TRY(load_method(KeyValueCache::kMethod));
   packed_.seal();

@@ -12,7 +12,7 @@ namespace prge {
 // That the file is an ExecuTorch program and whole.
 Error check_envelope(const std::string& path);
 
-// Of a file too large to be read whole: over its size, its first and last MiB.
+// Hash of a file too large to be read whole: over its size, its first and last MiB.
 Digest fingerprint(const MappedFile& file);
 
 // Path of the weights of the program at `path`: the file of the same name, if it is the one with this fingerprint.

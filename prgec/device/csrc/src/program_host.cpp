@@ -1,4 +1,4 @@
-// A program whose state is kept here: what goes into its calls, and what becomes of the state behind them. All
+// A program whose state is kept here: the inputs of its calls, and the update of the state after them. All
 // arithmetic is that of the kernels, so runs are those of a program that keeps its state itself, bit for bit.
 #include <limits>
 #include <utility>
@@ -137,7 +137,7 @@ Error Program::take_step(const std::vector<const float*>& gradients, const float
     count += sites_[i].numel();
   }
   prgec::step_scale(optimizer_[0].data, total, count, {losses, manifest_.num_rows()}, lr, rule, factors);
-  // Behind what all sites share, a site's running means follow one another.
+  // The part that all sites share is followed by each site's running means.
   const size_t num_means = (optimizer_.size() - 1) / sites_.size();
   for (size_t i = 0; i < sites_.size(); ++i) {
     const size_t first = 1 + i * num_means;

@@ -18,7 +18,7 @@ class Program::Methods : public executorch::extension::Module {
   Methods(const std::string& path, std::vector<std::string> data)
       : Module(path, std::move(data), LoadMode::Mmap, nullptr, nullptr, nullptr, /*share_memory_arenas=*/true) {}
 
-  // Of a method that is loaded.
+  // Information on a loaded method.
   Result<executorch::aten::Tensor> attribute(const std::string& name) {
     return methods_.at("forward").method->get_attribute(name);
   }

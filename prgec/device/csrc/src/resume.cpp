@@ -100,12 +100,12 @@ Result<uint64_t> Trainer::Impl::take_up(const std::string& path, JournalReader& 
   }
   warn_of_damage(reader, good_bytes, done);
   if (method->can_replay()) {
-    hear(reader, good_bytes);
+    observe(reader, good_bytes);
     PRGE_TRY(replay(reader, load_snapshot(reader), done));
   } else {
-    PRGE_TRY(program->make_room()); // not behind it: making room takes a step, and forgets it
+    PRGE_TRY(program->make_room()); // first, since it takes a step and then forgets it
     good_bytes = back_to_snapshot(reader, done);
-    hear(reader, good_bytes);
+    observe(reader, good_bytes);
   }
   if (path != partial) {
     PRGE_TRY(rename_file(path, partial));
@@ -124,13 +124,13 @@ void Trainer::Impl::warn_of_damage(const JournalReader& reader, uint64_t good_by
   }
 }
 
-void Trainer::Impl::hear(JournalReader& reader, uint64_t good_bytes) {
+void Trainer::Impl::observe(JournalReader& reader, uint64_t good_bytes) {
   steps_done = 0;
   for (reader.rewind(); reader.place() < good_bytes && reader.next(record);) {
     if (record.kind == RecordKind::Step) {
       ++steps_done;
-      divergence.hear(ordered_mean(record.losses.data(), record.losses.size()));
-      method->hear(record);
+      divergence.observe(ordered_mean(record.losses.data(), record.losses.size()));
+      method->observe(record);
     }
     if (record.kind == RecordKind::Evaluation) {
       evaluated_at = record.step;
@@ -141,7 +141,7 @@ void Trainer::Impl::hear(JournalReader& reader, uint64_t good_bytes) {
 }
 
 // Brings a program whose steps cannot be replayed to its last snapshot; returns the length of the journal up to there,
-// or up to its first step where there is none. The steps behind are taken again, and come out the same.
+// or up to its first step where there is none. The later steps are taken again, and come out the same.
 uint64_t Trainer::Impl::back_to_snapshot(JournalReader& reader, uint64_t done) {
   const auto start = program->state();
   uint64_t step = 0;

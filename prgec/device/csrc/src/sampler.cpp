@@ -61,7 +61,7 @@ uint32_t Sampler::choose(const float* logits, uint32_t vocab_size) {
   const size_t count = sampling_.top_k == 0 ? vocab_size : std::min(sampling_.top_k, vocab_size);
   order_.resize(vocab_size);
   std::iota(order_.begin(), order_.end(), 0u);
-  // Of equal ones the first is in front.
+  // Among equal ones the first comes first.
   const auto is_likelier = [&](uint32_t left, uint32_t right) {
     return logits[left] > logits[right] || (logits[left] == logits[right] && left < right);
   };
@@ -83,7 +83,7 @@ uint32_t Sampler::choose(const float* logits, uint32_t vocab_size) {
   const auto crossing = std::lower_bound(sums_.begin(), sums_.end(), sampling_.top_p);
   const auto end = crossing == sums_.end() ? crossing : crossing + 1;
   const double drawn = uniform(sampling_.seed, num_drawn_++) * *(end - 1);
-  // Rounding may leave the draw behind the last sum.
+  // Rounding may leave the draw after the last sum.
   const auto place = std::min(std::upper_bound(sums_.begin(), end, drawn), end - 1);
   return order_[static_cast<size_t>(place - sums_.begin())];
 }

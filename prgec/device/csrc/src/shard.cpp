@@ -29,7 +29,7 @@ Error append_halves(std::string& out, const std::vector<float>& acts) {
     const uint16_t bits = half_bits(value);
     if ((bits & 0x7c00) == 0x7c00) {
       return std::isfinite(value)
-          ? fail(Error::InvalidState, "an activation is too large for f16. Hint: take --dtype i8")
+          ? fail(Error::InvalidState, "an activation is too large for f16. Hint: use --dtype i8")
           : not_finite();
     }
     append(out, &bits, 1);

@@ -1,5 +1,5 @@
-// What a device sends of its rows: activations, differences of outputs, and names that only it can read. The bytes are
-// those of prgec's formats/shards.py.
+// The data of rows that a device sends: activations, differences of outputs, and names that only it can read. The bytes
+// are those of prgec's formats/shards.py.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ class RowIds {
  public:
   using Id = std::array<uint8_t, 16>;
   explicit RowIds(DeviceKey key) : key_(std::move(key)) {}
-  // Of the next row; equal rows are told apart by how many there were before.
+  // Name of the next row; equal rows are numbered.
   Id next(const Row& row);
 
  private:
@@ -28,7 +28,7 @@ class RowIds {
   std::map<std::string, uint64_t> seen_;
 };
 
-// What all shards of a data set have in common.
+// The shape shared by all shards of a data set.
 struct ShardShape {
   std::string program;
   std::string y_pre; // what a network adds to: scores of the candidates, or of a secret head
@@ -39,7 +39,7 @@ struct ShardShape {
   size_t rows_that_fit(size_t wanted) const;
   // Length and header of a file of so many rows.
   std::string header(size_t num_rows) const;
-  // Bytes behind it.
+  // Bytes after it.
   size_t body_bytes(size_t num_rows) const;
   // Where the names of the rows begin in them.
   size_t ids_offset(size_t num_rows) const;

@@ -9,7 +9,7 @@ namespace prge {
 namespace {
 
 constexpr std::string_view kMember = "prgec_tokenizer.json", kMark = "PK\x03\x04";
-// Of a member's own header: its size, and where things stand in it.
+// A member's own header: its size, and the offsets of its fields.
 constexpr size_t kHeaderBytes = 30, kFlagsAt = 6, kMethodAt = 8, kSizeAt = 18, kNameSizeAt = 26, kExtraSizeAt = 28;
 
 uint64_t number(std::string_view bytes, size_t at, size_t size) {
@@ -22,7 +22,7 @@ uint64_t number(std::string_view bytes, size_t at, size_t size) {
 
 } // namespace
 
-// Members lie one behind the other, stored as they are.
+// Members follow one another, stored as they are.
 std::optional<uint32_t> find_eos_id(const uint8_t* zip, size_t size) {
   std::string_view left(reinterpret_cast<const char*>(zip), size);
   while (left.size() >= kHeaderBytes && left.substr(0, kMark.size()) == kMark) {

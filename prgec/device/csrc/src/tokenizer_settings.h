@@ -1,4 +1,4 @@
-// What a driver without a tokenizer reads of the one in a program.
+// The settings of a program's tokenizer that a driver without one needs.
 #pragma once
 
 #include <cstddef>

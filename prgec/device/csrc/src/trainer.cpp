@@ -85,7 +85,7 @@ void Trainer::Impl::warn_of_flatness() const {
       return;
     }
   }
-  warn("both signs of every query have the same loss, so nothing is learnt: is --eps too small?");
+  warn("both signs of every query have the same loss, so nothing is learnt; raise --eps");
 }
 
 const Shape& Trainer::shape() const {
@@ -118,7 +118,7 @@ Result<StepResult> Trainer::step(const std::vector<Row>& batch) {
   t.method->accept(record);
   t.warn_of_flatness();
   const StepResult result = {record.step, ordered_mean(record.losses.data(), record.losses.size()), record.lr};
-  t.divergence.hear(result.loss);
+  t.divergence.observe(result.loss);
   PRGE_TRY(t.divergence.check());
   return result;
 }

@@ -63,11 +63,11 @@ class Trainer::Impl {
   Result<uint64_t> take_up(const std::string& path, JournalReader& reader);
   void warn_of_damage(const JournalReader& reader, uint64_t good_bytes, uint64_t done) const;
   // Takes note of the records in the first `good_bytes` bytes, as if their steps had just been made.
-  void hear(JournalReader& reader, uint64_t good_bytes);
+  void observe(JournalReader& reader, uint64_t good_bytes);
   uint64_t load_snapshot(JournalReader& reader);
   uint64_t back_to_snapshot(JournalReader& reader, uint64_t done);
   std::optional<uint64_t> step_of(const Digest& state, JournalReader& reader);
-  // Applies the steps behind `first` up to `last`, and compares the state with the last hash on the way.
+  // Applies the steps after `first` up to `last`, and compares the state with the last hash on the way.
   Error replay(JournalReader& reader, uint64_t first, uint64_t last);
   Error go_back();
 

@@ -9,7 +9,7 @@ namespace {
 
 struct Character {
   uint32_t code;
-  size_t num_bytes; // 0 where the bytes are no UTF-8
+  size_t num_bytes; // 0 where the bytes are not UTF-8
 };
 
 // The first character of a text that is not empty.

@@ -36,7 +36,7 @@ Error ZerothOrder::measure(Record& record) {
     record.losses[pair] = sum / static_cast<double>(batch);
   }
   record.eps = eps_;
-  hear(record);
+  observe(record);
   record.g.assign(measured_.begin(), measured_.end());
   return limits_.apply(record.step, is_finite, record.g);
 }
@@ -59,7 +59,7 @@ Result<const float*> ZerothOrder::losses() {
   return forward(zeros_, 0.0, 0.0, 0, 1);
 }
 
-void ZerothOrder::hear(const Record& record) {
+void ZerothOrder::observe(const Record& record) {
   estimator_.coefficients(record.losses.data(), static_cast<int64_t>(measured_.size()), record.eps, measured_.data());
 }
 

@@ -22,7 +22,7 @@ class ZerothOrder : public Steps {
   Error flush() override;
   Result<const float*> losses() override;
 
-  void hear(const Record& record) override;
+  void observe(const Record& record) override;
   Error replay(const Record& record) override;
   // The noise of a dual state is nowhere but in its copies.
   bool can_replay() const override {
@@ -32,7 +32,7 @@ class ZerothOrder : public Steps {
   void describe(JournalHeader& header) const override;
 
  private:
-  // Losses of the next step, behind the move of g.
+  // Losses of the next step, after the move of g.
   Result<const float*> forward(const std::vector<float>& g, double lr, double eps, int64_t seed, uint64_t step);
   // Only the move, which forward(step) makes on entry.
   Error apply(const std::vector<float>& g, double lr, uint64_t step);

@@ -9,7 +9,7 @@ namespace prge {
 using executorch::runtime::Error;
 using executorch::runtime::Result;
 
-// What went wrong in the last call of this thread that returned an error. Never null.
+// The failure of the last call of this thread that returned an error. Never null.
 //
 //   InvalidArgument      a setting, or a call in the wrong order
 //   InvalidExternalData  rows, adapter or journal

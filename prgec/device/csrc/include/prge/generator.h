@@ -1,15 +1,14 @@
-// Answers with a program made by `prgec compile --generate --context C`, and with what was trained into it.
+// Answers with a program made by `prgec compile --generate --context C`, and with the weights trained into it.
 //
 //   auto opened = prge::Generator::open("model.pte");
 //   if (!opened.ok()) return log(prge::last_error());
 //   prge::Generator& generator = **opened;
 //   generator.load_adapter("run/adapter.safetensors");
 //   auto answer = generator.answer(prompt, {}, [](uint32_t token) { return show(token); });
-//   if (answer.ok() && answer->end == prge::End::Full) ...     // said so far: answer->ids
+//   if (answer.ok() && answer->end == prge::End::Full) ... // tokens so far: answer->ids
 //
-// Texts are token ids: tokenizers are the application's. A prompt is the whole text so far. What of it was read before,
-// from its first token on, is still in the cache and is not read again, so that a conversation costs what is
-// new in it.
+// Texts are token ids: tokenizers are the application's. A prompt is the whole text so far. Its longest prefix that was
+// read before is still in the cache and is not read again, so that a conversation costs only its new tokens.
 //
 // A Generator is not thread-safe; different ones are independent. Nothing throws.
 #pragma once
@@ -39,7 +38,7 @@ struct Sampling {
 struct Opening {
   bool verify = true; // compare the program with its checksums before any of it runs
   std::string packed_weights; // folder for XNNPACK's packed weights, which are mapped; empty to keep them in memory
-  void (*warn)(const char* line) = nullptr; // hears what went wrong without stopping anything
+  void (*warn)(const char* line) = nullptr; // receives warnings
 };
 
 // How far an answer goes.
@@ -53,7 +52,7 @@ enum class End {
   Token, // one of `ends` came
   Length, // it has max_tokens
   Full, // the cache holds no more
-  Told, // the callback said so
+  Stopped, // the callback returned false
 };
 
 struct Answer {
@@ -63,13 +62,13 @@ struct Answer {
 
 class Generator {
  public:
-  // Hears each token as it comes; false ends the answer behind it.
+  // Receives each token as it comes; false ends the answer after it.
   using OnToken = std::function<bool(uint32_t token)>;
 
   // Maps the program. One without a cache is refused.
   static Result<std::unique_ptr<Generator>> open(const std::string& program_path, const Opening& opening = {});
-  // Answers with a trainer's own program and what it has trained by then, in the middle of a run too: the weights are
-  // in memory once. The trainer outlives it and rests while it answers; a run goes on as if it had not been asked.
+  // Answers with a trainer's own program and its present weights, in the middle of a run too: the weights are in memory
+  // once. The trainer outlives it and rests while it answers; the run is not affected.
   static Result<std::unique_ptr<Generator>> of(Trainer& trainer);
   ~Generator();
 
@@ -78,12 +77,12 @@ class Generator {
   // The token that ends a text, where the program's tokenizer has one.
   std::optional<uint32_t> eos_id() const;
 
-  // Puts an adapter of this program's base model into it: milliseconds. What was read is read again. Where a trainer
-  // has the program, as Trainer::load_adapter.
+  // Puts an adapter of this program's base model into it: milliseconds. The next answer reads its whole prompt again.
+  // Where a trainer has the program, as Trainer::load_adapter.
   Error load_adapter(const std::string& path);
   // Draws from here on, with the first draw of the seed; until then the most likely token is taken.
   Error sample(const Sampling& sampling);
-  // Goes on behind a text. An empty prompt, an id the vocabulary lacks and a prompt longer than the context are
+  // Continues a text. An empty prompt, an id the vocabulary lacks and a prompt longer than the context are
   // refused.
   Result<Answer> answer(
       const std::vector<uint32_t>& prompt, const Limits& limits = {}, const OnToken& on_token = nullptr);

@@ -12,13 +12,13 @@
 //   }
 //   trainer.finish();                                          // run/adapter.safetensors, run/journal.bin
 //
-// One step is one forward pass over 2 * q * batch_size rows: every example under q random directions, forwards and
-// backwards. The differences of the losses say how far to move along each direction; the program moves in the next
-// call. There is no backward pass and no optimiser state.
+// Programs compiled with --method exact or shortcut compute their own gradient: one step is one call over batch_size
+// rows, which trains and keeps an optimiser's state, or several such calls. eps, estimator and max_g have no effect on
+// them.
 //
-// Programs compiled with --method exact or shortcut compute their own gradient instead: one step is one call over
-// batch_size rows, which trains and keeps an optimiser's state, or several such calls. eps, estimator and max_g mean
-// nothing to them.
+// Programs compiled with --method prge have no backward pass and no optimiser state: one step is one forward pass over
+// 2 * q * batch_size rows, every example under q random directions, forwards and backwards. The differences of the
+// losses give the move along each direction; the program moves in the next call.
 //
 // A Trainer is not thread-safe; different trainers are independent. Nothing throws.
 #pragma once
@@ -45,16 +45,16 @@ struct Settings {
   uint64_t warmup = 0; // steps over which lr rises before the schedule begins
   std::string estimator = "norm"; // steps of equal length; or "plain", the paper's; or "std"
   double max_g = 0; // largest |g| a step may apply, 0 for any
-  std::string over_limit = "clip"; // or "skip": what becomes of a step with a larger one
-  std::string not_finite = "stop"; // or "skip": what becomes of a step whose loss or g is not finite
+  std::string over_limit = "clip"; // for a step with a larger one; or "skip"
+  std::string not_finite = "stop"; // for a step whose loss or g is not finite; or "skip"
   double diverged = 0; // times the start's mean loss at which a run ends with its best state, 0 for never
   uint64_t window = 50; // steps those means are taken over
   bool verify = true; // compare the program with its checksums before any of it runs
   std::string packed_weights; // folder for XNNPACK's packed weights, which are mapped; empty to keep them in memory
-  void (*warn)(const char* line) = nullptr; // hears what went wrong without stopping anything
+  void (*warn)(const char* line) = nullptr; // receives warnings
 };
 
-// What the program was compiled for.
+// The sizes the program was compiled for.
 struct Shape {
   uint32_t q; // directions a step
   uint32_t batch_size; // examples a call, and a step unless it is several calls
@@ -87,9 +87,9 @@ class Trainer {
   // Starts a run whose journal lives in `folder`, which is made if missing. Refuses a folder with an unfinished run,
   // unless it is to be discarded, and one that another process trains in.
   Error begin(const Rows& rows, const std::string& folder, bool discard = false);
-  // Goes on with the run in `folder`: last snapshot, then every step of the journal behind it, without a forward pass.
-  // The state is then the one the interrupted run had, bit for bit. A program that computes gradients goes on behind
-  // the snapshot, and the steps it takes again come out the same. Returns the number of steps done; 0 where no run was
+  // Resumes the run in `folder`: last snapshot, then every later step of the journal, without a forward pass.
+  // The state is then the one the interrupted run had, bit for bit. A program that computes gradients resumes at the
+  // snapshot, and the steps it takes again come out the same. Returns the number of steps done; 0 where no run was
   // begun.
   Result<uint64_t> resume(const Rows& rows, const std::string& folder);
 
@@ -108,11 +108,8 @@ class Trainer {
   // Writes an adapter: the trained weights, a small file that belongs to one base model.
   Error save(const std::string& path);
   // Puts an adapter into the program, between any two calls but those of one run: milliseconds, and nothing of the
-  // program is loaded again. What follows begins anew, with step 1 and nothing that an optimiser remembers.
+  // program is loaded again. Training starts afresh, with step 1 and an empty optimiser.
   Error load_adapter(const std::string& path);
-  Error load(const std::string& path) { // its earlier name
-    return load_adapter(path);
-  }
 
   // SHA-256 of the trained weights, in hexadecimal.
   Result<std::string> state_sha256();

@@ -23,13 +23,13 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 @dataclass(frozen=True)
-class Asked:
+class PageRequest:
     """A request.
 
     Attributes:
         ids: Parts of its path.
-        query: What stands behind its question mark.
-        form: What was sent, by name.
+        query: Its query string.
+        form: Values of the form, by name.
         seen: Version of what its sender has.
     """
 
@@ -47,7 +47,7 @@ class Asked:
         return [value for key, value in self.query if key == name]
 
 
-Page: TypeAlias = Callable[[Asked], Response]
+Page: TypeAlias = Callable[[PageRequest], Response]
 
 
 def endpoint(answer: Page) -> Callable[[Request], Awaitable[Response]]:
@@ -56,12 +56,12 @@ def endpoint(answer: Page) -> Callable[[Request], Awaitable[Response]]:
     async def answered(request: Request) -> Response:
         try:
             form = await _form(request) if request.method == "POST" else {}
-            asked = Asked(
+            content = PageRequest(
                 request.path_params, request.query_params.multi_items(), form, request.headers.get("if-none-match", "")
             )
-            return await run_in_threadpool(answer, asked)
+            return await run_in_threadpool(answer, content)
         except HttpError as error:
-            # What is left of a body that was refused is not read.
+            # The rest of a refused body is not read.
             closing = {"Connection": "close"} if error.status in (400, 411, 413, 415) else None
             return page("error.html.jinja", error.status, closing, title="This did not work", error=error.what)
         except PrgecError as error:
@@ -94,18 +94,18 @@ def go(place: str) -> Response:
     return RedirectResponse(place, 303)
 
 
-def fragment(template: str, asked: Asked, told: object, *, is_done: bool, **values: object) -> Response:
+def fragment(template: str, request: PageRequest, shown: object, *, is_done: bool, **values: object) -> Response:
     """Return a part of a page, or that it is as it was.
 
     Args:
         template: The part.
-        asked: The request.
-        told: What it says that may change.
+        request: The request.
+        shown: The content that may change.
         is_done: Whether it will stay as it is.
         values: For the template.
     """
-    version = hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    version = hashlib.sha256(repr(shown).encode()).hexdigest()[:16]
     headers = {"ETag": f'"{version}"', **({"X-Done": "1"} if is_done else {})}
-    if asked.seen == headers["ETag"]:
+    if request.seen == headers["ETag"]:
         return Response(status_code=304, headers=headers)
     return page(template, 200, headers, **values)
