@@ -65,7 +65,7 @@ def _stanford(rounds: Sequence[tuple[str, str]], instruction: str, given: str) -
 def _history(record: Record) -> list[tuple[str, str]]:
     rounds = record.fields.get("history") or []
     if not isinstance(rounds, list) or any(not isinstance(each, list | tuple) or len(each) != 2 for each in rounds):
-        raise DataError('field "history" is not a list of pairs, what was asked and what was said', where=record.where)
+        raise DataError('field "history" is not a list of pairs of a question and its answer', where=record.where)
     return [(text_of(asked, "history", record), text_of(said, "history", record)) for asked, said in rounds]
 
 

@@ -57,7 +57,7 @@ def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
     first = records[0]
     if {"chosen", "rejected"} <= set(first.fields):
         raise DataError(
-            "rows with chosen and rejected answers need an objective of preferences, which is not there",
+            "rows with chosen and rejected answers need a preference objective, which prgec does not have",
             where=first.where,
             hint="learn the chosen ones with --map completion=chosen",
         )

@@ -38,7 +38,7 @@ def files_of(path: Path) -> list[Path]:
 def _files_of_folder(folder: Path) -> list[Path]:
     if (folder / _SAVED_SPLITS).is_file():
         names = ", ".join(sorted(each.name for each in folder.iterdir() if each.is_dir()))
-        raise DataError(f"it has the splits {names}", where=folder, hint="name the folder of one")
+        raise DataError(f"the folder has the splits {names}", where=folder, hint="name the folder of one")
     if (folder / _SAVED).is_file():
         return _saved(folder)
     found = sorted(each for each in folder.iterdir() if each.is_file() and _is_rows(each))
@@ -50,7 +50,7 @@ def _files_of_folder(folder: Path) -> list[Path]:
     splits = sorted({split for each in found if (split := _split_of(each))})
     if len(splits) > 1:
         raise DataError(
-            f"it has files of the splits {', '.join(splits)}",
+            f"the folder has files of the splits {', '.join(splits)}",
             where=folder,
             hint="name a file, or a pattern such as 'train*'",
         )

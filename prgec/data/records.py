@@ -60,7 +60,7 @@ def _read_unpacked(path: Path, head: bytes) -> tuple[list[Record], str]:
             return read_arrow(path, magic)
     suffix = _suffix_of(path)
     if suffix in (".parquet", ".arrow"):
-        raise DataError("it is called Parquet or Arrow, and is neither", where=path)
+        raise DataError("the file is named .parquet or .arrow, but holds neither", where=path)
     if head.startswith(_MRPC_HEADER) or suffix == ".tsv":
         return read_tsv(path)
     is_json = head.lstrip()[:1] in (b"{", b"[")

@@ -123,7 +123,7 @@ def test_calls_written_as_text_become_objects(tmp_path: Path) -> None:
         ({"messages": [USER, SAID], "weight": 2}, 'field "weight" is 2: rows all weigh the same'),
         ({"prompt": "p", "completion": "c", "weight": 0}, 'field "weight" is 0'),
         ({"messages": [USER, SAID], "tools": "clock"}, 'field "tools" is not a list of JSON schemas'),
-        ({"prompt": "p", "chosen": "a", "rejected": "b"}, "need an objective of preferences.*--map completion=chosen"),
+        ({"prompt": "p", "chosen": "a", "rejected": "b"}, "need a preference objective.*--map completion=chosen"),
         ({"instruction": "x", "output": " "}, 'field "output" is empty'),
         ({"text": "x", "label": None}, 'field "label" is NoneType'),
         ({"question": "x", "answer": "y"}, "name columns .--map prompt=COLUMN"),

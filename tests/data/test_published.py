@@ -222,7 +222,7 @@ def test_unlabelled_test_split(tmp_path: Path) -> None:
         ("a.json", '{"data": [{"title": "t"}, {"paragraphs": []}]}', "not the published layout: KeyError 'paragraphs'"),
         ("a.json", "{", "invalid JSON"),
         ("a.jsonl", '{"passage": {"text": "t", "questions": [{}]}}', "not the published layout: KeyError 'answers'"),
-        ("a.parquet", "no", "it is called Parquet or Arrow, and is neither"),
+        ("a.parquet", "no", "the file is named .parquet or .arrow, but holds neither"),
         ("a.parquet", "PAR1no", "pyarrow cannot read it: "),
     ],
 )

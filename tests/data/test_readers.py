@@ -104,8 +104,8 @@ def test_damaged_files(tmp_path: Path, name: str, content: bytes, message: str) 
     [
         ([], "the folder has no data files"),
         (["README.md"], "the folder has no data files"),
-        (["train-0.jsonl", "test-0.jsonl"], "it has files of the splits test, train"),
-        (["dataset_dict.json", "train/a", "test/a"], "it has the splits test, train"),
+        (["train-0.jsonl", "test-0.jsonl"], "the folder has files of the splits test, train"),
+        (["dataset_dict.json", "train/a", "test/a"], "the folder has the splits test, train"),
         (["state.json"], "the saved data set is damaged"),
     ],
 )
