@@ -144,7 +144,7 @@ def _for_program(dataset: Dataset, model: str, seq_len: int, generate: bool) -> 
     from prgec.engines.executorch.runtime import read_constants
 
     manifest, tokenizer = read_constants(Path(model))
-    encoded = encode_each(dataset.examples, tokenizer)
+    encoded = encode_each(dataset.choosing_from(manifest.answers).examples, tokenizer)
     return [up_to_first(each) for each in encoded] if manifest.emits else encoded, manifest, tokenizer
 
 

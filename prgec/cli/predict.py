@@ -84,7 +84,7 @@ def predict(
     from prgec.runs.open import open_with_adapter
 
     loaded = open_with_adapter(program, None, verify=not no_verify)
-    choices = candidates or found.candidates
+    choices = candidates or found.candidates or loaded.manifest.answers
     answers: list[dict[str, Any]] = []
     shown: list[str] = []
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:

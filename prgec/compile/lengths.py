@@ -44,7 +44,9 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
     """
     if not options.data:
         return options
-    datasets = load_datasets(options.data, options.task, no_eos=options.no_eos, columns=options.columns)
+    datasets = load_datasets(
+        options.data, options.task, no_eos=options.no_eos, columns=options.columns, known=options.answers
+    )
     encoded = [each for dataset in datasets for each in encode_choices(dataset, tokenizer)]
     if options.method == SIDE:
         encoded = [up_to_first(each) for each in encoded]
@@ -65,7 +67,11 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
         )
     if not options.seq_len and (shorter := shorter_length(rows, seq_len, options.generate)):
         logger.warning("T = %d holds the longest row, and memory grows with T: %s", seq_len, shorter)
-    fitted = replace(options, seq_len=seq_len, num_labels=num_labels)
+    # Files of several tasks have no answers in common.
+    answers = {dataset.answers for dataset in datasets}
+    fitted = replace(
+        options, seq_len=seq_len, num_labels=num_labels, answers=answers.pop() if len(answers) == 1 else options.answers
+    )
     check_options(fitted)
     if options.method == "shortcut":
         _remark_on_text(encoded)

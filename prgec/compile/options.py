@@ -121,6 +121,15 @@ class CompileOptions:
     columns: tuple[str, ...] = option(
         "rows", (), MAP_HELP, "--map", metavar="OURS=THEIRS", is_repeated=True, is_kept=False
     )
+    answers: tuple[str, ...] = option(
+        "rows",
+        (),
+        "An answer that rows choose from, leading space included; repeat for each.",
+        "--candidate",
+        metavar="TEXT",
+        is_repeated=True,
+        unset="what --data repeats",
+    )
     no_eos: bool = option("rows", False, NO_EOS_HELP, is_kept=False)
     static: bool = option("rows", False, "Fix T at --seq-len even where the backend could vary it.")
     generate: bool = option(

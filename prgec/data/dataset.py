@@ -70,6 +70,15 @@ class Dataset:
         num_train = min(LOW_VOLUME_TRAIN, len(order) - num_dev)
         return self._at(order[:num_train]), self._at(order[num_train : num_train + num_dev])
 
+    def choosing_from(self, known: Sequence[str]) -> Dataset:
+        """Return the data set with answers that a program was compiled for, where its own are among them.
+
+        A file that lacks some of the answers, or has a single one, is still a choice between all.
+        """
+        if not (known and _may_derive(self) and set(_completions(self)) <= set(known)):
+            return self
+        return replace(self, answers=tuple(known), examples=_ended(self.examples, ends=False))
+
     def describe(self) -> str:
         """Return one line for people: the task and why."""
         return f"task {self.task.name} ({self.found_by}), {len(self.examples)} items of {self.path} ({self.kept_in})"
@@ -113,9 +122,14 @@ def load_dataset(
 
 
 def load_datasets(
-    paths: Sequence[Path], task_name: str = AUTO_TASK, *, no_eos: bool = False, columns: Sequence[str] = ()
+    paths: Sequence[Path],
+    task_name: str = AUTO_TASK,
+    *,
+    no_eos: bool = False,
+    columns: Sequence[str] = (),
+    known: Sequence[str] = (),
 ) -> list[Dataset]:
-    """Read files as `load_dataset` does each; those of one task share their answers.
+    """Read files as `load_dataset` does each; those of one task share their answers, which may be known already.
 
     Raises:
         UsageError: If a file is named twice.
@@ -126,7 +140,7 @@ def load_datasets(
     datasets = [load_dataset(path, task_name, no_eos=no_eos, columns=columns) for path in paths]
     names = dict.fromkeys(dataset.task.name for dataset in datasets)
     shared = {name: share_answers([each for each in datasets if each.task.name == name]) for name in names}
-    return [shared[dataset.task.name].pop(0) for dataset in datasets]
+    return [shared[dataset.task.name].pop(0).choosing_from(known) for dataset in datasets]
 
 
 def share_answers(datasets: Sequence[Dataset]) -> list[Dataset]:

@@ -53,6 +53,7 @@ def encode_row_set(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) -> 
     Raises:
         DataError: If an example cannot be encoded for this program.
     """
+    dataset = dataset.choosing_from(manifest.answers)
     examples = tuple(each for each in dataset.examples if isinstance(each, Example))
     if len(examples) < len(dataset.examples):
         rows = encode_items(dataset.examples, tokenizer, manifest)

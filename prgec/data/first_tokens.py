@@ -70,7 +70,7 @@ def encode_dataset(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) -> 
     Raises:
         DataError: If the answers are free text or a row's own, or a row cannot be encoded for this program.
     """
-    candidates = dataset.candidates()
+    candidates = dataset.choosing_from(manifest.answers).candidates()
     if not candidates and not tokenizer.classes:
         raise DataError(
             f"task {dataset.task.name} has no answers that are the same for every row",

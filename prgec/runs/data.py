@@ -70,7 +70,8 @@ class RunFiles:
         """
         options = self.options
         if self.train is not None:
-            rows: Sequence[Row] = encode_items(self.train.examples, program.tokenizer, program.manifest)
+            train = self.train.choosing_from(program.manifest.answers)
+            rows: Sequence[Row] = encode_items(train.examples, program.tokenizer, program.manifest)
             warn_of_padding(rows, program.manifest)
         else:
             rows = _read_rows(options.rows, program).right_rows()

@@ -216,11 +216,12 @@ def test_flags_are_frozen() -> None:
     assert json.loads(json.dumps(found)) == {
         "plan": "--all --backend --bench --calibrate --chart --context --data --driver --html --json --label-tokens "
         "--memory --seq-len --steps --time --watts",
-        "compile": "--a-seed --accumulate --alpha --backend --batch-size --clip-norm --config --context --data --dtype "
-        "--dump-passes --emit-driver --generate --group-size --ignore-memory --json --label-tokens --layers --lora-a "
-        "--lowering --map --memory --method --no-cache --no-eos --optimizer --output --passes --polyak --prefix --q "
-        "--quantize --quantize-cache --quantize-embedding --rank --recompute --rng --rounding "
-        "--save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
+        "compile": "--a-seed --accumulate --alpha --backend --batch-size --candidate --clip-norm --config --context "
+        "--data --dtype --dump-passes --emit-driver --generate --group-size --ignore-memory --json "
+        "--label-tokens --layers --lora-a --lowering --map --memory --method --no-cache --no-eos "
+        "--optimizer --output --passes --polyak --prefix --q --quantize --quantize-cache --quantize- "
+        "embedding --rank --recompute --rng --rounding --save-program --seq-len --soc --state --static "
+        "--targets --task --weight-decay -c -o",
         "inspect": "--config --json",
         "doctor": "--json",
         "cache list": "--folder --json",

@@ -95,6 +95,16 @@ def test_a_chat_leaves_room_behind_its_last_prompt(tmp_path: Path, generate: boo
     assert (fitted.seq_len, fitted.num_labels) == (seq_len, len("bbbbbbbbbbbb;") + len("d;"))
 
 
+def test_a_program_knows_the_answers_of_its_data(tmp_path: Path) -> None:
+    rows = [_row(4, 2), _row(4, 2), _row(4, 9)]
+    fitted = fit_options(_options(tmp_path, *rows), CharTokenizer(), None)  # type: ignore[arg-type]
+    assert fitted.answers == ("cc", "c" * 9)
+    # The answers somebody names hold where the data have no others, also where there is one.
+    named = fit_options(_options(tmp_path, _row(4, 2), answers=("cc", "no")), CharTokenizer(), None)  # type: ignore[arg-type]
+    assert named.answers == ("cc", "no")
+    assert fit_options(_options(tmp_path, _row(4, 2)), CharTokenizer(), None).answers == ()  # type: ignore[arg-type]
+
+
 def test_several_files(tmp_path: Path) -> None:
     options = _options(tmp_path, _row(4, 2))
     longer = tmp_path / "dev.jsonl"

@@ -102,6 +102,20 @@ def test_a_dev_file_with_fewer_classes_knows_those_of_the_other_file(
     assert load_dataset(tmp_path / "dev").candidates() == ("a", "d")
 
 
+@pytest.mark.parametrize(("answers", "found"), [("aa", ("a", "b")), ("ab", ("a", "b")), ("cc", ()), ("ca", ())])
+def test_a_file_of_few_answers_is_a_choice_of_what_a_program_knows(
+    tmp_path: Path, answers: str, found: tuple[str, ...]
+) -> None:
+    dataset = load_dataset(_write(tmp_path, *({"prompt": "p", "completion": each} for each in answers)))
+    known = dataset.choosing_from(("a", "b"))
+    assert known.candidates() == found
+    assert [each.ends for each in known.examples if isinstance(each, Example)] == [not found] * 2
+    # Nothing changes where a task has its own answers, or the program knows none.
+    assert dataset.choosing_from(()) is dataset
+    sst2 = load_dataset(_write(tmp_path, {"sentence": "x", "label": 1}))
+    assert sst2.choosing_from((" great",)) is sst2
+
+
 def test_a_sample_keeps_the_answers_of_all(tmp_path: Path) -> None:
     records = [{"prompt": "p", "completion": "ab"[i > 0]} for i in range(30)]
     assert load_dataset(_write(tmp_path, *records)).sample(2, seed=0).candidates() == ("a", "b")
