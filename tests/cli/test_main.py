@@ -219,8 +219,8 @@ def test_flags_are_frozen() -> None:
         "compile": "--a-seed --accumulate --alpha --backend --batch-size --candidate --clip-norm --config --context "
         "--data --dtype --dump-passes --emit-driver --generate --group-size --ignore-memory --json "
         "--label-tokens --layers --lora-a --lowering --map --memory --method --no-cache --no-eos "
-        "--optimizer --output --passes --polyak --prefix --q --quantize --quantize-cache --quantize- "
-        "embedding --rank --recompute --rng --rounding --save-program --seq-len --soc --state --static "
+        "--optimizer --output --passes --polyak --prefix --q --quantize --quantize-cache "
+        "--quantize-embedding --rank --recompute --rng --rounding --save-program --seq-len --soc --state --static "
         "--targets --task --weight-decay -c -o",
         "inspect": "--config --json",
         "doctor": "--json",
