@@ -34,8 +34,8 @@ def read_arrow(path: Path, magic: bytes) -> tuple[list[Record], str]:
     with open_data(path) as (file, _):
         try:
             rows = [row for batch in _batches(pyarrow, file, magic) for row in _rows_of(batch)]
-        except (pyarrow.ArrowException, ValueError, OverflowError) as error:
-            reason = " ".join(str(error).split())
+        except (pyarrow.ArrowException, ValueError, OverflowError, MemoryError) as error:
+            reason = " ".join(str(error).split()) or "it asks for too much memory"
             raise DataError(f"pyarrow cannot read it: {reason}", where=path) from error
     records = [Record(row, path, number, "row") for number, row in enumerate(rows, start=1)]
     return records, "Parquet" if magic == PARQUET else "Arrow"
@@ -54,6 +54,8 @@ def _batches(pyarrow: Any, file: Any, magic: bytes) -> Iterator[Any]:
 
 def _rows_of(batch: Any) -> Iterator[dict[str, Any]]:
     """Yield the rows of a batch, a number of a label with the name that the datasets library keeps for it."""
+    # A damaged file would end the process.
+    batch.validate(full=True)
     names = _label_names(batch.schema)
     for row in batch.to_pylist():
         kept = {name: value for name, value in row.items() if not name.startswith(_INDEX_PREFIX)}
