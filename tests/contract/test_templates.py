@@ -1,4 +1,4 @@
-"""Tokens that are learned of a conversation under the chat templates of published models, read by people and written here."""
+"""Tokens learned of a conversation under the chat templates of published models, read by people and written here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trained program gives back what it learned of a row: answers end by themselves, of completions and of a Qwen 3 chat."""
+"""A trained program gives back what it learned: answers that end by themselves, of completions and a Qwen 3 chat."""
 
 from __future__ import annotations
 
