@@ -54,7 +54,7 @@ from prgec.passes.weights import SCHEMES, TRANSPOSED, Scheme, layer_name, quanti
 aten = torch.ops.aten
 
 # Far below what counts of any gradient, and far above the smallest number that has an inverse.
-_NO_ZERO = 1e-20
+_GRADIENT_OFFSET = 1e-20
 # Scheme of a transposed copy, keyed by the scheme of the original weight. Unlisted schemes stay as they are.
 _SCHEMES_OF_COPIES = {SCHEMES["8da4w"]: SCHEMES["8da8w"]}
 
@@ -159,7 +159,7 @@ class _Builder:
 
     def _input(self, source: Node, name: str) -> Node:
         if name.endswith(TRANSPOSED):
-            source = self._rewriter.call(aten.add.Tensor, source, _NO_ZERO)
+            source = self._rewriter.call(aten.add.Tensor, source, _GRADIENT_OFFSET)
         return self._quantized_input(source)
 
     def _quantized_input(self, source: Node) -> Node:

@@ -81,7 +81,7 @@ def push(
 
 
 @dataclass(frozen=True)
-class Job:
+class ServerJob:
     """A folder's job on a server.
 
     Attributes:
@@ -110,7 +110,7 @@ class Job:
         return len(data)
 
 
-def open_job(server: Server, folder: Path) -> Job:
+def open_job(server: Server, folder: Path) -> ServerJob:
     """Make a folder's job, or find it.
 
     Raises:
@@ -118,7 +118,7 @@ def open_job(server: Server, folder: Path) -> Job:
     """
     job = job_of(folder, make=True)
     server.json("POST", "/v1/jobs", {"id": job})
-    return Job(server, job, server.json("GET", f"/v1/jobs/{job}").get("shards", {}))
+    return ServerJob(server, job, server.json("GET", f"/v1/jobs/{job}").get("shards", {}))
 
 
 def pull(

@@ -32,7 +32,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SampleAnswer:
     """The model's answer, and whether it is right."""
 
     text: str
@@ -45,8 +45,8 @@ class Sample:
 
     prompt: str
     right: str
-    before: Answer
-    after: Answer
+    before: SampleAnswer
+    after: SampleAnswer
 
 
 def to_html(run: RunRecord) -> str:
@@ -111,7 +111,9 @@ def _figures(run: RunRecord) -> list[Markup]:
 
 def sample(row: Mapping[str, str]) -> Sample:
     """Return an example as a page shows it."""
-    answers = [Answer(_shown(row[name]), row[name].strip() == row["right"].strip()) for name in ("before", "after")]
+    answers = [
+        SampleAnswer(_shown(row[name]), row[name].strip() == row["right"].strip()) for name in ("before", "after")
+    ]
     return Sample(_shown(row["prompt"]), _shown(row["right"]), *answers)
 
 

@@ -11,7 +11,7 @@ from prgec.demo import data_file
 from prgec.runs.demo import BATCH_SIZES, SEQ_LEN, STEPS
 from prgec.runs.options import RUN_TABLE
 from prgec.ui.curves import figures
-from prgec.ui.jobs import Job, options_text
+from prgec.ui.jobs import StartedCommand, options_text
 from prgec.ui.page_request import PageRequest, fragment, go
 from prgec.ui.programs import SUFFIX
 from prgec.ui.shelf import Shelved
@@ -83,7 +83,7 @@ class DemoPages:
             "requested_steps": STEPS[_METHOD],
         }
 
-    def _stage(self, run: Shelved, compiling: Job | None, training: Job | None) -> str:
+    def _stage(self, run: Shelved, compiling: StartedCommand | None, training: StartedCommand | None) -> str:
         if run.adapter is not None and run.process is None:
             return "trained"
         if run.process is not None or (training is not None and training.is_working):

@@ -12,7 +12,7 @@ from prgec.contract.inspection import inspect_program
 from prgec.data.tasks import TASKS
 from prgec.errors import PrgecError, UsageError
 from prgec.ui.page_request import PageRequest
-from prgec.ui.programs import Program, graph_rows, pass_names
+from prgec.ui.programs import KnownProgram, graph_rows, pass_names
 from prgec.ui.shelf import Shelved
 from prgec.ui.state import State
 from prgec.ui.view import page
@@ -79,7 +79,7 @@ class ProgramPages:
             return self._try_page(request, request.form, messages=messages, chat=answers)
         return self._try_page(request, request.form, texts=question["texts"], answers=answers)
 
-    def _chosen(self, request: PageRequest) -> tuple[Program, Shelved | None]:
+    def _chosen(self, request: PageRequest) -> tuple[KnownProgram, Shelved | None]:
         program = self._state.program(request.ids["program"])
         name = request.form.get("run", request.first("run"))
         return program, self._state.run(name) if name else None

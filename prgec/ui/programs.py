@@ -19,7 +19,7 @@ _CONTEXT, _MOST_LINES = 2, 4000
 
 
 @dataclass(frozen=True)
-class Program:
+class KnownProgram:
     """A program, which may be gone.
 
     Attributes:
@@ -48,7 +48,7 @@ def passes_of(program: Path) -> Path:
     return program.with_suffix(_PASSES_SUFFIX)
 
 
-def known(shelf: Shelf, named: Iterable[Path]) -> list[Program]:
+def known(shelf: Shelf, named: Iterable[Path]) -> list[KnownProgram]:
     """Return all programs, those that are there first.
 
     Args:
@@ -62,7 +62,7 @@ def known(shelf: Shelf, named: Iterable[Path]) -> list[Program]:
             # A run that was started in this folder says it from there.
             paths.append(Path(program))
     unique = dict.fromkeys(Path(os.path.abspath(path)) for path in paths)
-    found = [Program(shelf.id_of(path), _name(path, shelf.root), path) for path in unique]
+    found = [KnownProgram(shelf.id_of(path), _name(path, shelf.root), path) for path in unique]
     return sorted(found, key=lambda program: not program.is_there)
 
 
@@ -74,7 +74,7 @@ def _name(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def pass_names(program: Program) -> list[str]:
+def pass_names(program: KnownProgram) -> list[str]:
     """Return the passes there are graphs of, in order."""
     try:
         return sorted(entry.name for entry in os.scandir(program.passes) if _PASS.fullmatch(entry.name))
@@ -83,7 +83,7 @@ def pass_names(program: Program) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Row:
+class GraphLine:
     """A line of a graph."""
 
     number: int
@@ -91,7 +91,7 @@ class Row:
     is_hit: bool
 
 
-def graph_rows(program: Program, name: str, wanted: str) -> tuple[list[Row], int]:
+def graph_rows(program: KnownProgram, name: str, wanted: str) -> tuple[list[GraphLine], int]:
     """Return lines of a graph, and how many were found.
 
     Args:
@@ -106,4 +106,4 @@ def graph_rows(program: Program, name: str, wanted: str) -> tuple[list[Row], int
     hits = {number for number, line in enumerate(lines) if wanted and wanted.lower() in line.lower()}
     near = {number + offset for number in hits for offset in range(-_CONTEXT, _CONTEXT + 1)}
     shown = [n for n in range(len(lines)) if not wanted or n in near][:_MOST_LINES]
-    return [Row(n + 1, lines[n], n in hits) for n in shown], len(hits)
+    return [GraphLine(n + 1, lines[n], n in hits) for n in shown], len(hits)

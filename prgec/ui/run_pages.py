@@ -51,7 +51,7 @@ class RunPages:
         shown += [(job.id, job.kind) for job in waiting]
         return fragment("index_live.html.jinja", request, shown, is_done=False, runs=runs, waiting=waiting)
 
-    def _waiting(self) -> list[jobs.Job]:
+    def _waiting(self) -> list[jobs.StartedCommand]:
         return [job for job in self._state.jobs.all() if job.is_alive and not Path(job.target).exists()]
 
     def run(self, request: PageRequest) -> Response:
@@ -78,7 +78,7 @@ class RunPages:
             "error": job.error if job is not None and run.process is None and not run.summary else "",
         }
 
-    def _requested_steps(self, run: Shelved, job: jobs.Job | None) -> int | None:
+    def _requested_steps(self, run: Shelved, job: jobs.StartedCommand | None) -> int | None:
         steps = run.fact("options", "steps")
         if steps is None and job is not None:
             try:

@@ -14,7 +14,7 @@ from prgec.compile.options import CompileOptions, compile_table
 from prgec.errors import PrgecError, UsageError
 from prgec.runs.options import RUN_TABLE, RunOptions
 from prgec.ui import forms
-from prgec.ui.jobs import Job, options_text
+from prgec.ui.jobs import StartedCommand, options_text
 from prgec.ui.page_request import PageRequest, fragment, go
 from prgec.ui.programs import SUFFIX, passes_of
 from prgec.ui.state import State
@@ -108,7 +108,7 @@ class StartPages:
             suggestions={"model": ["demo"]},
         )
 
-    def compile_to(self, target: Path, text: str) -> Job:
+    def compile_to(self, target: Path, text: str) -> StartedCommand:
         """Start compiling a program, with the graph after each pass beside it."""
         self._state.root.mkdir(parents=True, exist_ok=True)
         arguments = ["-o", str(target), "--dump-passes", str(passes_of(target))]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from prgec.ui.answers import Answers
 from prgec.ui.follow import Metrics
-from prgec.ui.jobs import Job, Jobs
-from prgec.ui.programs import Program, known
+from prgec.ui.jobs import Jobs, StartedCommand
+from prgec.ui.programs import KnownProgram, known
 from prgec.ui.shelf import Shelf, Shelved
 from prgec.web.refusal import HttpError
 
@@ -61,15 +61,15 @@ class State:
                 return Shelved(name, folder.name, folder, {}, None, "", job.started)
         return None
 
-    def job_of(self, run: Shelved) -> Job | None:
+    def job_of(self, run: Shelved) -> StartedCommand | None:
         """Return what was started last to write a run."""
         return self.jobs.of(run.folder)
 
-    def programs(self) -> list[Program]:
+    def programs(self) -> list[KnownProgram]:
         """Return all programs."""
         return known(self.shelf, self._named)
 
-    def program(self, name: str) -> Program:
+    def program(self, name: str) -> KnownProgram:
         """Return the program of an id.
 
         Raises:

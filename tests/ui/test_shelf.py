@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prgec.machine.folder_lock import FolderLock
-from prgec.ui.programs import Program, graph_rows, known, pass_names
+from prgec.ui.programs import KnownProgram, graph_rows, known, pass_names
 from prgec.ui.shelf import Shelf
 from tests.ui.synthetic import write_run
 
@@ -96,7 +96,7 @@ def test_programs_are_those_below_those_of_runs_and_those_named(tmp_path: Path) 
 
 
 def test_graphs_are_searched_with_lines_around(tmp_path: Path) -> None:
-    program = Program("id", "m", tmp_path / "m.pte")
+    program = KnownProgram("id", "m", tmp_path / "m.pte")
     assert pass_names(program) == []
     program.passes.mkdir()
     (program.passes / "02-b.txt").write_text("\n".join(f"line {n}" for n in range(100)))
