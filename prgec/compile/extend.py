@@ -56,7 +56,7 @@ def finish_extend(
     Raises:
         InternalError: If the sites do not come out as those of `trained`.
     """
-    extend.readings = trained.readings
+    extend.activations = trained.activations
 
     def callback(number: int, each: Pass, program: GraphProgram, record: PassRecord) -> None:
         del number, record

@@ -90,7 +90,7 @@ def run_giving_a(
             give_a(program, given, each)
         # Before anything is injected or emitted, which side-tuning does without injecting.
         if needs_readings and number < len(passes) and isinstance(passes[number], InjectLoraFa | EmitActivations):
-            program.readings = readings_of(program, prompts_of(options, tokenizer))
+            program.activations = readings_of(program, prompts_of(options, tokenizer))
         if dump is not None:
             dump(number, each, program, record)
 

@@ -15,7 +15,7 @@ from prgec.errors import DataError, PrgecError
 from prgec.formats.shards import MAX_SHARD_BYTES, unpack_shard
 from prgec.formats.side_network import unpack_network
 from prgec.machine.files import write_atomic
-from prgec.remote.line import Server
+from prgec.remote.connection import Server
 from prgec.remote.wire import DONE, FAILED, digest_header, digest_of
 from prgec.side.cache import SHARD_GLOB
 

@@ -76,7 +76,7 @@ class Worker:
 
     def _learn(self, folder: Path) -> None:
         with self._lock:
-            command = [sys.executable, "-m", "prgec.remote.learner", str(folder), str(os.getpid())]
+            command = [sys.executable, "-m", "prgec.remote.fit_job", str(folder), str(os.getpid())]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
             self._running = (folder, process)
         code = process.wait()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from prgec.ui.shelf import Shelf
+from prgec.ui.run_list import RunList
 
 SUFFIX = ".pte"
 # Folder beside a program with the graph after each pass, if requested.
@@ -48,21 +48,21 @@ def passes_of(program: Path) -> Path:
     return program.with_suffix(_PASSES_SUFFIX)
 
 
-def known(shelf: Shelf, named: Iterable[Path]) -> list[KnownProgram]:
+def known(run_list: RunList, named: Iterable[Path]) -> list[KnownProgram]:
     """Return all programs, those that are there first.
 
     Args:
-        shelf: Runs, and the folder they are in.
+        run_list: Runs, and the folder they are in.
         named: Further programs.
     """
-    paths = [*named, *_below(shelf.root)]
-    for run in shelf.runs():
+    paths = [*named, *_below(run_list.root)]
+    for run in run_list.runs():
         program = run.fact("options", "program")
         if isinstance(program, str) and program:
             # A run that was started in this folder says it from there.
             paths.append(Path(program))
     unique = dict.fromkeys(Path(os.path.abspath(path)) for path in paths)
-    found = [KnownProgram(shelf.id_of(path), _name(path, shelf.root), path) for path in unique]
+    found = [KnownProgram(run_list.id_of(path), _name(path, run_list.root), path) for path in unique]
     return sorted(found, key=lambda program: not program.is_there)
 
 

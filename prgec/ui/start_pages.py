@@ -55,7 +55,7 @@ class StartPages:
             self._state.jobs.start("run", folder, text, ["--out", str(folder)])
         except PrgecError as error:
             return self._run_form(request.form, error=str(error))
-        return go(f"/runs/{self._state.shelf.id_of(folder)}")
+        return go(f"/runs/{self._state.run_list.id_of(folder)}")
 
     def _run_form(self, given: Mapping[str, str], *, text: str = "", error: str = "") -> Response:
         places = [str(program.path) for program in self._state.programs() if program.is_there]
@@ -150,7 +150,7 @@ class StartPages:
         if job is None:
             raise HttpError(404, "there is no such command")
         target = Path(job.target)
-        program = self._state.shelf.id_of(target) if job.kind == "compile" and target.is_file() else ""
+        program = self._state.run_list.id_of(target) if job.kind == "compile" and target.is_file() else ""
         return {"job": job, "name": target.name, "program": program}
 
 

@@ -21,7 +21,7 @@ from prgec.engines.torch.program import TorchProgram
 from prgec.errors import ProgramError, UsageError
 from prgec.formats.adapter import save_adapter
 from prgec.training.reader import Reader
-from prgec.ui.answering import BASE, TRAINED, Answering
+from prgec.ui.inference_worker import BASE, TRAINED, InferenceWorker
 from tests.architectures import ARCHITECTURES, architecture
 from tests.shared import Shared
 from tests.talking import (
@@ -161,7 +161,7 @@ def test_the_page_says_what_the_command_says(
     give_state(program)
     adapter = tmp_path / "adapter.safetensors"
     save_adapter(adapter, program)
-    answering = Answering(path)
+    answering = InferenceWorker(path)
     messages = [{"role": "user", "content": "the film was great"}]
     asked = {"kind": "chat", "messages": messages, "max_tokens": 4, "adapter": str(adapter)}
     found = answering.answer(asked)

@@ -225,7 +225,7 @@ class TorchProgram:
         for tensor in self._optimizer.values():
             tensor.zero_()
 
-    def given_a(self) -> State:
+    def stored_lora_a(self) -> State:
         """Return the A matrices of every site where they were given; empty where they follow from the seed."""
         return self._given_a
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from prgec.remote.client import ServerJob, open_job
-from prgec.remote.line import Server
+from prgec.remote.connection import Server
 
 
 class Sender:
