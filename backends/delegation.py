@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 
+from prgec.backends.delegation_report import CpuOp, Delegate, DelegationReport
+
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import GraphModule, Node
-
-
-@dataclass(frozen=True)
-class Delegate:
-    """One delegate: which backend it belongs to, how many ops it took, and which."""
-
-    backend: str
-    ops: int
-    op_counts: dict[str, int]
-
-
-@dataclass(frozen=True)
-class CpuOp:
-    """Calls of one op outside every delegate, for one reason."""
-
-    op: str
-    count: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class DelegationReport:
-    """The whole picture of one method."""
-
-    delegates: tuple[Delegate, ...]
-    cpu_ops: tuple[CpuOp, ...]
-
-    def to_json(self) -> str:
-        """Serialise with sorted keys."""
-        return json.dumps(asdict(self), sort_keys=True)
 
 
 def report(program: ExportedProgram, why_on_cpu: Callable[[str, Node, ExportedProgram], str]) -> DelegationReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from executorch.exir import (
     EdgeProgramManager,
@@ -18,7 +18,8 @@ from executorch.exir.passes import MemoryPlanningPass
 
 from prgec.backends import AUTO_ROUTE, IN_PLACE
 from prgec.backends.base import Backend
-from prgec.backends.delegation import DelegationReport, report
+from prgec.backends.delegation import report
+from prgec.backends.delegation_report import DelegationReport
 from prgec.backends.edge.convert import EDGE_CONFIG, to_edge
 from prgec.backends.edge.delegate import delegate
 from prgec.backends.edge.execution import to_executorch
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
     from torch._ops import OpOverload
     from torch.export import ExportedProgram
     from torch.fx import Node
+
+
+Part: TypeAlias = Callable[[int, int, str], None]
+
+
+def _ignore(done: int, total: int, detail: str) -> None:
+    del done, total, detail
 
 
 @dataclass(frozen=True)
@@ -91,13 +99,16 @@ PARTITIONED = (
 )
 
 
-def lower(backend: Backend, programs: Mapping[str, ExportedProgram], route: str = AUTO_ROUTE) -> Lowered:
+def lower(
+    backend: Backend, programs: Mapping[str, ExportedProgram], route: str = AUTO_ROUTE, part: Part = _ignore
+) -> Lowered:
     """Lower all methods for one backend; only those with a forward in them are partitioned.
 
     Args:
         backend: Target.
         programs: Methods in the dialect of `torch.export`, writes in place; in-place lowering consumes their graphs.
         route: `IN_PLACE`, `STOCK` for ExecuTorch's own, or `AUTO_ROUTE` for the one that the backend names.
+        part: Called as parts of the work begin, with how many are done, how many there are, and what it is.
 
     Raises:
         BackendError: If ExecuTorch or the delegate refuses the graph.
@@ -107,7 +118,7 @@ def lower(backend: Backend, programs: Mapping[str, ExportedProgram], route: str 
         prepared = dict(backend.prepare(programs))
         heavy = [name for name in PARTITIONED if name in prepared]
         try:
-            edge = (_in_place if route == IN_PLACE else _stock)(backend, prepared, heavy)
+            edge = (_in_place if route == IN_PLACE else _stock)(backend, prepared, heavy, part)
         except PrgecError:
             raise
         except Exception as error:  # ExecuTorch has no common base class for lowering failures
@@ -117,8 +128,12 @@ def lower(backend: Backend, programs: Mapping[str, ExportedProgram], route: str 
         return Lowered(edge, tuple(prepared), delegation, route)
 
 
-def _stock(backend: Backend, programs: Mapping[str, ExportedProgram], heavy: Sequence[str]) -> EdgeProgramManager:
+def _stock(
+    backend: Backend, programs: Mapping[str, ExportedProgram], heavy: Sequence[str], part: Part
+) -> EdgeProgramManager:
     """ExecuTorch's own route: several traces of each graph."""
+    num_nodes = sum(len(each.graph.nodes) for each in programs.values())
+    part(0, 0, f"ExecuTorch's own route, {num_nodes:,} nodes")
     return to_edge_transform_and_lower(
         dict(programs),
         transform_passes={name: list(backend.edge_passes(programs[name])) for name in heavy},
@@ -127,11 +142,17 @@ def _stock(backend: Backend, programs: Mapping[str, ExportedProgram], heavy: Seq
     )
 
 
-def _in_place(backend: Backend, programs: Mapping[str, ExportedProgram], heavy: Sequence[str]) -> EdgeProgramManager:
+def _in_place(
+    backend: Backend, programs: Mapping[str, ExportedProgram], heavy: Sequence[str], part: Part
+) -> EdgeProgramManager:
     """Edits of the graphs where they are."""
     partitioners = {name: backend.partitioners() if name in heavy else () for name in programs}
     passes = {name: backend.edge_passes(programs[name]) for name in heavy}
-    edges = {name: to_edge(program, *_whole(program, partitioners[name])) for name, program in programs.items()}
+    total = len(programs) + len(heavy)
+    edges = {}
+    for done, (name, program) in enumerate(programs.items()):
+        part(done, total, f"{name} to the edge dialect, {len(program.graph.nodes):,} nodes")
+        edges[name] = to_edge(program, *_whole(program, partitioners[name]))
     if backend.preprocess is None:
         edge = EdgeProgramManager(dict(edges), compile_config=EDGE_CONFIG)
         if any(passes.values()):
@@ -139,7 +160,8 @@ def _in_place(backend: Backend, programs: Mapping[str, ExportedProgram], heavy: 
         chosen = {name: found[0] for name, found in partitioners.items() if found}
         return edge.to_backend(chosen) if chosen else edge
     weights = NamedDataStore()
-    for name in heavy:
+    for done, name in enumerate(heavy, start=len(programs)):
+        part(done, total, f"delegates of {name}, {len(edges[name].graph.nodes):,} nodes")
         for edit in passes[name]:
             edit(edges[name].graph_module)
         for partitioner in partitioners[name]:

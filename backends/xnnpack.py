@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from prgec.backends import IN_PLACE
 from prgec.backends.base import Backend
-from prgec.errors import BackendError
 
 if TYPE_CHECKING:
     from executorch.exir._serialize._named_data_store import NamedDataStore
@@ -57,15 +56,7 @@ class XnnpackBackend(Backend):
         """The ExecuTorch wheel brings all it needs."""
 
     def load_runtime(self) -> None:
-        """The wheel brings the delegate; only another build of ExecuTorch lacks it.
-
-        Raises:
-            BackendError: If the runtime was built without it.
-        """
-        from executorch.runtime import Runtime
-
-        if "XnnpackBackend" not in Runtime.get().backend_registry.registered_backend_names:
-            raise BackendError("this ExecuTorch was built without XNNPACK", hint="pip install executorch==1.5.1")
+        """Nothing: it comes with the kernels."""
 
     def memory_bytes(self, num_weights: int, scheme: str, num_tokens: int = 0) -> int:
         """Measured on random Llamas; tokens make no difference."""

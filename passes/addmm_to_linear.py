@@ -23,8 +23,9 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, shape_of
 

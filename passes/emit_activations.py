@@ -34,8 +34,9 @@ from torch.fx import Node
 from prgec.contract.names import TARGETS_INPUT
 from prgec.passes.dependence import downstream
 from prgec.passes.differentiate import outputs_of
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Role, Tier
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier
 from prgec.passes.program import TOKENS, GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, is_same_shape, is_tensor, shape_of
 

@@ -27,8 +27,9 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, describe, rewrite_matches
 from prgec.passes.program import TOKENS, GraphProgram, is_mutation
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dynamic_dims, is_same_shape, is_tensor, shape_of
 from prgec.passes.sites import site_of

@@ -39,8 +39,9 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
 from prgec.passes.sites import writes

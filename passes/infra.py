@@ -17,6 +17,7 @@ from torch.fx import Node
 from prgec.errors import PassError, PrgecError
 from prgec.passes.printer import op_counts, print_program
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.verify import verify
 
 
@@ -57,22 +58,6 @@ CHANGES = Tier("CHANGES", float("inf"))
 def rounding(tol: float) -> Tier:
     """Tier of a pass that reorders floating-point arithmetic."""
     return Tier("ROUNDING", tol)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A place where a pass could have applied and did not.
-
-    Attributes:
-        where: Module path or node text.
-        reason: Why, in one clause.
-    """
-
-    where: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.reason}"
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,10 @@ import torch
 from torch.fx import Node
 
 from prgec.errors import UsageError
-from prgec.passes.infra import EXACT, Pass, PassResult, Refusal, Role, Tier, rewrite_matches
+from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.layer_choice import ALL_LAYERS, block_of, chosen
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.residual import nearest_linears, residual_writes
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of

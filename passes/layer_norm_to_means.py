@@ -25,8 +25,9 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram, argument
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of
 

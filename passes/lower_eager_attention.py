@@ -28,8 +28,9 @@ import torch
 from torch.fx import Node
 
 from prgec.passes.attention import Attention, AttentionLowering, constant_mask, shared_heads
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_tensor, shape_of
 

@@ -33,8 +33,9 @@ import torch
 from torch.fx import Node
 
 from prgec.passes.attention import Attention, AttentionLowering, causal_mask, constant_mask, row_mask, shared_heads
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram, argument
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
 

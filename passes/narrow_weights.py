@@ -31,8 +31,9 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Role, Tier, rewrite_matches
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
 from prgec.passes.weights import NIBBLE_ZERO, SCHEMES, layer_name, packed_nibbles, quantized

@@ -5,42 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from prgec.errors import UsageError
-from prgec.passes.infra import Pass, PassResult, Refusal, Snapshot
+from prgec.passes.infra import Pass, PassResult, Snapshot
 from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import PassRecord
 from prgec.passes.spec import print_pass
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PassRecord:
-    """The effect of one pass.
-
-    Attributes:
-        text: The pass with its options.
-        changed: Whether it changed the graph.
-        hits: Places rewritten.
-        op_diff: Op name -> (calls before, calls after), only where they differ.
-        refusals: Places it left alone, with reasons.
-        seconds: Wall-clock time.
-    """
-
-    text: str
-    changed: bool
-    hits: int
-    op_diff: dict[str, tuple[int, int]] = field(default_factory=dict)
-    refusals: tuple[Refusal, ...] = ()
-    seconds: float = 0.0
-
-    def summary(self) -> str:
-        """One line: `dualize{q=4}: 4 hits, aten.bmm: 0 -> 4 (+4)`."""
-        ops = ", ".join(f"{op}: {a} -> {b} ({b - a:+d})" for op, (a, b) in sorted(self.op_diff.items()))
-        return f"{self.text}: {self.hits} hits" + (f", {ops}" if ops else "" if self.changed else ", no change")
 
 
 Callback = Callable[[int, Pass, GraphProgram, PassRecord], None]

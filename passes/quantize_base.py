@@ -45,8 +45,9 @@ from torch.fx import Node
 
 from prgec.contract.names import GPTQ, NEAREST, ROUNDINGS
 from prgec.passes.gptq import correction_of, rounded_for
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Role, Tier, rewrite_matches
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, shape_of
 from prgec.passes.weights import SCHEMES, TRANSPOSED, Scheme, layer_name, quantized, rounded

@@ -20,8 +20,9 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.infra import CHANGES, Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches
+from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier, describe, rewrite_matches
 from prgec.passes.program import TOKENS, GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import shape_of
 from prgec.passes.weights import SCHEMES, packed_nibbles, quantized

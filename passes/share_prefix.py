@@ -30,8 +30,9 @@ from torch.fx import Node
 
 from prgec.errors import PassError
 from prgec.passes.dependence import downstream
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import TOKENS, GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, is_same_size, is_tensor, shape_of
 from prgec.passes.sites import is_b

@@ -30,8 +30,9 @@ from torch.fx import Node
 
 from prgec.passes.columns import Columns, whole
 from prgec.passes.cuts import ColumnCut, cuts_of
-from prgec.passes.infra import Pass, PassResult, Refusal, Role, Tier, describe, rewrite_matches, rounding
+from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter, erase_dead
 from prgec.passes.shapes import dynamic_dims, is_same_size, shape_of
 from prgec.passes.weights import layer_name

@@ -21,6 +21,7 @@ from torch.fx import Graph, Node
 from torch.fx.passes.utils.fuser_utils import topo_sort
 from torch.utils._pytree import tree_flatten
 
+from prgec.backends.edge.edit import sort_users
 from prgec.errors import InternalError
 from prgec.passes.lifted import LiftedProgram, Signature
 
@@ -131,7 +132,7 @@ def _remove(program: LiftedProgram, ordered: list[Node]) -> None:
 
 
 def _sort_breadth_first(graph: Graph) -> None:
-    """Order nodes as `legalize_graph` of torch.fx does, in place."""
+    """Order nodes as `legalize_graph` of torch.fx does by a copy."""
     waiting = {node: 0 for node in graph.nodes}
     for node in graph.nodes:
         for user in node.users:
@@ -149,6 +150,7 @@ def _sort_breadth_first(graph: Graph) -> None:
         raise InternalError("a delegate would need its own results")
     for node in ordered[:-1]:
         ordered[-1].prepend(node)
+    sort_users(graph)
 
 
 def _goes_first(node: Node) -> bool:

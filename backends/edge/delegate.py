@@ -12,7 +12,8 @@ from executorch.exir.delegate import get_lowered_module_name
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
-from prgec.backends.edge.cut import cut_out
+from prgec.backends.edge.cut import Cut, cut_out
+from prgec.backends.edge.edit import sort_users
 from prgec.passes.lifted import LiftedProgram
 
 _TAG = "delegation_tag"
@@ -30,11 +31,18 @@ def delegate(program: LiftedProgram, partitioner: Partitioner, preprocess: Prepr
         partitioner: Chooses the partitions.
         preprocess: Makes a delegate.
     """
+    sort_users(program.graph)
     found = partitioner.partition(program)
     for tag in found.partition_tags:
         _copy_shared_constants(program, tag)
+    cuts = {}
     for tag, spec in found.partition_tags.items():
-        _lower_partition(program, tag, spec, preprocess)
+        cut = _cut_partition(program, tag)
+        if cut is not None:
+            cuts[cut.call] = cut, spec
+    # ExecuTorch cuts by tag and lowers by place: names of delegates, and so the file, follow the order of the graph.
+    for call in [node for node in program.graph.nodes if node in cuts]:
+        _lower_partition(program, *cuts[call], preprocess)
     for node in program.graph.nodes:
         node.meta.pop(_TAG, None)
 
@@ -56,11 +64,13 @@ def _copy_shared_constants(program: LiftedProgram, tag: str) -> None:
                 node.meta[_TAG] = tags.pop()
 
 
-def _lower_partition(program: LiftedProgram, tag: str, spec: DelegationSpec, preprocess: Preprocess) -> None:
+def _cut_partition(program: LiftedProgram, tag: str) -> Cut | None:
+    """A partition outside its program; none if it is a weight alone, with its readers elsewhere."""
     nodes = [node for node in program.graph.nodes if node.meta.get(_TAG) == tag]
-    if not any(node.op == "call_function" for node in nodes):  # A weight alone: its readers are elsewhere.
-        return
-    cut = cut_out(program, nodes)
+    return cut_out(program, nodes) if any(node.op == "call_function" for node in nodes) else None
+
+
+def _lower_partition(program: LiftedProgram, cut: Cut, spec: DelegationSpec, preprocess: Preprocess) -> None:
     done = preprocess(cut.part)
     lowered = LoweredBackendModule(
         edge_program=cut.part,

@@ -54,3 +54,12 @@ def sizes_of(shape: Any) -> list[int]:
 def shape_of(node: Node) -> tuple[int | torch.SymInt, ...]:
     """Shape of a node's value."""
     return tuple(node.meta["val"].shape)
+
+
+def sort_users(graph: Graph) -> None:
+    """Give each node its users in the order of the graph, as a copy or a trace does: searches break ties by it."""
+    position = {node: number for number, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        users = sorted(node.users, key=position.__getitem__)
+        node.users.clear()
+        node.users.update(dict.fromkeys(users))

@@ -133,14 +133,13 @@ def _random_llama(folder: Path, num_layers: int) -> Path:
 def _compile(
     name: str, num_layers: int, checkpoint: str, route: str, flags: Sequence[str], scratch: Path
 ) -> Compilation:
-    output, cache = scratch / "program.pte", scratch / "cache"
-    command = [sys.executable, "-m", "prgec", "compile", checkpoint, "--lowering", route, *flags]
+    output = scratch / "program.pte"
+    command = [sys.executable, "-m", "prgec", "compile", checkpoint, "--no-cache", "--lowering", route, *flags]
     start = time.perf_counter()
-    printed, usage = _run([*command, "--json", "-o", str(output)], scratch, cache)
+    printed, usage = _run([*command, "--json", "-o", str(output)], scratch)
     wall_s = time.perf_counter() - start
     data = output.read_bytes()
     output.unlink()
-    shutil.rmtree(cache, ignore_errors=True)
     return Compilation(
         model=name,
         num_layers=num_layers,
@@ -154,11 +153,11 @@ def _compile(
     )
 
 
-def _run(command: Sequence[str], scratch: Path, cache: Path) -> tuple[str, resource.struct_rusage]:
-    """Run a compilation with a cache of its own; return what it printed and what it used."""
+def _run(command: Sequence[str], scratch: Path) -> tuple[str, resource.struct_rusage]:
+    """Run a compilation; return its output and its use of the machine."""
     printed, complaints = scratch / "stdout", scratch / "stderr"
     with printed.open("wb") as out, complaints.open("wb") as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, "PRGEC_CACHE": str(cache)})
+        process = subprocess.Popen(command, stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

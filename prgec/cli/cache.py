@@ -1,42 +1,51 @@
-"""`prgec cache`: what drivers keep of programs on this machine, and how to be rid of it."""
+"""`prgec cache`: list and clear what this machine keeps: compiled programs, and weights that drivers packed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from prgec.cli.render import print_json, print_lines
+from prgec.compile.program_cache import CachedProgram, ProgramCache
 from prgec.errors import UsageError
 from prgec.machine.packed_weights import PackedFile, clear_packed, list_packed, packed_folder
 
 _FOLDER = click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="The folder prge_train was given with --packed-weights [default: the user's cache].",
+    help="Packed weights alone, in the folder that prge_train had as --packed-weights.",
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+_MISSING = "there is no cache: PRGEC_CACHE, XDG_CACHE_HOME and HOME are empty"
 
 
 @click.group()
 def cache() -> None:
-    """List or clear weights that prge_train keeps in files as XNNPACK packs them (docs/cache.md)."""
+    """List or clear compiled programs, and weights that prge_train keeps as XNNPACK packs them (docs/cache.md)."""
 
 
 @cache.command("list")
 @_FOLDER
 @_JSON
 def list_command(folder: Path | None, as_json: bool) -> int:
-    """List packed weights: size, days since their last use, program."""
-    place = _place(folder)
-    found = list_packed(place)
-    total = sum(each.num_bytes for each in found)
+    """List each kind, last used first: size, days since the last use, name."""
+    programs, packed = _programs(folder), _packed(folder)
+    kept = programs.programs() if programs is not None else []
+    found = list_packed(packed)
     if as_json:
-        print_json({"folder": str(place), "bytes": total, "files": [_document(each) for each in found]})
+        document = {"packed": _total(packed, [each.num_bytes for each in found], "files", map(_of_packed, found))}
+        if programs is not None:
+            sizes = [each.num_bytes for each in kept]
+            document["programs"] = _total(programs.folder, sizes, "programs", map(_of_program, kept))
+        print_json(document)
         return 0
-    for each in found:
-        print_lines(f"{_size(each.num_bytes):>10}  {each.days:6.1f} days  {_named(each)}")
-    print_lines(f"{_size(total):>10}  in {place}")
+    if programs is not None:
+        print_lines(*(_row(each.num_bytes, each.days, each.title) for each in kept))
+        print_lines(f"{_size(sum(each.num_bytes for each in kept)):>10}  of programs in {programs.folder}")
+    print_lines(*(_row(each.num_bytes, each.days, _named(each)) for each in found))
+    print_lines(f"{_size(sum(each.num_bytes for each in found)):>10}  of packed weights in {packed}")
     return 0
 
 
@@ -47,24 +56,39 @@ def list_command(folder: Path | None, as_json: bool) -> int:
 @_FOLDER
 @_JSON
 def clear_command(days: float, folder: Path | None, as_json: bool) -> int:
-    """Remove packed weights that no driver uses; the next start of their programs packs them again."""
-    place = _place(folder)
-    done = clear_packed(place, days)
+    """Remove programs, and packed weights that no driver uses; both are made again when they are needed."""
+    programs, packed = _programs(folder), _packed(folder)
+    num_programs, program_bytes = programs.clear(days) if programs is not None else (0, 0)
+    done = clear_packed(packed, days)
     if as_json:
-        print_json({"folder": str(place), "files": done.files, "bytes": done.num_bytes, "in_use": done.in_use})
+        document = {
+            "packed": {"folder": str(packed), "files": done.files, "bytes": done.num_bytes, "in_use": done.in_use}
+        }
+        if programs is not None:
+            document["programs"] = {"folder": str(programs.folder), "programs": num_programs, "bytes": program_bytes}
+        print_json(document)
         return 0
+    if programs is not None:
+        print_lines(f"freed {_size(program_bytes)} in {num_programs} programs  ({programs.folder})")
     kept = f", kept {done.in_use} in use" if done.in_use else ""
-    print_lines(f"freed {_size(done.num_bytes)} in {done.files} files{kept}  ({place})")
+    print_lines(f"freed {_size(done.num_bytes)} in {done.files} packed files{kept}  ({packed})")
     return 0
 
 
-def _place(folder: Path | None) -> Path:
+def _programs(folder: Path | None) -> ProgramCache | None:
+    """The user's programs; none where packed weights of another folder are requested."""
+    return ProgramCache.of_user() if folder is None else None
+
+
+def _packed(folder: Path | None) -> Path:
     place = folder or packed_folder()
     if place is None:
-        raise UsageError(
-            "there is no cache: PRGEC_CACHE, XDG_CACHE_HOME and HOME are empty", hint="name it with --folder"
-        )
+        raise UsageError(_MISSING, hint="set one of them, or name packed weights with --folder")
     return place
+
+
+def _row(num_bytes: int, days: float, name: str) -> str:
+    return f"{_size(num_bytes):>10}  {days:6.1f} days  {name}"
 
 
 def _named(each: PackedFile) -> str:
@@ -75,7 +99,11 @@ def _named(each: PackedFile) -> str:
     return each.program if Path(each.program).is_file() else f"{each.program} (gone)"
 
 
-def _document(each: PackedFile) -> dict[str, object]:
+def _total(folder: Path, sizes: list[int], name: str, documents: Iterable[dict[str, object]]) -> dict[str, object]:
+    return {"folder": str(folder), "bytes": sum(sizes), name: list(documents)}
+
+
+def _of_packed(each: PackedFile) -> dict[str, object]:
     return {
         "path": str(each.path),
         "program": each.program or None,
@@ -83,6 +111,10 @@ def _document(each: PackedFile) -> dict[str, object]:
         "days": round(each.days, 3),
         "in_use": each.in_use,
     }
+
+
+def _of_program(each: CachedProgram) -> dict[str, object]:
+    return {"path": str(each.folder), "title": each.title, "bytes": each.num_bytes, "days": round(each.days, 3)}
 
 
 def _size(num_bytes: int) -> str:

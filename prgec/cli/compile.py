@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from prgec.backends import details_of
+from prgec.cli.compile_display import CompileDisplay
+from prgec.cli.interrupt import end_on_terminate
 from prgec.cli.options import FILE, SectionedCommand, options_of
-from prgec.cli.render import print_json, print_lines, stderr_console
+from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
+from prgec.compile.cached import compile_cached
 from prgec.compile.check import check_options
 from prgec.compile.options import CompileOptions, compile_table
 from prgec.device.emit import check_driver_folder
@@ -18,23 +21,17 @@ from prgec.device.emit import emit_driver as write_driver
 from prgec.frontend.checkpoint import find_checkpoint
 
 if TYPE_CHECKING:
-    from prgec.compile.compiler import CompileResult
+    from prgec.compile.result import CompileResult
 
-_STAGES = {
-    "load": "reading the checkpoint",
-    "export": "tracing the model",
-    "passes": "rewriting the graph",
-    "lower": "lowering",
-    "write": "writing",
-}
 _MOST_OPS = 8
 
 
 @click.command("compile", cls=SectionedCommand)
 @options_of(compile_table(), kinds={"task": TASK})
 @click.option("--emit-driver", type=FILE, metavar="DIR", help="Also write the C++ driver, a CMake project, to DIR.")
+@click.option("--no-cache", is_flag=True, help="Compile even what was compiled before, and keep no copy.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def compile_command(emit_driver: Path | None, as_json: bool, **said: Any) -> int:
+def compile_command(emit_driver: Path | None, no_cache: bool, as_json: bool, **said: Any) -> int:
     """Compile MODEL, a Hugging Face checkpoint, into a .pte that trains itself.
 
     MODEL is a folder, an alias such as tinyllama, a hub id, or `demo` for the bundled model.
@@ -43,12 +40,10 @@ def compile_command(emit_driver: Path | None, as_json: bool, **said: Any) -> int
     check_options(options)
     if emit_driver is not None:
         check_driver_folder(emit_driver)
-    # A mistyped name is told before seconds of imports.
+    # A mistyped name is reported before seconds of imports.
     find_checkpoint(options.model)
-    with stderr_console().status("starting") as status:
-        from prgec.compile.compiler import compile_model
-
-        result = compile_model(options, lambda stage: status.update(_STAGES[stage]))
+    with end_on_terminate(), CompileDisplay() as display:
+        result = compile_cached(options, display, use_cache=not no_cache)
     if emit_driver is not None:
         write_driver(emit_driver)
     if as_json:
@@ -80,7 +75,8 @@ def _summary(result: CompileResult) -> list[str]:
     if len(refused) > _MOST_OPS:
         lines.append(f"  and {len(refused) - _MOST_OPS} more")
     took = f"{seconds:.0f} s ({slowest} {result.seconds[slowest]:.0f} s)"
-    return [*lines, f"{result.path}  {result.file_bytes / 1e6:.1f} MB in {took}"]
+    how = f"copied from the cache; it was compiled in {took}" if result.is_copy else f"in {took}"
+    return [*lines, f"{result.path}  {result.file_bytes / 1e6:.1f} MB {how}"]
 
 
 def _count(number: int, noun: str) -> str:
@@ -96,6 +92,7 @@ def _to_json(result: CompileResult) -> dict[str, Any]:
 
     return {
         "output": str(result.path),
+        "is_copy": result.is_copy,
         "seconds": {stage: round(value, 3) for stage, value in result.seconds.items()},
         "passes": [
             {

@@ -14,6 +14,7 @@ from prgec.cli.options import FILE
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.run import STOPPING, summary_lines
+from prgec.compile.progress import Progress
 from prgec.contract.names import TRAINING_METHODS
 from prgec.runs.demo import STEPS, DemoOptions, DemoResult, run_demo
 from prgec.training.estimators import ESTIMATORS
@@ -51,7 +52,7 @@ def demo(method: str, out: Path | None, as_json: bool, **flags: Any) -> int:
     for each in _BOTH if method == "both" else (method,):
         options = DemoOptions(method=each, out=out / each if out and method == "both" else out, **flags)
         with stop_on_interrupt(STOPPING) as should_stop, RunDisplay(options.num_steps) as display:
-            results[each] = run_demo(options, _say_stage, display, should_stop)
+            results[each] = run_demo(options, _print_stage, display, should_stop)
         if not as_json:
             print_lines(*summary_lines(results[each].run))
         if results[each].run.interrupted:
@@ -77,5 +78,6 @@ def _percent(evaluation: Evaluation | None) -> str:
     return "-" if evaluation is None or evaluation.accuracy is None else f"{100 * evaluation.accuracy:.1f}%"
 
 
-def _say_stage(name: str) -> None:
-    stderr_console().print(f"compile: {name}", markup=False)
+def _print_stage(progress: Progress) -> None:
+    if not progress.done and not progress.detail:
+        stderr_console().print(f"compile: {progress.stage}", markup=False)

@@ -52,7 +52,7 @@ COMMANDS: dict[str, Subcommand] = {
     "chat": Subcommand("prgec.cli.chat:chat", "Talk to a program compiled with --generate --context."),
     "inspect": Subcommand("prgec.cli.inspect:inspect_command", "Show what is inside a .pte: sites, delegates, sizes."),
     "bench": Subcommand("prgec.cli.bench:bench", "Measure a training step against what it replaces."),
-    "cache": Subcommand("prgec.cli.cache:cache", "List or clear weights that drivers keep packed."),
+    "cache": Subcommand("prgec.cli.cache:cache", "List or clear compiled programs and packed weights."),
     "doctor": Subcommand("prgec.cli.doctor:doctor", "Report what works on this machine, and what is missing."),
     "study": Subcommand("prgec.cli.study:study", "Compare ways to train over seeds at equal forward passes."),
     "opt": Subcommand("prgec.cli.opt:opt", "Run graph passes on a saved program and print the result."),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +23,8 @@ from prgec.compile.lengths import fit_options
 from prgec.compile.options import CompileOptions, repeating_text
 from prgec.compile.pipelines import pipeline_of
 from prgec.compile.preflight import check_device_memory, check_host_memory
+from prgec.compile.progress import STAGES, Listener, Part, Progress, ignore
+from prgec.compile.result import CompileResult
 from prgec.compile.source import Source, load_source
 from prgec.compile.write import write_program
 from prgec.contract.arrays import State
@@ -60,39 +61,15 @@ from prgec.passes.extract_evaluate import extract_evaluate
 from prgec.passes.extract_next_tokens import extract_next_tokens
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
 from prgec.passes.lift import lift
-from prgec.passes.pipeline import PassRecord
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import PassRecord
 from prgec.passes.saved import save_program
 from prgec.passes.sites import sites_of
 
 if TYPE_CHECKING:
-    from prgec.backends.delegation import DelegationReport
+    from prgec.backends.delegation_report import DelegationReport
 
 logger = logging.getLogger(__name__)
-
-STAGES = ("load", "export", "passes", "lower", "write")
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class CompileResult:
-    """A finished compilation.
-
-    Attributes:
-        path: The .pte.
-        manifest: What it says of itself.
-        delegation: Delegates and CPU ops of the forward.
-        passes: What each pass did.
-        file_bytes: Size of the .pte.
-        seconds: Wall-clock time by stage.
-    """
-
-    path: Path
-    manifest: Manifest
-    delegation: DelegationReport
-    passes: tuple[PassRecord, ...]
-    file_bytes: int
-    seconds: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -115,13 +92,13 @@ class Graphs:
 
 
 def compile_model(
-    options: CompileOptions, progress: Progress = lambda stage: None, *, backend: Backend | None = None
+    options: CompileOptions, listener: Listener = ignore, *, backend: Backend | None = None
 ) -> CompileResult:
     """Compile a checkpoint.
 
     Args:
         options: What to compile and how.
-        progress: Called with the name of each stage (`STAGES`) as it starts.
+        listener: Called as stages and their parts begin.
         backend: Lowers instead of the row of the backend table that `options` names; of the same name.
 
     Raises:
@@ -129,13 +106,20 @@ def compile_model(
     """
     check_options(options)
     backend = backend or _backend_of(options)
-    clock = _Clock(progress)
+    clock = _Clock(listener)
     graphs = _build(options, backend, clock)
     with clock.stage("lower"):
-        executable, delegation = _lower(backend, graphs, options.lowering)
+        executable, delegation = _lower(backend, graphs, options.lowering, clock.part)
     with clock.stage("write"):
         file_bytes = write_program(options.output, executable)
-    return CompileResult(options.output, graphs.manifest, delegation, graphs.passes, file_bytes, clock.seconds)
+    return CompileResult(
+        path=options.output,
+        manifest=graphs.manifest,
+        delegation=delegation,
+        passes=graphs.passes,
+        file_bytes=file_bytes,
+        seconds=clock.seconds,
+    )
 
 
 def build_graphs(options: CompileOptions) -> Graphs:
@@ -145,7 +129,7 @@ def build_graphs(options: CompileOptions) -> Graphs:
         PrgecError: One of its subclasses.
     """
     check_options(options)
-    return _build(options, _backend_of(options), _Clock(lambda stage: None))
+    return _build(options, _backend_of(options), _Clock(ignore))
 
 
 def _backend_of(options: CompileOptions) -> Backend:
@@ -176,7 +160,8 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     with clock.stage("passes"):
         # Who wrote the passes knows them by name.
         with nullcontext() if options.passes else named_by_flags():
-            given, records = run_giving_a(program, passes, options, adapter, Tokenizer.unpack(source.tokenizer))
+            tokenizer = Tokenizer.unpack(source.tokenizer)
+            given, records = run_giving_a(program, passes, options, adapter, tokenizer, clock.part)
         manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
         methods = _methods(program, options, manifest.state_access)
         if extend is not None:
@@ -253,14 +238,14 @@ def _with_sizes(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifes
     return replace(manifest, prefix="shared" if find_shared_prefix(forward) is not None else "none")
 
 
-def _lower(backend: Backend, graphs: Graphs, route: str) -> tuple[Any, DelegationReport]:
+def _lower(backend: Backend, graphs: Graphs, route: str, part: Part) -> tuple[Any, DelegationReport]:
     # Imported here: ExecuTorch takes as long to import as a small model to compile, and export needs none of it.
     from prgec.backends.lowering import lower
 
     manifest = graphs.manifest
     route = backend.route if route == AUTO_ROUTE else route
     traced = {name: lift(each) if route == IN_PLACE else each.to_exported() for name, each in graphs.methods.items()}
-    lowered = lower(backend, traced, route)
+    lowered = lower(backend, traced, route, part)
     constants = {
         VERSION_METHOD: _version_of(manifest),
         MANIFEST_METHOD: manifest.to_json(),
@@ -281,16 +266,22 @@ def _version_of(manifest: Manifest) -> int:
 
 
 class _Clock:
-    """Announces stages and keeps their times."""
+    """Reports stages and their parts, and keeps the times of stages."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, listener: Listener) -> None:
         self.seconds: dict[str, float] = {}
-        self._progress = progress
+        self._listener = listener
+        self._stage = STAGES[0]
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        self._progress(name)
+        self._stage = name
+        self._listener(Progress(stage=name))
         started = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - started
         logger.info("stage %s took %.1f s", name, self.seconds[name])
+
+    def part(self, done: int, total: int, detail: str) -> None:
+        """Report that a part of the stage begins after `done` of `total`."""
+        self._listener(Progress(stage=self._stage, done=done, total=total, detail=detail))

@@ -24,8 +24,9 @@ from prgec.frontend.extend import export_extend
 from prgec.passes.branch_to_bmm import BranchToBmm
 from prgec.passes.infra import Pass, Role
 from prgec.passes.inject_lora_fa import InjectLoraFa
-from prgec.passes.pipeline import PassRecord, run_pipeline
+from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import PassRecord
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.sites import b_names, is_b, sites_of
 

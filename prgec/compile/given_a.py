@@ -10,6 +10,7 @@ import torch
 
 from prgec.compile.calibrate import calibrated_a
 from prgec.compile.options import CompileOptions
+from prgec.compile.progress import Part
 from prgec.compile.readings import prompts_of, readings_of
 from prgec.contract.arrays import State
 from prgec.contract.manifest import Site
@@ -21,9 +22,10 @@ from prgec.formats.peft import PeftAdapter
 from prgec.passes.emit_activations import EmitActivations
 from prgec.passes.infra import Pass
 from prgec.passes.inject_lora_fa import InjectLoraFa
-from prgec.passes.pipeline import PassRecord, dump_to, run_pipeline
+from prgec.passes.pipeline import dump_to, run_pipeline
 from prgec.passes.program import GraphProgram
 from prgec.passes.quantize_base import QuantizeBase
+from prgec.passes.record import PassRecord
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.sites import a_name, sites_of
 
@@ -74,6 +76,7 @@ def run_giving_a(
     options: CompileOptions,
     adapter: PeftAdapter | None,
     tokenizer: Tokenizer,
+    part: Part,
 ) -> tuple[State, list[PassRecord]]:
     """Run a pipeline; return the A matrices that were given instead of drawn, and what each pass did."""
     given: State = {}
@@ -93,7 +96,11 @@ def run_giving_a(
             program.activations = readings_of(program, prompts_of(options, tokenizer))
         if dump is not None:
             dump(number, each, program, record)
+        if number < len(passes):
+            part(number, len(passes), f"{passes[number].name}, {len(program.graph.nodes):,} nodes")
 
+    if passes:
+        part(0, len(passes), f"{passes[0].name}, {len(program.graph.nodes):,} nodes")
     return given, run_pipeline(program, passes, callback)
 
 

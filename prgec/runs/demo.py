@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prgec.compile.cached import compile_cached
 from prgec.compile.options import CompileOptions
+from prgec.compile.progress import Listener as CompileListener
 from prgec.contract.names import DEFAULT_OPTIMIZERS
 from prgec.demo import data_file
 from prgec.formats.run_folder import PROGRAM_NAME, RunFolder
@@ -104,7 +106,7 @@ class DemoResult:
 
 def run_demo(
     options: DemoOptions,
-    on_stage: Callable[[str], None],
+    on_compile: CompileListener,
     listener: Listener | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> DemoResult:
@@ -112,20 +114,18 @@ def run_demo(
 
     Args:
         options: What to vary.
-        on_stage: Called with the name of each compile stage.
+        on_compile: Called with the progress of the compilation.
         listener: Hears of the run's progress.
         should_stop: True ends the run early.
 
     Raises:
         PrgecError: Of the fitting kind if an option or the environment is bad.
     """
-    from prgec.compile.compiler import compile_model
-
     start = time.monotonic()
     folder = RunFolder.choose(options.out, "demo", force=False)
     run_options = options.to_run(folder.path)
     run_options.check()
-    compile_model(options.to_compile(folder.file(PROGRAM_NAME)), on_stage)
+    compile_cached(options.to_compile(folder.file(PROGRAM_NAME)), on_compile)
     compile_seconds = time.monotonic() - start
     result = run(run_options, listener, should_stop)
     return DemoResult(result, compile_seconds, time.monotonic() - start)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from prgec.backends import load_backend
-from prgec.backends.delegation import DelegationReport
+from prgec.backends.delegation_report import DelegationReport
 from prgec.backends.lowering import lower
 from prgec.compile.write import write_program
 from prgec.contract.names import (

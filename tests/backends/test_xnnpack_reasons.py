@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from prgec.backends import STOCK, load_backend
-from prgec.backends.delegation import DelegationReport
+from prgec.backends.delegation_report import DelegationReport
 from prgec.backends.lowering import lower
 
 

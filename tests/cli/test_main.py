@@ -210,9 +210,9 @@ def test_flags_are_frozen() -> None:
         "--memory --seq-len --steps --time --watts",
         "compile": "--a-seed --accumulate --alpha --backend --batch-size --clip-norm --config --context --data --dtype "
         "--dump-passes --emit-driver --generate --group-size --ignore-memory --json --label-tokens --layers --lora-a "
-        "--lowering --memory --method --optimizer --output --passes --polyak --prefix --q --quantize --quantize-cache "
-        "--quantize-embedding --rank --recompute "
-        "--rng --rounding --save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
+        "--lowering --memory --method --no-cache --optimizer --output --passes --polyak --prefix --q "
+        "--quantize --quantize-cache --quantize-embedding --rank --recompute --rng --rounding "
+        "--save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
         "inspect": "--config --json",
         "doctor": "--json",
         "cache list": "--folder --json",

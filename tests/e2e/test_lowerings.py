@@ -44,9 +44,6 @@ SLOW = [
     CHAT,
     {**PRGE, "rng": "decomposed"},
     {**EXACT, "rng": "decomposed"},
-    {**EXACT, "backend": "openvino"},
-    {**PRGE, "backend": "openvino"},
-    {**EXACT, "backend": "openvino", "quantize": "w4a16"},
 ]
 
 

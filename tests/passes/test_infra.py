@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from prgec.errors import PassError, UsageError
-from prgec.passes.infra import Pass, PassResult, Refusal, describe, rounding
+from prgec.passes.infra import Pass, PassResult, describe, rounding
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
 from tests.passes.builder import GraphBuilder
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from prgec.errors import PassError, UsageError
-from prgec.passes.infra import Pass, PassResult, Refusal
-from prgec.passes.pipeline import PassRecord, check_order, dump_to, run_pipeline
+from prgec.passes.infra import Pass, PassResult
+from prgec.passes.pipeline import check_order, dump_to, run_pipeline
 from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import PassRecord, Refusal
 from prgec.passes.rewrite import Rewriter
 from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect

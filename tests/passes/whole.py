@@ -13,8 +13,9 @@ from prgec.backends import load_backend
 from prgec.compile.options import CompileOptions
 from prgec.compile.pipelines import default_pipeline
 from prgec.frontend.model import export_loss
-from prgec.passes.pipeline import PassRecord, run_pipeline
+from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram
+from prgec.passes.record import PassRecord
 from prgec.passes.spec import print_pipeline
 from tests.models import TinyLlama
 

@@ -1,0 +1,55 @@
+"""Compiles a program, or copies it where the same compilation was done before."""
+
+from __future__ import annotations
+
+import logging
+
+from prgec.compile.cache_key import cache_key
+from prgec.compile.check import check_options
+from prgec.compile.options import CompileOptions
+from prgec.compile.program_cache import ProgramCache
+from prgec.compile.progress import Listener, ignore
+from prgec.compile.result import CompileResult
+from prgec.frontend.checkpoint import find_checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+def compile_cached(options: CompileOptions, listener: Listener = ignore, *, use_cache: bool = True) -> CompileResult:
+    """Copy the program of a compilation from the user's cache, or compile it and keep a copy there.
+
+    A copy needs neither torch nor ExecuTorch. A cache that cannot be read or written costs time, never the program.
+
+    Args:
+        options: Compilation to do.
+        listener: Called with the progress of a compilation; not of a copy.
+        use_cache: Whether to look into the cache and keep what is compiled.
+
+    Raises:
+        PrgecError: One of its subclasses; nothing is left at `options.output`.
+    """
+    check_options(options)
+    cache = ProgramCache.of_user() if use_cache else None
+    key = _key_of(options) if cache is not None else None
+    if cache is not None and key is not None:
+        found = cache.copy_to(key, options.output)
+        if found is not None:
+            return found
+
+    from prgec.compile.compiler import compile_model
+
+    result = compile_model(options, listener)
+    if cache is not None and key is not None:
+        try:
+            cache.keep(key, result)
+        except OSError as error:
+            logger.warning("the program was not kept in %s: %s", cache.folder, error)
+    return result
+
+
+def _key_of(options: CompileOptions) -> str | None:
+    checkpoint = find_checkpoint(options.model)
+    try:
+        return cache_key(options, checkpoint)
+    except OSError:  # The compilation reports what cannot be read, by name.
+        return None
