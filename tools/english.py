@@ -21,7 +21,15 @@ from typing import Literal
 # Paths, as git takes them, that hold none of these words; a folder joins the list once it is clean.
 CLEAN = (
     *("backends", "passes", "runtime_ops", "tests", "tools"),
-    *("prgec/config", "prgec/contract", "prgec/device", "prgec/engines", "prgec/errors.py", "prgec/formats"),
+    *(
+        "prgec/bench",
+        "prgec/config",
+        "prgec/contract",
+        "prgec/device",
+        "prgec/engines",
+        "prgec/errors.py",
+        "prgec/formats",
+    ),
     *("prgec/frontend", "prgec/machine", "prgec/plan", "prgec/remote", "prgec/report", "prgec/side", "prgec/study"),
     *("prgec/trackers", "prgec/ui", "prgec/web"),
     *("docs", ":!docs/reports", "studies", ":!studies/reports", "CONTRIBUTING.md", "SECURITY.md", "pyproject.toml"),

@@ -10,7 +10,7 @@ import click
 from prgec.cli.render import print_json, print_lines
 from prgec.errors import UsageError
 
-# Of several runs, beside the first.
+# Further runs beside the first.
 COMPARE_NAME = "compare.html"
 
 

@@ -1,4 +1,4 @@
-"""What a device needs to reach a server, as options."""
+"""The options with which a device reaches a server."""
 
 from __future__ import annotations
 

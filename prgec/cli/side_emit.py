@@ -71,7 +71,7 @@ def emit(
     loaded = open_emitting(program, verify=not no_verify)
     encoded = encode_dataset(dataset, loaded.tokenizer, loaded.manifest)
     with (
-        stop_on_interrupt("stopping behind this shard") as should_stop,
+        stop_on_interrupt("stopping after this shard") as should_stop,
         RunDisplay(steps=0) as display,
         ExitStack() as stack,
     ):

@@ -17,9 +17,9 @@ from prgec.errors import UsageError
 from prgec.passes.program import GraphProgram
 from prgec.passes.sites import is_a
 
-# Of all prompts together: a layer's Gram matrix has at most this many rows.
+# A layer's Gram matrix has at most this many rows, over all prompts together.
 MAX_TOKENS = 1024
-# What is left of a direction that rounding alone made, relative to the longest.
+# The length of a direction that rounding alone made, relative to the longest.
 _MIN_RELATIVE_EIGENVALUE = 1e-10
 
 

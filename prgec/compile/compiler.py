@@ -123,7 +123,7 @@ def compile_model(
 
 
 def build_graphs(options: CompileOptions) -> Graphs:
-    """Run every stage in front of the lowering; the graphs run in PyTorch as they are.
+    """Run every stage before the lowering; the graphs run in PyTorch as they are.
 
     Raises:
         PrgecError: One of its subclasses.
@@ -158,7 +158,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
         extend = traced_extend(options, source)
         program = _export(options, source, dynamic)
     with clock.stage("passes"):
-        # Who wrote the passes knows them by name.
+        # The author of a pipeline knows passes by name.
         with nullcontext() if options.passes else named_by_flags():
             tokenizer = Tokenizer.unpack(source.tokenizer)
             given, records = run_giving_a(program, passes, options, adapter, tokenizer, clock.part)

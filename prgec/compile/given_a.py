@@ -59,7 +59,7 @@ def give_a(program: GraphProgram, given: State, branch: InjectLoraFa) -> None:
     """Put A matrices into a graph in place of the drawn ones, before any other pass makes something of these.
 
     Args:
-        program: What `branch` left.
+        program: The program after `branch`.
         given: A of every site, by name.
         branch: The pass that injected the sites.
     """

@@ -1,4 +1,4 @@
-"""Bring a program to the state a journal leads to: the last snapshot that fits it, then `apply` for every step behind.
+"""Bring a program to the state a journal leads to: the last snapshot that fits it, then `apply` for every later step.
 
 Not programs with `dual` state: in all others the noise of a step follows from (seed, step).
 """
@@ -29,7 +29,7 @@ from prgec.training.schedules import course
 
 logger = logging.getLogger(__name__)
 
-# What a user calls the fields of a header; the first that differs is told.
+# The user's names of the fields of a header; the first that differs is reported.
 _NAMES = {
     "q": "the program's q",
     "batch_size": "the program's batch size or --accumulate",
@@ -76,7 +76,7 @@ def resume(program: TrainableProgram, folder: RunFolder, header: Header) -> Jour
     Args:
         program: The program, with the start adapter in it.
         folder: The run folder.
-        header: What the run would be if it began now; the journal's must be equal.
+        header: Identity of the run if it began now; the journal's must be equal.
 
     Returns:
         The journal to go on with; None where no run has begun in the folder.
