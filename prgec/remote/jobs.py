@@ -125,7 +125,9 @@ class JobStore:
     def shards(self, device: Device, name: str) -> dict[int, str]:
         """Return the SHA-256 of each shard of a job, in hexadecimal digits."""
         folder = self.folder(device, name) / "shards"
-        return {_number(path): path.read_text() for path in sorted(folder.glob("shard-*.sha256"))}
+        return {
+            int(path.stem.removeprefix("shard-")): path.read_text() for path in sorted(folder.glob("shard-*.sha256"))
+        }
 
     def used_bytes(self, device: Device) -> int:
         """Return the size of all shards of a device."""
@@ -270,7 +272,3 @@ def options_of_folder(folder: Path) -> FitOptions:
 
 def _read(folder: Path) -> JobState:
     return JobState(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.removeprefix("shard-"))

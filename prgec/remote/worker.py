@@ -87,7 +87,8 @@ class Worker:
         if code == 0:
             self.jobs.finish(folder)
             return
-        error = _error_of(folder) or f"learning ended with code {code}"
+        note = folder / _ERROR_NAME
+        error = json.loads(note.read_text(encoding="utf-8")) if note.exists() else f"learning ended with code {code}"
         logger.warning("job %s: %s", folder.name, error)
         self.jobs.finish(folder, error)
 
@@ -95,8 +96,3 @@ class Worker:
 def write_error(folder: Path, text: str) -> None:
     """Leave word why a job cannot be learnt."""
     (folder / _ERROR_NAME).write_text(json.dumps(text), encoding="utf-8")
-
-
-def _error_of(folder: Path) -> str:
-    path = folder / _ERROR_NAME
-    return str(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
@@ -135,14 +134,14 @@ def tables(run: RunRecord) -> list[tuple[str, list[tuple[str, str]]]]:
         "Versions": whole.get("versions", {}),
     }
     facts = {
-        title: [(key, _text(value)) for key, value in values.items() if value not in (None, "", False, [])]
+        title: [
+            (key, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for key, value in values.items()
+            if value not in (None, "", False, [])
+        ]
         for title, values in groups.items()
     }
     return [(title, each) for title, each in facts.items() if each]
-
-
-def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def duration(seconds: float) -> str:

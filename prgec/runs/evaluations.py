@@ -42,7 +42,7 @@ class Evaluations:
     def take_up(self, records: Iterable[Record]) -> None:
         """Restore past evaluations from a journal, which stores only loss and accuracy."""
         self.done += [
-            (record.step, Evaluation(record.loss, record.accuracy, record.num_examples, num_calls=0, seconds=0.0))
+            (record.step, Evaluation(record.loss, record.accuracy, record.num_examples, 0, 0.0, is_recorded=True))
             for record in records
             if isinstance(record, EvaluationRecord)
         ]

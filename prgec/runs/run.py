@@ -211,8 +211,7 @@ class _Session:
     def _end(self, log: RunLog) -> Evaluation | None:
         """Go back to the best state, if one is kept, and evaluate the final state."""
         kept = self.best.restore(self.program)
-        # A journal does not hold all of an evaluation.
-        if kept is not None and self.evaluations.is_one_set and kept.num_calls:
+        if kept is not None and self.evaluations.is_one_set and not kept.is_recorded:
             return kept
         last = self.trainer.step_number
         # An impatient user gets the trained state at once, not after an evaluation.

@@ -45,6 +45,7 @@ class Evaluation:
         exact_match: Share of generated answers that equal a reference.
         rouge: The same by ROUGE, where the task is measured by it.
         answers: The program's choice or text for each example; empty for open-ended tasks.
+        is_recorded: Whether it was read from a journal, which stores only loss and accuracy.
     """
 
     loss: float
@@ -56,6 +57,7 @@ class Evaluation:
     exact_match: float | None = None
     answers: tuple[str, ...] = ()
     rouge: Rouge | None = None
+    is_recorded: bool = False
 
     @property
     def score(self) -> float:

@@ -55,7 +55,8 @@ def known(run_list: RunList, named: Iterable[Path]) -> list[KnownProgram]:
         run_list: Runs, and the folder they are in.
         named: Further programs.
     """
-    paths = [*named, *_below(run_list.root)]
+    below = (path for depth in ("*", "*/*") for path in sorted(run_list.root.glob(depth + SUFFIX)))
+    paths = [*named, *(path for path in below if path.is_file())]
     for run in run_list.runs():
         program = run.fact("options", "program")
         if isinstance(program, str) and program:
@@ -64,10 +65,6 @@ def known(run_list: RunList, named: Iterable[Path]) -> list[KnownProgram]:
     unique = dict.fromkeys(Path(os.path.abspath(path)) for path in paths)
     found = [KnownProgram(run_list.id_of(path), _name(path, run_list.root), path) for path in unique]
     return sorted(found, key=lambda program: not program.is_there)
-
-
-def _below(root: Path) -> list[Path]:
-    return [path for depth in ("*", "*/*") for path in sorted(root.glob(depth + SUFFIX)) if path.is_file()]
 
 
 def _name(path: Path, root: Path) -> str:

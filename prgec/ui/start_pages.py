@@ -38,7 +38,9 @@ class StartPages:
         """The form of a run; filled in where a program is named."""
         given = {}
         if name := request.first("program"):
-            given = _filled({"program": str(self._state.program(name).path)})
+            fields = [field for section in forms.sections(RUN_TABLE, {}) for field in section.fields]
+            given = {field.name: field.value for field in fields}
+            given["program"] = str(self._state.program(name).path)
         return self._run_form(given)
 
     def start_run(self, request: PageRequest) -> Response:
@@ -83,7 +85,8 @@ class StartPages:
             values = forms.values(compile_table(), request.form)
             if "model" not in values:
                 raise UsageError("a program needs a model")
-            check_options(CompileOptions.of(_complete(values)))
+            defaults = {item.name: None if item.option.unset else item.default for item in compile_table()}
+            check_options(CompileOptions.of({**defaults, **values}))
             target = self._free(request.form.get("name", ""), Path(values["model"]).name, SUFFIX)
             text = options_text(values, compile_table(), "prgec compile")
             if request.form.get("do") == "show":
@@ -152,15 +155,3 @@ class StartPages:
         target = Path(job.target)
         program = self._state.run_list.id_of(target) if job.kind == "compile" and target.is_file() else ""
         return {"job": job, "name": target.name, "program": program}
-
-
-def _filled(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the defaults of a form, updated by given values."""
-    fields = [field for section in forms.sections(RUN_TABLE, {}) for field in section.fields]
-    return {**{field.name: field.value for field in fields}, **given}
-
-
-def _complete(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of a command line of which some were given."""
-    defaults = {item.name: None if item.option.unset else item.default for item in compile_table()}
-    return {**defaults, **values}

@@ -81,7 +81,7 @@ def test_what_is_no_number_does_not_stay(path: Path) -> None:
     program = open_pte(path)
     expected, trained = greedy(program, text_of(9), 6), program.read_state()
     program.write_state({name: np.full_like(b, np.nan) for name, b in trained.items()})
-    with pytest.raises(ProgramError, match="^the program computes no numbers"):
+    with pytest.raises(ProgramError, match="^the program computes values that are not finite"):
         greedy(program, text_of(20), 6)
     program.write_state(trained)
     assert greedy(program, text_of(9), 6) == expected
