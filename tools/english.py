@@ -31,7 +31,7 @@ CLEAN = (
         "prgec/formats",
     ),
     *("prgec/frontend", "prgec/machine", "prgec/plan", "prgec/remote", "prgec/report", "prgec/side", "prgec/study"),
-    *("prgec/trackers", "prgec/ui", "prgec/web"),
+    *("prgec/cli", "prgec/compile", "prgec/runs", "prgec/trackers", "prgec/training", "prgec/ui", "prgec/web"),
     *("docs", ":!docs/reports", "studies", ":!studies/reports", "CONTRIBUTING.md", "SECURITY.md", "pyproject.toml"),
 )
 # These two name the words.

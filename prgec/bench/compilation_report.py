@@ -72,6 +72,7 @@ def plot(path: Path, table: CompilationTable) -> None:
     """Write a PNG: seconds and peak memory against layers, a line each route."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(9, 3.8), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
@@ -82,6 +83,9 @@ def plot(path: Path, table: CompilationTable) -> None:
         left.plot(layers, [row.wall_s for row in rows], marker="o", label=route)
         right.plot(layers, [row.peak_rss_bytes / 1e6 for row in rows], marker="o", label=route)
     left.set(xlabel="layers", ylabel="seconds, whole process", yscale="log")
+    left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    left.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
+    left.yaxis.set_minor_formatter(NullFormatter())
     right.set(xlabel="layers", ylabel="peak memory, MB", ylim=(0, None))
     left.legend()
     buffer = io.BytesIO()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import os
@@ -59,6 +60,10 @@ COMMANDS: dict[str, Subcommand] = {
 }
 
 
+# Words of other tools for commands of this one.
+ALIASES = {"train": "run", "finetune": "run", "fine-tune": "run", "evaluate": "eval", "generate": "predict"}
+
+
 class LazyGroup(click.Group):
     """A click group whose subcommands are imported on first use, from `COMMANDS` only."""
 
@@ -68,6 +73,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one subcommand, or None when the table has no such name."""
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         # Before the import: libraries decide how loud they are when they load.
@@ -77,6 +83,18 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command), COMMANDS[cmd_name].target
         command.context_settings = {**_CONTEXT_SETTINGS, **command.context_settings}
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the subcommand; a wrong word is answered with the nearest ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            words = difflib.get_close_matches(args[0], [*COMMANDS, *ALIASES], n=2, cutoff=0.6)
+            names = dict.fromkeys(ALIASES.get(word, word) for word in words)
+            hint = f". Did you mean {' or '.join(f'prgec {name}' for name in names)}?" if names else ""
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command list from the table's summaries, without importing a command."""
@@ -148,6 +166,9 @@ def _report(error: Exception) -> int:
         traceback.print_exception(error)
     if isinstance(error, PrgecError):
         _print_error(str(error))
+        return error.exit_code
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        sys.stdout.write(error.format_message() + "\n")
         return error.exit_code
     if isinstance(error, click.ClickException):
         _print_error(_usage_text(error))

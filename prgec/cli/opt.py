@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.errors import ProgramError, UsageError
+from prgec.machine.files import check_free
 
 FILE = click.Path(path_type=Path)
 
@@ -20,6 +22,7 @@ FILE = click.Path(path_type=Path)
 @click.option("--dump-passes", type=FILE, metavar="DIR", help="Write the graph after each pass to DIR.")
 @click.option("--why", metavar="PASS", help="Print why places were left alone by PASS.")
 @click.option("--list", "list_passes", is_flag=True, help="List all passes with their options and stop.")
+@FORCE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def opt(program: Path | None, list_passes: bool, **flags: Any) -> int:
     """Run passes on PROGRAM, a graph saved by `prgec compile --save-program`, and print the result."""
@@ -30,6 +33,9 @@ def opt(program: Path | None, list_passes: bool, **flags: Any) -> int:
         raise UsageError("no graph to run passes on", hint="name a .pt2 file, or list the passes with --list")
     if not program.is_file():
         raise ProgramError("no such graph", where=program, hint="make one with prgec compile --save-program")
+    output, force = flags["output"], flags.pop("force")
+    if output is not None:
+        check_free(output, force=force)
     return _run(program, **flags)
 
 

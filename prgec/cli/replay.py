@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.verify_option import NO_VERIFY
+from prgec.machine.files import check_free
 
 FILE = click.Path(path_type=Path)
 
@@ -20,10 +22,18 @@ FILE = click.Path(path_type=Path)
 )
 @click.option("--step", type=int, help="Stop after this step [default: the last].")
 @click.option("--adapter", type=FILE, help="The adapter the run began from, if any.")
+@FORCE
 @NO_VERIFY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def replay(
-    journal: Path, program: Path, output: Path, step: int | None, adapter: Path | None, no_verify: bool, as_json: bool
+    journal: Path,
+    program: Path,
+    output: Path,
+    step: int | None,
+    adapter: Path | None,
+    force: bool,
+    no_verify: bool,
+    as_json: bool,
 ) -> int:
     """Rebuild the adapter of any step of a run from its JOURNAL, with no data and no forward pass."""
     from prgec.formats.adapter import masters_sha256, save_adapter
@@ -31,6 +41,7 @@ def replay(
     from prgec.runs.open import open_with_adapter
     from prgec.runs.resume import rebuild
 
+    check_free(output, force=force)
     read = read_journal(journal)
     loaded = open_with_adapter(program, adapter, verify=not no_verify)
     done = rebuild(loaded, read, step)

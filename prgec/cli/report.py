@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines
 from prgec.errors import UsageError
+from prgec.machine.files import check_free
 
 # Further runs beside the first.
 COMPARE_NAME = "compare.html"
@@ -23,9 +25,12 @@ COMPARE_NAME = "compare.html"
     help=f"Page to write [default: RUN/report.html; of several, {COMPARE_NAME} beside the first].",
 )
 @click.option("--side", "is_side", is_flag=True, help="RUN is a network of prgec side fit instead.")
+@FORCE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def report(runs: tuple[Path, ...], output: Path | None, is_side: bool, as_json: bool) -> int:
+def report(runs: tuple[Path, ...], output: Path | None, is_side: bool, force: bool, as_json: bool) -> int:
     """Turn RUN, a run folder, into one self-contained HTML page; several into one that compares them."""
+    if output is not None:
+        check_free(output, force=force)
     if is_side:
         return _report_side(runs, output, as_json)
     from prgec.formats.run_folder import REPORT_NAME

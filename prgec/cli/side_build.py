@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines
+from prgec.machine.files import check_free
 
 FILE = click.Path(path_type=Path)
 
@@ -22,12 +24,14 @@ FILE = click.Path(path_type=Path)
     help="Runtime that executes the program.",
 )
 @click.option("--batch-size", type=int, default=8, show_default=True, help="Rows a call.")
+@FORCE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def build(network: Path, output: Path, backend: str, batch_size: int, as_json: bool) -> int:
+def build(network: Path, output: Path, backend: str, batch_size: int, force: bool, as_json: bool) -> int:
     """Lower NETWORK, which prgec side fit wrote, to a program that eval and predict take with --side."""
     from prgec.formats.side_network import read_network
     from prgec.side.build import build as lower
 
+    check_free(output, force=force)
     found = read_network(network)
     done = lower(found, output, backend, batch_size)
     delegates = [each.ops for each in done.delegation.delegates]

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines, stderr_console
+from prgec.machine.files import check_free
 
 if TYPE_CHECKING:
     from prgec.side.progress import Epoch
@@ -34,8 +36,9 @@ FILE = click.Path(path_type=Path)
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the first weights and the order of the rows.")
 @click.option("--resume", is_flag=True, help="Go on where an earlier fit of the same output was stopped.")
+@FORCE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def fit(shards: Path, output: Path, no_norm: bool, resume: bool, as_json: bool, **said: Any) -> int:
+def fit(shards: Path, output: Path, no_norm: bool, resume: bool, force: bool, as_json: bool, **said: Any) -> int:
     """Learn a side network from SHARDS, a folder that prgec side emit wrote. The base model is not needed.
 
     Beside the output go its .jsonl, what every epoch measured, and its .png.
@@ -45,6 +48,7 @@ def fit(shards: Path, output: Path, no_norm: bool, resume: bool, as_json: bool, 
     from prgec.side.fit_options import FitOptions
     from prgec.side.picture import write_measures
 
+    check_free(output, force=force or resume)
     options = FitOptions(norm="none" if no_norm else "rms", **said)
     options.check()
     cache = read_cache(shards)

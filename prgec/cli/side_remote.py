@@ -8,8 +8,10 @@ from typing import Any
 import click
 
 from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.server_options import connection, server_of
+from prgec.machine.files import check_free
 
 FILE = click.Path(path_type=Path)
 _STORE = click.option(
@@ -80,10 +82,14 @@ def push(
 @connection(required=True)
 @click.option("-o", "--output", type=FILE, default=Path("side.safetensors"), show_default=True, help="File to write.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Whether to wait until it is learnt.")
-def pull(shards: Path, url: str, token_file: Path | None, ca: Path | None, output: Path, wait: bool) -> int:
+@FORCE
+def pull(
+    shards: Path, url: str, token_file: Path | None, ca: Path | None, output: Path, wait: bool, force: bool
+) -> int:
     """Fetch the network that was learnt from SHARDS, a folder that was pushed."""
     from prgec.remote.client import pull as fetch
 
+    check_free(output, force=force)
     with stop_on_interrupt("stopping") as should_stop, stderr_console().status("waiting") as status:
         size = fetch(
             server_of(url, token_file, ca),

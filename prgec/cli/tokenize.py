@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
@@ -18,8 +19,9 @@ FILE = click.Path(path_type=Path)
 @click.argument("data", type=FILE)
 @click.option("-o", "--output", type=FILE, default=Path("rows.bin"), show_default=True, help="File to write.")
 @click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
+@FORCE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def tokenize(program: Path, data: Path, output: Path, task: str, as_json: bool) -> int:
+def tokenize(program: Path, data: Path, output: Path, task: str, force: bool, as_json: bool) -> int:
     """Encode DATA for PROGRAM (a .pte), so that a device can train without a tokenizer."""
     from prgec.data.batches import warn_of_padding
     from prgec.data.dataset import load_dataset
@@ -27,8 +29,9 @@ def tokenize(program: Path, data: Path, output: Path, task: str, as_json: bool) 
     from prgec.data.first_tokens import encode_dataset
     from prgec.data.rows_file import RowSet, pack_rows
     from prgec.engines.executorch.runtime import read_constants
-    from prgec.machine.files import write_atomic
+    from prgec.machine.files import check_free, write_atomic
 
+    check_free(output, force=force)
     dataset = load_dataset(data, task)
     manifest, tokenizer = read_constants(program)
     if manifest.emits:

@@ -17,7 +17,7 @@ from prgec.data.records import HUB_PREFIX
 from prgec.frontend.checkpoint import Checkpoint
 
 # Fields that no byte of a program depends on. --memory stays: it decides whether there is a program.
-_IRRELEVANT = ("model", "data", "lora_a", "output", "dump_passes", "save_program")
+_IRRELEVANT = ("model", "data", "lora_a", "output", "force", "dump_passes", "save_program")
 _PACKAGES = ("torch", "torchao", "executorch", "transformers", "tokenizers", "numpy")
 _IGNORED = ("README.md", ".gitattributes")
 

@@ -10,7 +10,9 @@ from prgec.compile.options import CompileOptions
 from prgec.compile.program_cache import ProgramCache
 from prgec.compile.progress import Listener, ignore
 from prgec.compile.result import CompileResult
+from prgec.contract.ptd import data_path
 from prgec.frontend.checkpoint import find_checkpoint
+from prgec.machine.files import check_free
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +28,12 @@ def compile_cached(options: CompileOptions, listener: Listener = ignore, *, use_
         use_cache: Whether to look into the cache and keep what is compiled.
 
     Raises:
-        PrgecError: One of its subclasses; nothing is left at `options.output`.
+        PrgecError: One of its subclasses; `options.output` is as it was. A `UsageError` if it exists and is not to be
+            replaced.
     """
     check_options(options)
+    for path in (options.output, data_path(options.output)):
+        check_free(path, force=options.force)
     cache = ProgramCache.of_user() if use_cache else None
     key = _key_of(options) if cache is not None else None
     if cache is not None and key is not None:

@@ -61,7 +61,7 @@ def check_device_memory(checkpoint: Checkpoint, options: CompileOptions) -> Memo
         options: Options of the compilation, with T and K.
 
     Returns:
-        What training takes in the C++ driver; None for what is not modelled.
+        Memory of training in the C++ driver; None for a model that is not modelled.
 
     Raises:
         UsageError: If that is more than `options.memory`, or nobody can say.

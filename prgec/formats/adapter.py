@@ -24,6 +24,7 @@ from prgec.contract.sums import ordered_mean
 from prgec.errors import ProgramError
 from prgec.formats.lora_a import frozen_a
 from prgec.formats.peft import is_peft_folder, read_peft
+from prgec.formats.run_folder import ADAPTER_NAME
 from prgec.machine.files import write_atomic
 
 ADAPTER_FORMAT = "prgec-lora-fa"
@@ -148,7 +149,7 @@ def load_adapter(path: Path, program: TrainableProgram) -> None:
     The optimiser starts afresh: it keeps nothing of steps that were taken before.
 
     Args:
-        path: `adapter.safetensors` of a run, or the folder of a PEFT adapter with the program's A.
+        path: A run folder, its `adapter.safetensors`, or the folder of a PEFT adapter with the program's A.
         program: The program.
 
     Raises:
@@ -164,7 +165,7 @@ def load_adapter(path: Path, program: TrainableProgram) -> None:
 
 
 def _own_tensors(path: Path, program: TrainableProgram) -> State:
-    tensors, metadata = read_adapter(path)
+    tensors, metadata = read_adapter(path / ADAPTER_NAME if path.is_dir() else path)
     _check_metadata(path, metadata, program.manifest, _BONDS)
     return tensors
 

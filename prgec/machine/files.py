@@ -7,6 +7,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from prgec.errors import UsageError
+
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file through a temporary neighbour and one rename.
@@ -41,6 +43,18 @@ def rename(path: Path, target: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Check that a file may be written: it does not exist, or may be replaced.
+
+    Raises:
+        UsageError: If it exists and `force` is not set, or if it is a folder.
+    """
+    if path.is_dir():
+        raise UsageError("the output is a folder", where=path, hint="name a file with -o")
+    if path.exists() and not force:
+        raise UsageError("the output exists", where=path, hint="name another one with -o, or replace it with --force")
 
 
 def cache_folder() -> Path | None:

@@ -14,6 +14,7 @@ from prgec.compile.progress import Listener as CompileListener
 from prgec.contract.names import DEFAULT_OPTIMIZERS
 from prgec.demo import data_file
 from prgec.formats.run_folder import PROGRAM_NAME, RunFolder
+from prgec.runs.log import check_nothing_is_lost
 from prgec.runs.options import RunOptions
 from prgec.runs.result import Listener, RunResult
 from prgec.runs.run import run
@@ -125,6 +126,7 @@ def run_demo(
     folder = RunFolder.choose(options.out, "demo", force=False)
     run_options = options.to_run(folder.path)
     run_options.check()
+    check_nothing_is_lost(folder)
     compile_cached(options.to_compile(folder.file(PROGRAM_NAME)), on_compile)
     compile_seconds = time.monotonic() - start
     result = run(run_options, listener, should_stop)

@@ -16,6 +16,7 @@ from prgec.formats.run_folder import (
     JOURNAL_NAME,
     PARTIAL_JOURNAL_NAME,
     SNAPSHOT_NAME,
+    SUMMARY_NAME,
     MetricsWriter,
     RunFolder,
 )
@@ -127,21 +128,27 @@ def _record_of(result: StepResult) -> Record:
 
 
 def check_nothing_is_lost(folder: RunFolder) -> None:
-    """Refuse to begin where an unfinished run has left steps.
+    """Refuse to begin where an earlier run left steps, finished or not.
 
     Raises:
-        UsageError: Saying how to go on with it.
+        UsageError: With the ways to go on.
     """
-    path: Path = folder.path / PARTIAL_JOURNAL_NAME
-    if not path.is_file():
-        return
-    try:
-        num_steps = len(read_journal(path).steps)
-    except DataError:  # not even its header was written
-        return
-    if num_steps:
+    if num_steps := _steps_of(folder.path / PARTIAL_JOURNAL_NAME):
         raise UsageError(
             f"--out holds an unfinished run of {num_steps} steps",
             where=folder.path,
-            hint="go on with --resume, or discard it with --force",
+            hint="go on with --resume, or replace it with --force",
         )
+    if (folder.path / SUMMARY_NAME).exists() or (folder.path / JOURNAL_NAME).exists():
+        raise UsageError(
+            f"--out holds a finished run of {_steps_of(folder.path / JOURNAL_NAME)} steps",
+            where=folder.path,
+            hint=f"name another --out, with --adapter {folder.path} to train on; or replace it with --force",
+        )
+
+
+def _steps_of(path: Path) -> int:
+    try:
+        return len(read_journal(path).steps) if path.is_file() else 0
+    except DataError:  # not even its header was written
+        return 0

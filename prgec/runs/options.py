@@ -1,4 +1,4 @@
-"""What a user asks of a training run; imports nothing heavy, so that the command line can use it."""
+"""The options of a training run; imports nothing heavy, so that the command line can use it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_CALLS = 1 << 10
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run does; each field's help says what it is.
+    """The options of a run; each field has its help.
 
     Those without help:
 
@@ -138,19 +138,21 @@ class RunOptions:
     no_verify: bool = option("engine", False, "Do not compare the program with its checksums when it is opened.")
 
     out: Path | None = option("output", None, "Run folder [default: the first free runs/<program>-<n>].", is_kept=False)
-    force: bool = option("output", False, "Use --out even if it holds other files or an unfinished run.", is_kept=False)
+    force: bool = option(
+        "output", False, "Use --out even if it holds other files, and replace a run that it holds.", is_kept=False
+    )
     resume: bool = option("output", False, "Go on with the run in --out, from its journal.", is_kept=False)
     snapshot_every: int = option(
         "output", 100, "Keep the state every N steps, so that resuming is quick; 0 for never.", metavar="N"
     )
 
     log_to: tuple[str, ...] = option(
-        "output", (), "Also tell this tracker of the run; repeat for more (docs/trackers.md).", choices=TRACKERS
+        "output", (), "Also report the run to this tracker; repeat for more (docs/trackers.md).", choices=TRACKERS
     )
 
     @property
     def limits(self) -> Limits:
-        """What a step may apply."""
+        """The limits of a step."""
         return Limits(self.max_g, self.over_limit, self.not_finite)
 
     def check(self) -> None:

@@ -109,7 +109,7 @@ def _back_to_snapshot(program: TrainableProgram, journal: Journal, folder: RunFo
     """Bring a program that computes gradients to its last snapshot; return the journal up to there.
 
     A step of such a program does not follow from a few numbers, but from its rows, and those from the seed: the steps
-    behind the snapshot are taken again, and come out the same.
+    after the snapshot are taken again, and come out the same.
     """
     path, start = folder.path / SNAPSHOT_NAME, program.read_state()
     step = 0

@@ -26,7 +26,7 @@ LINE_END = "\n"
 
 
 def prompt_ids(item: Example | Conversation, tokenizer: Tokenizer) -> list[int]:
-    """Return the ids a continuation is generated behind.
+    """Return the ids that a continuation follows.
 
     Raises:
         DataError: If a conversation has no chat template.
@@ -53,7 +53,7 @@ def generate(
         max_tokens: Most tokens to add.
         stop: Text at which an answer ends, itself left out; the EOS token always ends it.
         on_call: Called with (prompts ended, all prompts) after every call.
-        should_stop: Asked before every call.
+        should_stop: Checked before every call.
 
     Returns:
         The continuations as text; None if it was stopped.

@@ -22,7 +22,7 @@ from tests.architectures import architecture
         (Progress(stage="load"), "reading the checkpoint, 20 s"),
         (
             Progress(stage="passes", done=10, total=20, detail="differentiate, 5,210 nodes"),
-            "rewriting the graph 11 of 20 (differentiate, 5,210 nodes), 20 s, about 16 s left",
+            "rewriting the graph 11 of 20 (differentiate, 5,210 nodes), 20 s, about 20 s left",
         ),
         (Progress(stage="write"), "writing, 20 s, about 0 s left"),
     ],

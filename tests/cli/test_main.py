@@ -80,13 +80,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_no_arguments_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert "Usage: prgec" in "".join(capsys.readouterr())
+    printed = capsys.readouterr()
+    assert printed.out.startswith("Usage: prgec") and "\n  compile " in printed.out
+    assert printed.err == ""
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fly"], "error: No such command 'fly'. (see prgec --help)\n"),
+        (["fly"], "error: there is no command 'fly' (see prgec --help)\n"),
+        (["trian"], "error: there is no command 'trian'. Did you mean prgec run? (see prgec --help)\n"),
         (["run"], "error: Missing argument 'PROGRAM'. (see prgec run --help)\n"),
         (["run", "m.pte"], "error: a run needs either --data or --rows\n"),
         (
@@ -195,6 +198,12 @@ def test_table_names_real_commands() -> None:
         assert command.help
 
 
+def test_words_of_other_tools_are_commands() -> None:
+    context = click.Context(cli_main.cli)
+    for word, name in cli_main.ALIASES.items():
+        assert cli_main.cli.get_command(context, word) is cli_main.cli.get_command(context, name)
+
+
 def test_flags_are_frozen() -> None:
     """A flag that disappears breaks scripts: change this list only together with the changelog."""
     found = {}
@@ -209,17 +218,17 @@ def test_flags_are_frozen() -> None:
         "plan": "--all --backend --bench --calibrate --chart --context --data --driver --html --json --label-tokens "
         "--memory --seq-len --steps --time --watts",
         "compile": "--a-seed --accumulate --alpha --backend --batch-size --clip-norm --config --context --data --dtype "
-        "--dump-passes --emit-driver --generate --group-size --ignore-memory --json --label-tokens --layers --lora-a "
-        "--lowering --memory --method --no-cache --optimizer --output --passes --polyak --prefix --q "
+        "--dump-passes --emit-driver --force --generate --group-size --ignore-memory --json --label-tokens --layers "
+        "--lora-a --lowering --memory --method --no-cache --optimizer --output --passes --polyak --prefix --q "
         "--quantize --quantize-cache --quantize-embedding --rank --recompute --rng --rounding "
         "--save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
         "inspect": "--config --json",
         "doctor": "--json",
         "cache list": "--folder --json",
         "cache clear": "--folder --json --older-than",
-        "opt": "--dump-passes --json --list --output --passes --why -o -p",
+        "opt": "--dump-passes --force --json --list --output --passes --why -o -p",
         "data stats": "--batch-size --json --model --seq-len --task",
-        "tokenize": "--json --output --task -o",
+        "tokenize": "--force --json --output --task -o",
         "run": "--accumulate --adapter --base --config --data --device --diverged --early-stop --engine --eps "
         "--estimator --eval-data --eval-every --eval-rows --force --ignore-memory --init-adapter --json --log-to "
         "--low-volume --lr --lr-probe --lr-schedule --max-g --no-verify --not-finite --out --over-limit "
@@ -228,9 +237,9 @@ def test_flags_are_frozen() -> None:
         "--eval-rows --ignore-memory --init-adapter --json --low-volume --lr --max-g --no-verify --not-finite "
         "--over-limit --prefix-cache --rows --seed --steps --task --torch-compile -c",
         "study": "--data --forward-rows --json --lr --model --on --only --out --preset --seeds",
-        "replay": "--adapter --json --no-verify --output --program --step -o",
+        "replay": "--adapter --force --json --no-verify --output --program --step -o",
         "export": "--base --format --json --output --program -o",
-        "report": "--json --output --side -o",
+        "report": "--force --json --output --side -o",
         "ui": "--port --program",
         "eval": "--adapter --data --json --key --no-verify --side --task",
         "predict": "--adapter --candidate --data --generate --json --key --no-verify --side --task --text",
@@ -255,14 +264,14 @@ def test_flags_of_side_are_frozen() -> None:
     assert found == {
         "emit": "--ca --data --dtype --json --key --label-dp --no-verify --output --server --shard-rows --task "
         "--token-file --y-pre -o",
-        "fit": "--batch-size --early-stop --epochs --held-out --json --lr --no-norm --output --rank --resume --seed "
-        "--weight-decay -o",
-        "build": "--backend --batch-size --json --output -o",
+        "fit": "--batch-size --early-stop --epochs --force --held-out --json --lr --no-norm --output --rank --resume "
+        "--seed --weight-decay -o",
+        "build": "--backend --batch-size --force --json --output -o",
         "audit": "--data --json --key --known --no-verify --program --task",
         "serve": "--host --port --store --tls-cert --tls-key",
         "token": "--quota-mb --store",
         "push": "--ca --early-stop --epochs --json --lr --no-train --rank --seed --server --token-file",
-        "pull": "--ca --output --server --token-file --wait -o",
+        "pull": "--ca --force --output --server --token-file --wait -o",
         "forget": "--ca --server --token-file",
     }
 

@@ -142,7 +142,7 @@ def test_divergence_keeps_the_state_and_says_where(options: RunOptions) -> None:
     assert caught.value.exit_code == 8
 
 
-def test_failure_in_the_middle_leaves_an_earlier_run_alone(options: RunOptions) -> None:
+def test_an_earlier_run_stays_until_another_replaces_it(options: RunOptions) -> None:
     run(options)
     assert options.out is not None
     before = {path.name: path.read_bytes() for path in options.out.iterdir()}
@@ -151,8 +151,11 @@ def test_failure_in_the_middle_leaves_an_earlier_run_alone(options: RunOptions) 
         def on_step(self, result: StepResult) -> None:
             raise OSError("disk on fire")
 
+    with pytest.raises(UsageError, match=r"--out holds a finished run of \d+ steps.*name another --out"):
+        run(options)
+    assert {path.name: path.read_bytes() for path in options.out.iterdir()} == before
     with pytest.raises(OSError, match="disk on fire"):
-        run(options, Failing())
+        run(replace(options, force=True), Failing())
     after = {path.name: path.read_bytes() for path in options.out.iterdir()}
     # The failed run can still be resumed.
     assert after.pop("journal.partial.bin")
@@ -197,6 +200,14 @@ def test_foreign_folder_is_refused_unless_forced(options: RunOptions) -> None:
     run(replace(options, force=True))
     assert (options.out / "thesis.tex").read_text() == "precious"
     assert {path.name for path in options.out.iterdir()} == FILES | {"thesis.tex"}
+
+
+def test_a_run_folder_is_an_adapter(options: RunOptions, tmp_path: Path) -> None:
+    first = run(options)
+    assert options.out is not None
+    on = replace(options, adapter=options.out, out=tmp_path / "on", steps=1)
+    from_file = replace(on, adapter=options.out / "adapter.safetensors", out=tmp_path / "from-file")
+    assert run(on).state_sha256 == run(from_file).state_sha256 != first.state_sha256
 
 
 def test_file_as_folder_is_refused(options: RunOptions) -> None:
