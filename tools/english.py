@@ -80,7 +80,7 @@ RULES = (
     ),
     Rule(pattern=START + r"Who(?:ever)?\b(?![^.]*\?)", instead="'users that', 'callers that', 'whichever program'"),
     Rule(
-        pattern=r"(?<![Tt]here )\b(?:is|was|are|were) no (?!longer\b|more\b|less\b|better\b|worse\b|one\b|\w+er\b)",
+        pattern=r"(?<![Tt]here )\b(?:is|was|are|were) no (?!(?:longer|more|less|better|worse|one|larger|smaller|slower)\b)",
         instead="'is not a'",
     ),
 )

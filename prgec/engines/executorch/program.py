@@ -215,7 +215,7 @@ class Program:
         return result
 
     def clear_cache(self) -> None:
-        """Forget what was read: what is no number would spoil every sum it is in, whatever its weight."""
+        """Clear the cache. A NaN left in it would poison every attention sum, even at weight 0."""
         self._load_extend().forget()
 
     def _opened_cache(self, method: Any) -> Any:
