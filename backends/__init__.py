@@ -20,7 +20,7 @@ AUTO_ROUTE = "auto"
 BACKENDS: dict[str, str] = {
     "xnnpack": "prgec.backends.xnnpack:XnnpackBackend",
     "cuda": "prgec.backends.cuda.backend:CudaBackend",
-    "openvino": "prgec.backends.openvino.backend:OpenvinoBackend",
+    "openvino": "prgec.backends.openvino.backend:OpenvinoCpuBackend",
     "qnn": "prgec.backends.qnn.backend:QnnBackend",
     "coreml": "prgec.backends.coreml:CoremlBackend",
     "vulkan": "prgec.backends.vulkan:VulkanBackend",

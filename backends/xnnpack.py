@@ -85,9 +85,9 @@ class XnnpackBackend(Backend):
 
     def partitioners(self) -> Sequence[Partitioner]:
         """XNNPACK's own partitioner, kept off the loss."""
-        from prgec.backends.xnnpack_partitioner import ForwardPartitioner
+        from prgec.backends.xnnpack_partitioner import XnnpackForwardPartitioner
 
-        return (ForwardPartitioner(),)
+        return (XnnpackForwardPartitioner(),)
 
     def edge_passes(self, program: ExportedProgram) -> Sequence[EdgePass]:
         """XNNPACK's permute writes its result in order, so a copy after it is redundant."""

@@ -22,7 +22,7 @@ from prgec.backends.sources import loss_nodes, update_nodes
 _ONLY_CONVERT_TO_LINEAR = "dqlinear_partitioner"
 
 
-class ForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorch ships no types for it
+class XnnpackForwardPartitioner(XnnpackPartitioner):  # type: ignore[misc]  # executorch ships no types for it
     """Chooses the same nodes as XNNPACK's own partitioner, less the loss and the updates, and merges them all.
 
     The loss ends in a negation and a division that XNNPACK supports: left in, they become two delegates of one op

@@ -39,7 +39,7 @@ def read_rows(path):
 
 
 def call(method, rows, weights):
-    """Run a method over rows, padded, with the weights of every site behind them."""
+    """Run a method over rows, padded, with the weights of every site after them."""
     T = max(2, *(len(tokens) for tokens, _, _ in rows)) if m["dynamic_seq_len"] else m["seq_len"]
     inputs = zip(zip(*rows), (T, K, K), (m["pad_token_id"], 0, -100))
     inputs = [np.stack([np.pad(v, (0, n - len(v)), constant_values=x) for v in column]) for column, n, x in inputs]

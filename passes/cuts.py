@@ -17,7 +17,7 @@ SPLITS = (aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
 
 
 @dataclass(frozen=True)
-class Cut:
+class ColumnCut:
     """Elements `begin` to `end` of the last dimension of `source`, held by `node`."""
 
     node: Node
@@ -26,7 +26,7 @@ class Cut:
     end: int
 
 
-def cuts_of(node: Node) -> list[Cut] | None:
+def cuts_of(node: Node) -> list[ColumnCut] | None:
     """The columns that a call cuts out of its first argument's last dimension; None for any other call."""
     if node.target is not aten.slice.Tensor and node.target not in SPLITS:
         return None
@@ -40,15 +40,15 @@ def cuts_of(node: Node) -> list[Cut] | None:
     return _slice(node, source, size) if is_slice else _parts(node, source)
 
 
-def _slice(node: Node, source: Node, size: int) -> list[Cut] | None:
+def _slice(node: Node, source: Node, size: int) -> list[ColumnCut] | None:
     start, end, step = (argument(node, i, name) for i, name in ((2, "start"), (3, "end"), (4, "step")))
     if step not in (None, 1) or not isinstance(start, int | None) or not isinstance(end, int | None):
         return None
     begin, stop, _ = slice(start, end).indices(size)
-    return [Cut(node, source, begin, stop)] if begin < stop else None
+    return [ColumnCut(node, source, begin, stop)] if begin < stop else None
 
 
-def _parts(node: Node, source: Node) -> list[Cut] | None:
+def _parts(node: Node, source: Node) -> list[ColumnCut] | None:
     """The parts of a split that are read; their sizes are those of the op's own results."""
     ends = [0]
     for part in node.meta["val"]:
@@ -58,5 +58,5 @@ def _parts(node: Node, source: Node) -> list[Cut] | None:
     for item in items:
         index = item.args[1]
         assert isinstance(index, int)
-        cuts.append(Cut(item, source, ends[index], ends[index + 1]))
+        cuts.append(ColumnCut(item, source, ends[index], ends[index + 1]))
     return cuts

@@ -24,7 +24,7 @@ from prgec.passes.cuts import cuts_of
 from prgec.passes.gradient_shapes import product_with_transposed, reduced, reshaped_like, row_sum, transposed
 from prgec.passes.infra import describe
 from prgec.passes.program import argument
-from prgec.passes.reverse import Rule, Tape
+from prgec.passes.reverse import GradientTape, Rule
 from prgec.passes.shapes import dynamic_dims, shape_of
 
 aten = torch.ops.aten
@@ -37,7 +37,7 @@ _SMALLEST_SQUARE, _SMALLEST_SQUARE_HALF = 1e-30, 2.0**-22
 _STEEP, _STEEP_HALF = 1e30, 2.0**15
 
 
-def linear(tape: Tape, node: Node, dy: Node) -> Shares:
+def linear(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = x W^T + b` with constant W [O, D]: `dx = dy W`, a linear with the transposed weight where O > 1.
 
     A branch beside the layer has a view of dy by then, and the product reads that one: nothing holds both.
@@ -59,7 +59,7 @@ def _last_view(dy: Node) -> Node:
     return last if shape_of(last)[-1] == shape_of(dy)[-1] else dy
 
 
-def bmm(tape: Tape, node: Node, dy: Node) -> Shares:
+def bmm(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`Y = A B` for each of G: `dA = dY B^T`, `dB = A^T dY`."""
     a, b = node.args
     if tape.needs(a):
@@ -68,7 +68,7 @@ def bmm(tape: Tape, node: Node, dy: Node) -> Shares:
         yield b, tape.call(aten.bmm.default, transposed(tape, a), dy)
 
 
-def add(tape: Tape, node: Node, dy: Node) -> Shares:
+def add(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = a + b`."""
     _check_unscaled(tape, node)
     for each in node.args[:2]:
@@ -76,7 +76,7 @@ def add(tape: Tape, node: Node, dy: Node) -> Shares:
             yield each, reduced(tape, dy, each, node)
 
 
-def sub(tape: Tape, node: Node, dy: Node) -> Shares:
+def sub(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = a - b`."""
     _check_unscaled(tape, node)
     a, b = node.args[:2]
@@ -86,12 +86,12 @@ def sub(tape: Tape, node: Node, dy: Node) -> Shares:
         yield b, reduced(tape, tape.call(aten.neg.default, dy), b, node)
 
 
-def _check_unscaled(tape: Tape, node: Node) -> None:
+def _check_unscaled(tape: GradientTape, node: Node) -> None:
     if argument(node, 2, "alpha", 1) != 1:
         raise PassError(f"{tape.rewriter.rule}: {describe(node)} scales its second addend; it has no derivative")
 
 
-def mul(tape: Tape, node: Node, dy: Node) -> Shares:
+def mul(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = a b`; a square gets both shares."""
     a, b = node.args
     if tape.needs(a):
@@ -100,7 +100,7 @@ def mul(tape: Tape, node: Node, dy: Node) -> Shares:
         yield b, reduced(tape, tape.call(aten.mul.Tensor, dy, a), b, node)
 
 
-def div(tape: Tape, node: Node, dy: Node) -> Shares:
+def div(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = a / c` with constant c."""
     a, c = node.args
     if tape.needs(c):
@@ -108,12 +108,12 @@ def div(tape: Tape, node: Node, dy: Node) -> Shares:
     yield a, reduced(tape, tape.call(aten.div.Tensor, dy, c), a, node)
 
 
-def neg(tape: Tape, node: Node, dy: Node) -> Shares:
+def neg(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = -x`."""
     yield node.args[0], tape.call(aten.neg.default, dy)
 
 
-def pow_scalar(tape: Tape, node: Node, dy: Node) -> Shares:
+def pow_scalar(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = x^n`: `dx = n x^(n-1) dy`."""
     x, exponent = node.args
     assert isinstance(exponent, int | float)
@@ -121,7 +121,7 @@ def pow_scalar(tape: Tape, node: Node, dy: Node) -> Shares:
     yield x, tape.call(aten.mul.Tensor, tape.call(aten.mul.Tensor, lower, float(exponent)), dy)
 
 
-def rsqrt(tape: Tape, node: Node, dy: Node) -> Shares:
+def rsqrt(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = x^(-1/2)`: `dx = -y^3 dy / 2`; y^3 alone may have no place in 16 bits."""
     share = tape.call(aten.mul.Tensor, dy, -0.5)
     for _ in range(3):
@@ -129,33 +129,33 @@ def rsqrt(tape: Tape, node: Node, dy: Node) -> Shares:
     yield node.args[0], share
 
 
-def tanh(tape: Tape, node: Node, dy: Node) -> Shares:
+def tanh(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = tanh x`: `dx = dy (1 - y^2)`."""
     square = tape.call(aten.mul.Tensor, node, node)
     yield node.args[0], tape.call(aten.sub.Tensor, dy, tape.call(aten.mul.Tensor, dy, square))
 
 
-def sigmoid(tape: Tape, node: Node, dy: Node) -> Shares:
+def sigmoid(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = s(x)`: `dx = dy (y - y^2)`."""
     slope = tape.call(aten.sub.Tensor, node, tape.call(aten.mul.Tensor, node, node))
     yield node.args[0], tape.call(aten.mul.Tensor, dy, slope)
 
 
-def silu(tape: Tape, node: Node, dy: Node) -> Shares:
+def silu(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = x s(x)`: `dx = dy (s + y - y s)`."""
     gate = tape.call(aten.sigmoid.default, node.args[0])
     rest = tape.call(aten.sub.Tensor, node, tape.call(aten.mul.Tensor, node, gate))
     yield node.args[0], tape.call(aten.mul.Tensor, dy, tape.call(aten.add.Tensor, gate, rest))
 
 
-def relu(tape: Tape, node: Node, dy: Node) -> Shares:
+def relu(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = max(x, 0)`: `dx = dy` where y > 0. No delegate compares, so the step is a steep ramp, cut at 1."""
     ramp = tape.call(aten.mul.Tensor, node, _STEEP_HALF if tape.half else _STEEP)
     step = tape.call(aten.clamp.default, ramp, 0.0, 1.0)
     yield node.args[0], tape.call(aten.mul.Tensor, dy, step)
 
 
-def gelu(tape: Tape, node: Node, dy: Node) -> Shares:
+def gelu(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = x Phi(x)`: `dx = dy (Phi + x phi)`; no delegate has erf, so Phi is 1/2 + (y - x/2) / x."""
     if argument(node, 1, "approximate", "none") != "none":
         raise PassError(f"{tape.rewriter.rule}: {describe(node)} is approximated; run lower-gelu-tanh first")
@@ -170,7 +170,7 @@ def gelu(tape: Tape, node: Node, dy: Node) -> Shares:
     yield x, call(aten.mul.Tensor, dy, slope)
 
 
-def softmax(tape: Tape, node: Node, dy: Node) -> Shares:
+def softmax(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """Softmax P of S over the last dimension: `dS = P (dP - rowsum(dP P))`.
 
     Where P only weighs values, `O = P V`, the row sums are those of dO O (Dao et al., "FlashAttention: Fast and
@@ -182,7 +182,7 @@ def softmax(tape: Tape, node: Node, dy: Node) -> Shares:
     yield node.args[0], tape.call(aten.mul.Tensor, node, tape.call(aten.sub.Tensor, dy, total))
 
 
-def _weighted_sum(tape: Tape, node: Node, dy: Node) -> Node:
+def _weighted_sum(tape: GradientTape, node: Node, dy: Node) -> Node:
     readers = [user for user in node.users if tape.gradient(user) is not None]
     if len(readers) == 1 and readers[0].target is aten.bmm.default and readers[0].args[0] is node:
         return row_sum(tape, tape.call(aten.mul.Tensor, tape.gradient(readers[0]), readers[0]))
@@ -195,19 +195,19 @@ def _weighted_sum(tape: Tape, node: Node, dy: Node) -> Node:
     )
 
 
-def reshape(tape: Tape, node: Node, dy: Node) -> Shares:
+def reshape(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """A view or reshape: the same elements in the shape from before."""
     source = node.args[0]
     assert isinstance(source, Node)
     yield source, reshaped_like(tape, dy, source, node)
 
 
-def transpose(tape: Tape, node: Node, dy: Node) -> Shares:
+def transpose(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """A swap of two dimensions."""
     yield node.args[0], tape.call(aten.transpose.int, dy, *node.args[1:])
 
 
-def permute(tape: Tape, node: Node, dy: Node) -> Shares:
+def permute(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """Any order of dimensions."""
     order = node.args[1]
     assert isinstance(order, list | tuple)
@@ -216,13 +216,13 @@ def permute(tape: Tape, node: Node, dy: Node) -> Shares:
     yield node.args[0], tape.call(aten.permute.default, dy, inverse)
 
 
-def same(tape: Tape, node: Node, dy: Node) -> Shares:
+def same(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """A copy, or nothing at all."""
     del tape
     yield node.args[0], dy
 
 
-def cat(tape: Tape, node: Node, dy: Node) -> Shares:
+def cat(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """Parts side by side in the last dimension."""
     parts = node.args[0]
     assert isinstance(parts, list | tuple)
@@ -238,7 +238,7 @@ def cat(tape: Tape, node: Node, dy: Node) -> Shares:
         begin = end
 
 
-def _columns(tape: Tape, dy: Node, begin: int, end: int) -> Node:
+def _columns(tape: GradientTape, dy: Node, begin: int, end: int) -> Node:
     """Columns of a gradient: a slice where T is fixed, else a product, since delegates slice only fixed shapes."""
     width = shape_of(dy)[-1]
     if not dynamic_dims(dy) or not isinstance(width, int):
@@ -246,7 +246,7 @@ def _columns(tape: Tape, dy: Node, begin: int, end: int) -> Node:
     return tape.call(aten.linear.default, dy, tape.rewriter.folded(torch.eye(width)[begin:end].clone()))
 
 
-def cut(tape: Tape, node: Node, dy: Node) -> Shares:
+def cut(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """A slice of the last dimension, or a part of a split: zeros where it was cut off."""
     taker = node.args[0] if node.target is operator.getitem else node
     assert isinstance(taker, Node)

@@ -54,7 +54,7 @@ _SIGNS = "prge_signs"
 
 
 @dataclass(frozen=True)
-class Match:
+class UpdateMatch:
     """The chain of one site: its state, the write to it, the copies it ends in, and the step inputs."""
 
     state: Node
@@ -90,7 +90,7 @@ class FuseUpdate(Pass):
         return rewrite_matches(program, found, partial(_fuse, Rewriter(program, self.name), self.spread))
 
 
-def match(write: Node) -> Match | Refusal:
+def match(write: Node) -> UpdateMatch | Refusal:
     """Return the chain around one `copy_`, or where it has another form."""
     state = write.args[0]
     assert isinstance(state, Node)
@@ -100,7 +100,7 @@ def match(write: Node) -> Match | Refusal:
         return Refusal(str(state.target), str(reason))
 
 
-def _chain(write: Node, state: Node) -> Match:
+def _chain(write: Node, state: Node) -> UpdateMatch:
     """The chain, link by link; each raises a _Mismatch where it is not what insert-self-update made."""
     updated = write.args[1]
     assert isinstance(updated, Node)
@@ -121,7 +121,7 @@ def _chain(write: Node, state: Node) -> Match:
     if distance != 1:
         raise _Mismatch(f"the update uses the noise of {distance} steps before; expected 1")
     copies, eps = _perturbation(updated, (seed, step, site))
-    return Match(state, write, copies, (g, lr, eps, seed, step), site)
+    return UpdateMatch(state, write, copies, (g, lr, eps, seed, step), site)
 
 
 def _perturbation(updated: Node, noise_key: tuple[Any, ...]) -> tuple[Node, Node]:
@@ -151,7 +151,7 @@ def _only_user(node: Node, op: Callable[..., Any], what: str) -> Node:
     return users[0]
 
 
-def _fuse(rewriter: Rewriter, spread: bool, found: Match) -> None:
+def _fuse(rewriter: Rewriter, spread: bool, found: UpdateMatch) -> None:
     op = prge.perturbation if spread else prge.dual_update
     with rewriter.before(found.write):
         fused = rewriter.call(op.default, found.state, *found.inputs, found.site)
@@ -159,7 +159,7 @@ def _fuse(rewriter: Rewriter, spread: bool, found: Match) -> None:
     rewriter.replace(found.copies, _copies(rewriter, found, fused) if spread else fused)
 
 
-def _copies(rewriter: Rewriter, found: Match, perturbation: Node) -> Node:
+def _copies(rewriter: Rewriter, found: UpdateMatch, perturbation: Node) -> Node:
     """Make M + eps z and M - eps z right before their first reader, so that they live only while they are read."""
     readers = set(found.copies.users)
     first = next(node for node in found.copies.graph.nodes if node in readers)

@@ -10,14 +10,14 @@ from torch.fx import Node
 
 from prgec.errors import PassError
 from prgec.passes.infra import describe
-from prgec.passes.reverse import Tape
+from prgec.passes.reverse import GradientTape
 from prgec.passes.shapes import dynamic_dims, is_same_shape, is_same_size, multiple_of, shape_of, view_sizes
 from prgec.passes.weights import TRANSPOSED
 
 aten = torch.ops.aten
 
 
-def product_with_transposed(tape: Tape, gradient: Node, weight: Node) -> Node:
+def product_with_transposed(tape: GradientTape, gradient: Node, weight: Node) -> Node:
     """`gradient` [..., O] times the constant [O, D] that `weight` reads: a linear with a constant [D, O] beside it.
 
     Its name follows the layer's, `<path>.transposed.weight`: passes that quantise layers find it like any other. One
@@ -36,7 +36,7 @@ def product_with_transposed(tape: Tape, gradient: Node, weight: Node) -> Node:
     return tape.call(aten.linear.default, gradient, tape.rewriter.constant(name, weight_T))
 
 
-def transposed(tape: Tape, node: object) -> Node:
+def transposed(tape: GradientTape, node: object) -> Node:
     """The last two of three dimensions swapped; a swap of a swap is what was there before."""
     assert isinstance(node, Node)
     if node.target is aten.transpose.int and set(node.args[1:]) in ({1, 2}, {-1, -2}):
@@ -46,7 +46,7 @@ def transposed(tape: Tape, node: object) -> Node:
     return tape.call(aten.transpose.int, node, 1, 2)
 
 
-def reduced(tape: Tape, gradient: Node, source: object, node: Node) -> Node:
+def reduced(tape: GradientTape, gradient: Node, source: object, node: Node) -> Node:
     """The sum of `gradient` over what broadcasting repeated of `source`, which may be its last dimension."""
     assert isinstance(source, Node)
     target, found = shape_of(source), shape_of(gradient)
@@ -60,13 +60,13 @@ def reduced(tape: Tape, gradient: Node, source: object, node: Node) -> Node:
     )
 
 
-def row_sum(tape: Tape, node: Node) -> Node:
+def row_sum(tape: GradientTape, node: Node) -> Node:
     """The sum over the last dimension, kept as 1: a product with ones."""
     ones = tape.rewriter.folded(torch.ones(1, int(shape_of(node)[-1])))
     return tape.call(aten.linear.default, node, ones)
 
 
-def reshaped_like(tape: Tape, gradient: Node, source: Node, node: Node) -> Node:
+def reshaped_like(tape: GradientTape, gradient: Node, source: Node, node: Node) -> Node:
     """`gradient` in the shape of `source`."""
     sizes = view_sizes(shape_of(source))
     if sizes is None:
@@ -74,7 +74,7 @@ def reshaped_like(tape: Tape, gradient: Node, source: Node, node: Node) -> Node:
     return tape.call(aten.reshape.default, _split(tape, gradient, source), sizes)
 
 
-def _split(tape: Tape, gradient: Node, source: Node) -> Node:
+def _split(tape: GradientTape, gradient: Node, source: Node) -> Node:
     """Split c*T into c and T first, where `source` has T: one view that moves both makes the tracer guard on T."""
     dims, wanted = dynamic_dims(gradient), dynamic_dims(source)
     if not dims or not wanted:

@@ -91,7 +91,8 @@ class InsertSelfUpdate(Pass):
             return PassResult(program, False)
         if self.state == HOST_STATE:
             for index, (expand, _) in enumerate(sites):
-                _take_copies(rewriter, expand, index)
+                zeros = torch.zeros([int(size) for size in shape_of(expand)])
+                rewriter.replace(expand, rewriter.input(state_input(index), zeros))
             return PassResult(program, True, len(sites))
         q = int(shape_of(sites[0][0])[0]) // 2
         inputs = _add_inputs(rewriter, q)
@@ -117,11 +118,6 @@ def _add_inputs(rewriter: Rewriter, q: int) -> Inputs:
         seed=rewriter.input("seed", integer),
         step=rewriter.input("step", integer.clone()),
     )
-
-
-def _take_copies(rewriter: Rewriter, expand: Node, site: int) -> None:
-    entry = rewriter.input(state_input(site), torch.zeros([int(size) for size in shape_of(expand)]))
-    rewriter.replace(expand, entry)
 
 
 def _insert_seeded(rewriter: Rewriter, inputs: Inputs, expand: Node, master: Node, site: int) -> None:

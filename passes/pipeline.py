@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from prgec.errors import UsageError
-from prgec.passes.infra import Pass, PassResult, Snapshot
+from prgec.passes.infra import Pass, Snapshot
 from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram
 from prgec.passes.record import PassRecord
@@ -40,7 +40,8 @@ def run_pipeline(program: GraphProgram, passes: Sequence[Pass], callback: Callba
     for number, each in enumerate(passes, start=1):
         started = time.perf_counter()
         result, after = each.run_checked(program, before)
-        record = _record(each, result, _op_diff(before, after), time.perf_counter() - started)
+        spec, seconds = print_pass(each), time.perf_counter() - started
+        record = PassRecord(spec, result.changed, result.hits, _op_diff(before, after), result.refusals, seconds)
         before = after
         logger.info("pass %d/%d %s", number, len(passes), record.summary())
         records.append(record)
@@ -77,10 +78,6 @@ def dump_to(folder: Path) -> Callback:
         (folder / f"{number:02d}-{each.name}.txt").write_text(header + refused + print_program(program))
 
     return callback
-
-
-def _record(each: Pass, result: PassResult, op_diff: dict[str, tuple[int, int]], seconds: float) -> PassRecord:
-    return PassRecord(print_pass(each), result.changed, result.hits, op_diff, result.refusals, seconds)
 
 
 def _op_diff(before: Snapshot, after: Snapshot) -> dict[str, tuple[int, int]]:

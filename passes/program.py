@@ -34,13 +34,13 @@ class GraphProgram:
         fake_values: Cache of fake values, shared with the graph that this one is a copy of, if any.
 
     Attributes:
-        readings: Inputs of layers over a few rows, f32[n, D] by layer; empty without calibration.
+        activations: Inputs of layers over a few rows, f32[n, D] by layer; empty without calibration.
     """
 
     def __init__(self, module: GraphModule, fake_values: FakeValues | None = None) -> None:
         self.module = module
         self._fake_values = fake_values
-        self.readings: dict[str, torch.Tensor] = {}
+        self.activations: dict[str, torch.Tensor] = {}
 
     @classmethod
     def from_exported(cls, exported: ExportedProgram) -> GraphProgram:

@@ -55,7 +55,7 @@ from prgec.passes.weights import SCHEMES, TRANSPOSED, Scheme, layer_name, quanti
 aten = torch.ops.aten
 
 # Far below what counts of any gradient, and far above the smallest number that has an inverse.
-_NO_ZERO = 1e-20
+_GRADIENT_OFFSET = 1e-20
 # Scheme of a transposed copy, keyed by the scheme of the original weight. Unlisted schemes stay as they are.
 _SCHEMES_OF_COPIES = {SCHEMES["8da4w"]: SCHEMES["8da8w"]}
 
@@ -67,7 +67,7 @@ class QuantizeBase(Pass):
     Attributes:
         scheme: Row of `SCHEMES`, or `none`.
         group: Inputs that share a scale in grouped schemes.
-        rounding: `nearest`, or `gptq` by `GraphProgram.readings`.
+        rounding: `nearest`, or `gptq` by `GraphProgram.activations`.
     """
 
     name: ClassVar[str] = "quantize-base"
@@ -89,7 +89,7 @@ class QuantizeBase(Pass):
             reasons.append(f"group is {self.group}; expected at least 1")
         if self.rounding not in ROUNDINGS:
             reasons.append(f"rounding is {self.rounding!r}; expected one of {', '.join(ROUNDINGS)}")
-        if self.rounding == GPTQ and not program.readings:
+        if self.rounding == GPTQ and not program.activations:
             reasons.append("rounding=gptq needs what layers read over some rows, and nobody looked")
         return reasons
 
@@ -100,8 +100,8 @@ class QuantizeBase(Pass):
         import torchao.quantization.pt2e.quantizer  # noqa: F401 - registers torch.ops.quantized_decomposed
         import torchao.quantization.quant_primitives  # noqa: F401 - registers torch.ops.torchao
 
-        readings = program.readings if self.rounding == GPTQ else {}
-        builder = _Builder(program, Rewriter(program, self.name), SCHEMES[self.scheme], self.group, readings)
+        activations = program.activations if self.rounding == GPTQ else {}
+        builder = _Builder(program, Rewriter(program, self.name), SCHEMES[self.scheme], self.group, activations)
         return rewrite_matches(program, map(self.match, program.calls(aten.linear.default)), builder.quantize)
 
     def match(self, node: Node) -> Node | Refusal | None:
@@ -132,13 +132,13 @@ class _Builder:
         rewriter: Rewriter,
         scheme: Scheme,
         group: int,
-        readings: Mapping[str, torch.Tensor],
+        activations: Mapping[str, torch.Tensor],
     ) -> None:
         self._program = program
         self._rewriter = rewriter
         self._scheme = scheme
         self._group = group
-        self._readings = readings
+        self._activations = activations
         self._correction: tuple[torch.Tensor, torch.Tensor] | None = None
         self._inputs: dict[Node, Node] = {}
         self._weights: dict[str, Node] = {}
@@ -160,7 +160,7 @@ class _Builder:
 
     def _input(self, source: Node, name: str) -> Node:
         if name.endswith(TRANSPOSED):
-            source = self._rewriter.call(aten.add.Tensor, source, _NO_ZERO)
+            source = self._rewriter.call(aten.add.Tensor, source, _GRADIENT_OFFSET)
         return self._quantized_input(source)
 
     def _quantized_input(self, source: Node) -> Node:
@@ -194,7 +194,7 @@ class _Builder:
         self, name: str, weight: torch.Tensor, group: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
         """Values, scales and zero points; None of a layer nobody looked at."""
-        inputs_nD = self._readings.get(name)
+        inputs_nD = self._activations.get(name)
         if inputs_nD is None or inputs_nD.shape[1] != weight.shape[1]:
             return None
         # Layers that read one thing follow one another.

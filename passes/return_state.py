@@ -66,7 +66,7 @@ class ReturnState(Pass):
     def run(self, program: GraphProgram) -> PassResult:
         """Extend the output node."""
         returned = _returned(program)
-        missing = [value for value in _masters(program) if value not in returned]
+        missing = [write.args[1] for write, _ in writes(program) if write.args[1] not in returned]
         Rewriter(program, self.name).return_values([*returned, *missing])
         return PassResult(program, bool(missing), len(missing))
 
@@ -80,8 +80,3 @@ def _returned(program: GraphProgram) -> Sequence[Argument]:
     returned = program.graph.output_node().args[0]
     assert isinstance(returned, (list, tuple))
     return returned
-
-
-def _masters(program: GraphProgram) -> list[Argument]:
-    """Values written to masters, in the order of the sites."""
-    return [write.args[1] for write, _ in writes(program)]

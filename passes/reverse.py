@@ -27,7 +27,7 @@ from prgec.passes.shapes import is_same_shape, shape_of, view_sizes
 aten = torch.ops.aten
 
 
-class Tape:
+class GradientTape:
     """The graph as derivative rules see it, with the edits they may make.
 
     Args:
@@ -60,7 +60,7 @@ class Tape:
         self._gradients[node] = gradient if so_far is None else self.call(aten.add.Tensor, so_far, gradient)
 
 
-Rule: TypeAlias = Callable[[Tape, Node, Node], Iterable[tuple[Any, Node]]]
+Rule: TypeAlias = Callable[[GradientTape, Node, Node], Iterable[tuple[Any, Node]]]
 
 
 def gradients(
@@ -89,7 +89,7 @@ def gradients(
     """
     # These lie on a path from a requested node to one with a gradient.
     needed = downstream(wrt) & upstream(seeds)
-    tape = Tape(rewriter, needed, half)
+    tape = GradientTape(rewriter, needed, half)
     for node, seed in seeds.items():
         is_same = is_same_shape(shape_of(node), shape_of(seed))
         tape.add(node, seed if is_same else rewriter.call(aten.view.default, seed, view_sizes(shape_of(node))))

@@ -46,7 +46,7 @@ _POSITIONWISE = frozenset(
 
 
 @dataclass(frozen=True)
-class Match:
+class GatherMatch:
     """A gather over positions with what leads to it.
 
     Attributes:
@@ -83,7 +83,7 @@ def gathers_positions(node: Node) -> bool:
     return bool(node.args[1] == 1) and len(shape_of(node)) == 3
 
 
-def match(gather: Node) -> Match | Refusal | None:
+def match(gather: Node) -> GatherMatch | Refusal | None:
     """Return the match that ends in `gather`, or why there is none; None for gathers of anything but positions."""
     if not gathers_positions(gather):
         return None
@@ -104,10 +104,10 @@ def match(gather: Node) -> Match | Refusal | None:
     label_pos = label_positions(gather.args[2])
     if label_pos is None or not is_same_size(shape_of(gather)[2], shape_of(node)[2]):
         return Refusal(where, "its index is not one position a label, expanded over V")
-    return Match(gather, tuple(between), node, label_pos)
+    return GatherMatch(gather, tuple(between), node, label_pos)
 
 
-def _rewrite(rewriter: Rewriter, found: Match) -> None:
+def _rewrite(rewriter: Rewriter, found: GatherMatch) -> None:
     hidden, *weights = found.head.args
     assert isinstance(hidden, Node)
     width = shape_of(hidden)[-1]

@@ -19,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.passes.cuts import SPLITS, Cut, cuts_of
+from prgec.passes.cuts import SPLITS, ColumnCut, cuts_of
 from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
@@ -44,7 +44,7 @@ class SliceToLinear(Pass):
         rewriter = Rewriter(program, self.name)
         matrices: dict[tuple[int, int, int], str] = {}
 
-        def rewrite(cut: Cut) -> None:
+        def rewrite(cut: ColumnCut) -> None:
             width = int(shape_of(cut.source)[-1])
             key = (width, cut.begin, cut.end)
             with rewriter.before(cut.node):
@@ -60,7 +60,7 @@ class SliceToLinear(Pass):
         return rewrite_matches(program, cuts, rewrite)
 
 
-def match(node: Node) -> list[Cut] | None:
+def match(node: Node) -> list[ColumnCut] | None:
     """Return what a call cuts out of activations; None for any other call."""
     source = node.args[0]
     assert isinstance(source, Node)

@@ -29,7 +29,7 @@ import torch
 from torch.fx import Node
 
 from prgec.passes.columns import Columns, whole
-from prgec.passes.cuts import Cut, cuts_of
+from prgec.passes.cuts import ColumnCut, cuts_of
 from prgec.passes.infra import Pass, PassResult, Role, Tier, describe, rewrite_matches, rounding
 from prgec.passes.program import GraphProgram
 from prgec.passes.record import Refusal
@@ -157,7 +157,7 @@ def _rearranged(user: Node, source: Node, columns: Columns) -> Columns | None:
     return columns.split(heads) if heads else None
 
 
-def _cut_pieces(cut: Cut, columns: Columns, between: tuple[Node, ...]) -> list[Piece]:
+def _cut_pieces(cut: ColumnCut, columns: Columns, between: tuple[Node, ...]) -> list[Piece]:
     """A cut, or what all of its readers cut out of it in turn."""
     taken = columns.cut(cut.begin, cut.end)
     pieces, others = readers_of(cut.node, taken, between)

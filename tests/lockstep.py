@@ -108,8 +108,8 @@ class _Recorder:
     def read_state(self) -> State:
         return self._program.read_state()
 
-    def given_a(self) -> State:
-        return self._program.given_a()
+    def stored_lora_a(self) -> State:
+        return self._program.stored_lora_a()
 
     def write_state(self, state: Mapping[str, FloatArray]) -> None:
         self._program.write_state(state)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from prgec.machine.files import write_atomic
-from prgec.study.alone import train_alone
+from prgec.study.isolated import train_alone
 from prgec.study.results import Result, line_of, read_results
 from prgec.study.spec import EXECUTORCH, Run, Study, StudyTask, read_study
 

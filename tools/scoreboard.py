@@ -37,7 +37,7 @@ _MODELS = {
 }
 _HEAD = """# Scoreboard
 
-What each way to train ends at and what it takes, on real models with real rows and on generated ones. Accuracy is on
+Accuracy, memory and time of every way to train, on real models with real rows and on generated ones. Accuracy is on
 test, of one task with its standard deviation over seeds; MB are of memory besides the weights, CPU s seconds of a
 processor for all steps of a run. "Before" is what a model knows before the first step, as accuracy on dev.
 One row a method, with the options that dev chose. [How it was measured](#how-it-was-measured) says more. Made by
@@ -50,7 +50,7 @@ _NOTES = """## How it was measured
 
 - **Methods.** `exact` is what compile and run do unasked, by AdamW ([why](decisions/024-default-optimizer.md)),
   `exact-norm` the same by `--optimizer norm`, `exact-layers` the same by `--recompute layers`, which ends at the same
-  bits and was run with one seed ([what it saves](decisions/026-recomputed-layers.md)). What stands beside them is
+  bits and was run with one seed ([what it saves](decisions/026-recomputed-layers.md)). The methods beside them are
   PyTorch's: Adam over the same layers, MeZO and side-tuning.
 - **Run by.** ExecuTorch runs compiled files on XNNPACK, as a device has them. PyTorch runs the same graphs where a
   study would rather not compile them ([study.md](study.md)).
@@ -75,9 +75,9 @@ _NOTES = """## How it was measured
 - **Options** are those whose accuracy on dev is best among those that a budget of memory admits. Tasks where it admits
   none are empty, and such a method is not in the picture. Gemma 3 needs another eps and other rates than SmolLM2 to be
   trained by zeroth order ([why](decisions/016-eps.md)).
-- **`8da4w`**: weights are rounded by what layers read of the task's rows, as compile does with `--data`
+- **`8da4w`**: weights are rounded by the layers' inputs for the task's rows, as compile does with `--data`
   ([why](decisions/020-rounding.md)). Compiled on another day they were not rounded alike, as accuracy before the first
-  step says: 79.5 and 81.0 of SmolLM2, 92.0 and 92.5 of Qwen. What differed was not found.
+  step says: 79.5 and 81.0 of SmolLM2, 92.0 and 92.5 of Qwen. The cause was not found.
 """
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
 
-class OpenvinoBackend(Backend):
+class OpenvinoCpuBackend(Backend):
     """Lowers the whole forward, embedding included, and the gradients to one delegate."""
 
     name: ClassVar[str] = "openvino"

@@ -142,9 +142,9 @@ class QnnBackend(Backend):
 
     def partitioners(self) -> Sequence[Partitioner]:
         """Qualcomm's own partitioner, kept off state and loss."""
-        from prgec.backends.qnn.partitioner import ForwardPartitioner
+        from prgec.backends.qnn.partitioner import QnnForwardPartitioner
 
-        return (ForwardPartitioner(self._specs()),)
+        return (QnnForwardPartitioner(self._specs()),)
 
     def why_on_cpu(self, op: str, node: Node, program: ExportedProgram) -> str:
         """By the op's place in the graph."""

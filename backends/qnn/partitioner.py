@@ -15,7 +15,7 @@ from prgec.backends.sources import LOG_SOFTMAX, gradient_nodes, row_nodes, targe
 from prgec.passes.dependence import upstream
 
 
-class ForwardPartitioner(QnnPartitioner):  # type: ignore[misc]  # executorch ships no types for it
+class QnnForwardPartitioner(QnnPartitioner):  # type: ignore[misc]  # executorch ships no types for it
     """Chooses what Qualcomm's own partitioner chooses, less the loss and the trainable state.
 
     A loss in fp16 moves in steps of 0.004, and differences of losses are all that training sees. The loss is left

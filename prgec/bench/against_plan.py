@@ -1,4 +1,4 @@
-"""What a plan says of the programs a benchmark measures, and how far off it is."""
+"""The plan for the programs that a benchmark measures, and its error."""
 
 from __future__ import annotations
 

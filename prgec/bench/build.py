@@ -88,7 +88,7 @@ class _Plan:
 def build_all(variants: Sequence[Variant], cell: Cell, options: BenchOptions, folder: Path) -> dict[str, Built]:
     """Return the program of each variant for `cell`, compiled into `folder` unless it is there already.
 
-    What is missing is compiled in a process of its own: ExecuTorch's XNNPACK rules remember the last node that they
+    Missing programs are compiled in a process of their own: ExecuTorch's XNNPACK rules remember the last node that they
     refused, and by it a graph with its weights, so that a process which compiles grows with every program.
 
     Raises:

@@ -25,7 +25,7 @@ from prgec.plan.shape import shape_of_config
 from prgec.plan.speed import VARIANTS as PLANNED
 from prgec.plan.workload import Workload
 
-# What the others are derived from (prgec.plan.calibration).
+# The others are derived from these (prgec.plan.calibration).
 SCHEMES = ("none", "8da4w")
 WAYS = (("prge", 4, 1), ("exact", 1, 4))
 _BLOCKS = (1, 2)
@@ -45,7 +45,7 @@ def calibrate(
 
     Args:
         config: As config.json has it.
-        name: What the user called the model.
+        name: The user's name of the model.
         seq_len: T of the longest rows; shorter ones are measured too.
         num_labels: K.
         tell: Called with every stage.
@@ -71,7 +71,7 @@ def slice_config(config: Mapping[str, Any], blocks: int) -> dict[str, Any]:
     whole = dict(config.get("text_config") or config)
     key = dict(FAMILIES[whole["model_type"]].keys).get("num_hidden_layers", "num_hidden_layers")
     depth = whole[key]
-    # What differs from block to block is a list.
+    # A value that differs from block to block is a list.
     cut = {name: value[:blocks] for name, value in whole.items() if isinstance(value, list) and len(value) == depth}
     return {**whole, **cut, **_SPECIAL, key: blocks, "vocab_size": min(whole["vocab_size"], _MOST_VOCAB)}
 

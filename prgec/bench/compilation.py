@@ -33,14 +33,14 @@ class Compilation:
 
     Attributes:
         model: Name of the checkpoint.
-        num_layers: Its blocks; 0 where nobody said.
+        num_layers: Its blocks; 0 where not given.
         route: Value of `--lowering`.
         seconds: Seconds of each phase.
         wall_s: Seconds of the whole process, imports included.
         cpu_s: Seconds of processor time of the whole process.
         peak_rss_bytes: The most memory it held, mapped files included.
         file_bytes: Size of the program.
-        sha256: Of the program.
+        sha256: Hash of the program.
     """
 
     model: str
@@ -88,7 +88,7 @@ def measure_compilations(
         layers: How many blocks these have.
         routes: Values of `--lowering`.
         flags: Further arguments of `prgec compile`.
-        command: What the table says makes it again.
+        command: Command in the table that repeats it.
         progress: Called with a line before each compilation.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What one variant runs in one cell, in a form that another process can be told. Imports nothing heavy."""
+"""The work of one variant in one cell, in a form for another process. Imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark measures: a matrix of sizes and schemes, and the variants of each cell. Imports nothing heavy."""
+"""The options of a benchmark: a matrix of sizes and schemes, and the variants of each cell. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class BenchOptions:
         return [Cell(*point) for point in product(self.quantize, self.q, self.batch_size, self.seq_len)]
 
     def chosen_variants(self) -> list[Variant]:
-        """Rows of the variant table, in the order asked for."""
+        """Rows of the variant table, in the requested order."""
         return [find_variant(name) for name in self.variants]
 
     def compile_options(self, cell: Cell, output: Path) -> CompileOptions:

@@ -15,13 +15,13 @@ from prgec.bench.run import Progress, run_bench
 from prgec.errors import BackendError, CheckpointError, DataError, UsageError
 from prgec.machine.files import write_atomic
 
-# What one cell cannot do, others may.
+# A failure of one cell does not concern the others.
 _OF_A_CELL = (UsageError, BackendError)
 
 
 @dataclass(frozen=True)
 class Filled:
-    """What is known of a table.
+    """The known part of a table.
 
     Attributes:
         rows: By cell and variant.
@@ -44,7 +44,7 @@ def fill(preset: Preset, options: BenchOptions, name: str, progress: Progress = 
     Args:
         preset: The table, as far as it is wanted.
         options: Model, backend, repeats and the folder.
-        name: Of the table; it names the file.
+        name: Name of the table, and of its file.
         progress: Called with one line as each part begins.
 
     Raises:

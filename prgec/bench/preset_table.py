@@ -21,7 +21,7 @@ def to_markdown(preset: Preset, filled: Filled, command: str) -> str:
 
     Args:
         preset: Rows and columns.
-        filled: What is known.
+        filled: The known part.
         command: The command that measures all of it, without sizes.
     """
     lines = [f"# {preset.title}", ""]

@@ -24,9 +24,9 @@ class Line:
 
     Attributes:
         label: As the paper has it.
-        variant: What is measured.
+        variant: Variant to measure.
         unit: `SECONDS`, `GIGABYTES` of anonymous memory, or `SPEEDUP`.
-        against: Of a speed-up: what took longer.
+        against: The slower side of a speed-up.
         quantize: Scheme of this row alone; empty for that of the table.
     """
 
@@ -38,7 +38,7 @@ class Line:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """What has to be measured for it."""
+        """The measurements that it needs."""
         return (self.against, self.variant) if self.against else (self.variant,)
 
 
@@ -47,7 +47,7 @@ class Preset:
     """One table.
 
     Attributes:
-        title: What the paper calls it, and what stands for it here.
+        title: The paper's name of it, and its counterpart here.
         lines: Rows.
         seq_len: T of the columns.
         pairs: (q, B) of the columns under each T.
@@ -67,7 +67,7 @@ class Preset:
         return [(seq_len, q, batch_size) for seq_len, (q, batch_size) in product(self.seq_len, self.pairs)]
 
     def cell(self, line: Line, column: tuple[int, int, int]) -> Cell:
-        """What a row is measured in, under a column."""
+        """The unit of a row under a column."""
         seq_len, q, batch_size = column
         # PyTorch computes in f32 whatever the table is about.
         scheme = "none" if find_variant(line.variant).is_eager else line.quantize or self.quantize
@@ -144,7 +144,7 @@ PRESETS: dict[str, Preset] = {
 def narrowed(
     preset: Preset, *, q: tuple[int, ...], batch_size: tuple[int, ...], seq_len: tuple[int, ...], quantize: str
 ) -> Preset:
-    """Return a table with other columns or weights where they are asked for; empty stands for the paper's.
+    """Return a table with other columns or weights if requested; empty stands for the paper's.
 
     Raises:
         UsageError: If both q and B are free, and no pair of the table has them.

@@ -9,7 +9,7 @@ from typing import Any
 from prgec.bench.options import Cell
 from prgec.bench.timing import ratio_of
 
-# What other variants are compared with.
+# The variant that others are compared with.
 REFERENCES = ("inference", "prgec")
 
 
@@ -19,7 +19,7 @@ class Row:
 
     Attributes:
         variant: Row of the variant table.
-        backend: What computed it; `torch` without a compiled program.
+        backend: Backend that computed it; `torch` without a compiled program.
         quantize: Scheme of the frozen layers it really had.
         q: Queries a step.
         B: Examples a step.
@@ -28,7 +28,7 @@ class Row:
         step_s: Median seconds of a step.
         peak_anon_bytes: Largest anonymous memory of a process that runs it alone.
         peak_rss_bytes: Largest resident set of that process.
-        planned_anon_bytes: What `prgec plan` makes of `peak_anon_bytes`; 0 for what it does not plan.
+        planned_anon_bytes: `prgec plan`'s value of `peak_anon_bytes`; 0 for variants it does not plan.
         file_bytes: Size of the .pte, or of the checkpoint's weights.
         compile_s: Seconds from checkpoint to .pte.
         delegates: Delegates of the forward.
@@ -59,7 +59,7 @@ class RatioRow:
         q: Queries a step.
         B: Examples a step.
         T: Tokens a row.
-        variant: What is compared.
+        variant: Variant to compare.
         reference: With what.
         ratio: Median of the rounds' ratios.
         low: First quartile.

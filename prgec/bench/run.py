@@ -33,7 +33,7 @@ def run_bench(options: BenchOptions, progress: Progress = lambda text: None) -> 
     """Measure every variant in every cell.
 
     Args:
-        options: What to measure.
+        options: Options of the benchmark.
         progress: Called with one line as each part begins.
 
     Raises:
@@ -63,7 +63,7 @@ _F32_BYTES = 4
 
 @dataclass(frozen=True)
 class _Bench:
-    """What all cells share."""
+    """The state that all cells share."""
 
     options: BenchOptions
     checkpoint: Checkpoint

@@ -54,7 +54,7 @@ def named_modules(source: str) -> Iterator[str]:
 
 
 def _file_of(module: str) -> Path | None:
-    """The file of a module of prgec; None for others, and for names that are no modules."""
+    """The file of a module of prgec; None for others, and for names that are not modules."""
     first, *rest = module.split(".")
     if first != _PACKAGE.name:
         return None

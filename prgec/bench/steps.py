@@ -141,7 +141,7 @@ class _Forward:
 
 
 def _copies(method: Method) -> list[FloatArray]:
-    """Perturbed copies of B for every input behind the rows; none where the program has no branch."""
+    """Perturbed copies of B for every input after the rows; none where the program has no branch."""
     generator = np.random.default_rng(_SEED)
     shapes = map(method.input_shape, range(_NUM_ROW_INPUTS, method.num_inputs))
     return [generator.normal(scale=EPS, size=shape).astype(np.float32) for shape in shapes]

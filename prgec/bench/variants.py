@@ -31,7 +31,7 @@ class Variant:
 
     Attributes:
         name: Spelling on the command line and in results.
-        summary: What it is, in one line.
+        summary: The variant in one line.
         all_queries: Whether one call takes the rows of all q queries, or of one.
         both_signs: Whether one call takes both signs of the perturbation, or one.
         branch: Where the copies of B come from.
@@ -40,7 +40,7 @@ class Variant:
         is_stock: Lowered as the backend's own partitioner does it, without legality passes, with fixed shapes.
         is_eager: PyTorch on the Hugging Face model instead of a compiled program.
         method: How a compiled program trains.
-        recompute: What its backward computes again.
+        recompute: Values that its backward computes again.
         is_batch: Whether a step is one call of B rows, as gradients are computed, and not 2qB rows.
         backend: Runtime of its program; empty for that of the benchmark.
         is_full: Whether it trains every weight, and not LoRA-FA beside linear layers.
@@ -77,7 +77,7 @@ class Variant:
 
 
 _TRAINING = frozenset({"share-prefix", "dualize", "insert-self-update", "hoist-updates", "fuse-update"})
-# What the paper's graph does without besides legality.
+# Passes that the paper's graph does without, apart from legality.
 _OURS = frozenset({"share-prefix", "hoist-updates", "fuse-update"})
 
 _ROWS = (

@@ -203,7 +203,7 @@ def compile_command(
 
 
 def _fill(name: str, options: BenchOptions, said: set[str], as_json: bool) -> int:
-    """Fill a table of the paper, as far as what was said on the command line wants it."""
+    """Fill a table of the paper, as far as the command line requests."""
     if "variants" in said:
         raise UsageError("a preset fixes its variants; leave out --variants")
     if len(options.quantize) > 1:

@@ -77,7 +77,7 @@ class _Talk:
     """A conversation.
 
     Attributes:
-        messages: What was said so far.
+        messages: The conversation so far.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class CompileDisplay:
     """Shows a compilation on stderr; use as a context manager, and call with each progress.
 
     Args:
-        seconds_between_lines: Time between two lines where stderr is no terminal.
+        seconds_between_lines: Time between two lines where stderr is not a terminal.
     """
 
     def __init__(self, seconds_between_lines: float = _SECONDS_BETWEEN_LINES) -> None:

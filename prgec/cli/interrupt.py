@@ -16,10 +16,10 @@ def stop_on_interrupt(announcement: str) -> Iterator[Callable[[], bool]]:
     """Turn the first SIGINT or SIGTERM inside the block into a polite request.
 
     Args:
-        announcement: What stderr says when it is pressed.
+        announcement: Line on stderr when it is pressed.
 
     Yields:
-        A function that tells whether it has been pressed.
+        A function that returns whether it has been pressed.
     """
     requested = threading.Event()
 

@@ -57,12 +57,12 @@ def options_of(
 ) -> Callable[[_Command], _Command]:
     """Add the arguments and flags of a table to a command, and `--config`.
 
-    The command gets a value for each row by its name; None where nobody said what has no fixed default.
+    The command gets a value for each row by its name; None for one that is not given and has no fixed default.
 
     Args:
         table: Rows of an options class.
         kinds: Types of single rows, by name, that say more than the table does.
-        file_table: What a file may say, where that is more than the command takes.
+        file_table: Options of a file, where these are more than the command's.
     """
     parameters = [_parameter(item, (kinds or {}).get(item.name)) for item in table]
 
@@ -109,7 +109,7 @@ def _config_option(table: Sequence[Item], file_table: Sequence[Item]) -> Callabl
         del parameter
         if path is not None:
             said, taken = read_options(path, file_table), {item.name for item in table}
-            # What click takes for defaults: flags win, and everything is converted and checked as flags are.
+            # The defaults of click: flags win, and everything is converted and checked as flags are.
             ctx.default_map = {name: value for name, value in said.items() if name in taken}
 
     return click.option(

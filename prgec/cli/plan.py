@@ -92,7 +92,7 @@ def plan(
     """Say which ways to train MODEL fit a budget, and the command to type.
 
     MODEL is a checkpoint's folder, a config.json, a well-known name such as Llama-2-7B, or a hub id; no weights are
-    read. Times are estimates, memory is within a few percent, and nothing is said of accuracy.
+    read. Times are estimates, memory is within a few percent, and accuracy is not estimated.
     """
     shape = read_shape(model)
     num_examples = None

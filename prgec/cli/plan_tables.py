@@ -44,7 +44,7 @@ def plan_page(found: Plan, *, show_all: bool) -> str:
 
 
 def budget_text(found: Plan) -> str:
-    """The model's size, and what was asked for."""
+    """The model's size, and the requested plan."""
     shape, options = found.shape, found.options
     budget = bytes_text(options.memory) + (f", {seconds_text(options.seconds)}" if options.seconds else "")
     size = f"{shape.num_weights / 1e6:.0f}M weights, {shape.layers} blocks"
@@ -65,7 +65,7 @@ def way_cells(found: Plan, *, show_all: bool) -> Cells:
 
 
 def other_cells(found: Plan) -> Cells:
-    """What a user would do instead, and the largest models, below a head."""
+    """The alternatives of a user, and the largest models, below a head."""
     work = found.choice.row.work
     head = (f"instead, with {work.batch_size} rows of {work.seq_len} tokens", "peak", "fits", "largest that fits")
     body = [
@@ -102,7 +102,7 @@ def _cells(row: PlanRow) -> tuple[str, ...]:
 
 
 def _best_of_groups(rows: Sequence[PlanRow]) -> list[PlanRow]:
-    """Of each method, choice of layers and scheme the first row that fits, else the smallest."""
+    """For each method, choice of layers and scheme the first row that fits, else the smallest."""
     groups: dict[tuple[str, str, str], list[PlanRow]] = {}
     for row in rows:
         groups.setdefault((row.work.method, row.work.layers, row.work.quantize), []).append(row)

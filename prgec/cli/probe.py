@@ -14,7 +14,7 @@ from prgec.cli.task_option import TASK
 from prgec.runs.options import RUN_TABLE, RunOptions
 from prgec.runs.probe import DEFAULT_STEPS, probe_rates
 
-# What a run takes and a probe has no use for: it writes nothing, every rate is constant, and only ends are evaluated.
+# Options of a run without a use in a probe: it writes nothing, every rate is constant, and only ends are evaluated.
 _OF_RUNS_ONLY = {
     "steps",
     "schedule",

@@ -73,7 +73,7 @@ class RunDisplay(Listener):
 
     def on_step(self, result: StepResult) -> None:
         """Move the bar; without a terminal, print about ten lines over the run."""
-        # Neither the first step of a run that goes on nor one behind a loss that is no number has a mean to add to.
+        # The first step of a resumed run has no mean to add to, nor has a step after a loss that is not finite.
         has_mean = math.isfinite(self._mean_loss)
         self._mean_loss = self._mean_loss + _SMOOTHING * (result.loss - self._mean_loss) if has_mean else result.loss
         note = f"loss {self._mean_loss:.4f}  lr {result.lr:.2e}"

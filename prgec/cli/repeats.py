@@ -19,7 +19,7 @@ def refuse_repeats(command: click.Command, arguments: Sequence[str], parent: cli
     try:
         _, rest, order = command.make_parser(context).parse_args(list(arguments))
     except click.UsageError:
-        return  # said when the command is parsed for its own sake
+        return  # The command reports it when it parses its arguments.
     seen = set()
     for parameter in order:
         is_single = isinstance(parameter, click.Option) and not (

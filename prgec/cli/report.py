@@ -12,7 +12,7 @@ from prgec.cli.render import print_json, print_lines
 from prgec.errors import UsageError
 from prgec.machine.files import check_free
 
-# Of several runs, beside the first.
+# Further runs beside the first.
 COMPARE_NAME = "compare.html"
 
 

@@ -1,4 +1,4 @@
-"""What a device needs to reach a server, as options."""
+"""The options with which a device reaches a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
-    from prgec.remote.line import Server
+    from prgec.remote.connection import Server
 
 FILE = click.Path(path_type=Path)
 TOKEN_VARIABLE = "PRGEC_SIDE_TOKEN"
@@ -45,7 +45,7 @@ def server_of(url: str, token_file: Path | None, ca: Path | None) -> Server:
     Raises:
         UsageError: If there is no token.
     """
-    from prgec.remote.line import Server
+    from prgec.remote.connection import Server
 
     if token_file is not None:
         return Server(url, token_file.read_text(encoding="utf-8").strip(), ca)

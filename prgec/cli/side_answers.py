@@ -1,4 +1,4 @@
-"""What `prgec eval` and `prgec predict` do with a backbone and the network beside it."""
+"""`prgec eval` and `prgec predict` with a backbone and the network beside it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MEASURES = ("accuracy", "matthews", "pearson", "spearman")
 
 @dataclass(frozen=True)
 class Beside:
-    """What a command line names of a program, and of what was learnt beside it.
+    """The files of a program, and of the network or adapter beside it, on a command line.
 
     Attributes:
         program: The .pte.
-        side: Of the network; None without one.
+        side: Path of the network; None without one.
         key: File of the device's key; None for its usual place.
-        adapter: What --adapter named.
+        adapter: Value of --adapter.
         verify: Whether to compare programs with their checksums.
     """
 
@@ -39,10 +39,10 @@ class Beside:
     verify: bool
 
     def is_meant(self) -> bool:
-        """Whether there is a network, or the program is of --method side; told without loading a method.
+        """Whether there is a network, or the program is of --method side; found without loading a method.
 
         Raises:
-            ProgramError: If it is no program.
+            ProgramError: If it is not a program.
         """
         from prgec.engines.executorch.runtime import manifest_of
 

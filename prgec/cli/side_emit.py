@@ -60,7 +60,7 @@ def emit(
     from prgec.data.dataset import load_dataset
     from prgec.data.first_tokens import encode_dataset
     from prgec.engines.executorch.emitting_program import open_emitting
-    from prgec.remote.sending import Sender
+    from prgec.remote.upload import Sender
     from prgec.side.emit import EmitOptions
     from prgec.side.emit import emit as write_shards
     from prgec.side.row_ids import default_key_path, load_key
@@ -71,7 +71,7 @@ def emit(
     loaded = open_emitting(program, verify=not no_verify)
     encoded = encode_dataset(dataset, loaded.tokenizer, loaded.manifest)
     with (
-        stop_on_interrupt("stopping behind this shard") as should_stop,
+        stop_on_interrupt("stopping after this shard") as should_stop,
         RunDisplay(steps=0) as display,
         ExitStack() as stack,
     ):

@@ -52,7 +52,7 @@ def fit(shards: Path, output: Path, no_norm: bool, resume: bool, force: bool, as
     options = FitOptions(norm="none" if no_norm else "rms", **said)
     options.check()
     cache = read_cache(shards)
-    with stop_on_interrupt("stopping behind this epoch") as should_stop:
+    with stop_on_interrupt("stopping after this epoch") as should_stop:
         done = learn(cache, output, options, resume=resume, on_epoch=_show, should_stop=should_stop)
     write_measures(output, done.epochs)
     if as_json:

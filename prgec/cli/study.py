@@ -76,7 +76,7 @@ def study(out: Path | None, only: tuple[str, ...], place: str | None, as_json: b
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is to be studied: a file, or a preset and what it is made of; the flags of their names."""
+    """The requested study: a file, or a preset and its parts; the flags of their names."""
 
     study: Path | None
     preset: str | None
@@ -106,7 +106,7 @@ class _Asked:
 
     @property
     def command(self) -> str:
-        """What does this study again."""
+        """The command that repeats this study."""
         if self.study is not None:
             return f"prgec study {self.study}"
         said = ["prgec", "study", "--preset", str(self.preset), "--model", str(self.model), "--data", str(self.data)]

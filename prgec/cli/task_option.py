@@ -11,7 +11,7 @@ from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASKS, TOML_SUFFIX
 
 
 class _TaskType(click.ParamType[str]):
-    """A task name; wrong ones are said before anything is read."""
+    """A task name; wrong ones are reported before anything is read."""
 
     name = "TASK"
 

@@ -17,10 +17,10 @@ from prgec.errors import UsageError
 from prgec.passes.program import GraphProgram
 from prgec.passes.sites import is_a
 
-# Of all prompts together: a layer's Gram matrix has at most this many rows.
+# A layer's Gram matrix has at most this many rows, over all prompts together.
 MAX_TOKENS = 1024
-# What is left of a direction that rounding alone made, relative to the longest.
-_NOTHING = 1e-10
+# The length of a direction that rounding alone made, relative to the longest.
+_MIN_RELATIVE_EIGENVALUE = 1e-10
 
 
 def calibrated_a(program: GraphProgram, prompts: Sequence[Sequence[int]], rank: int) -> State:
@@ -59,8 +59,8 @@ def _principal(inputs_nD: Tensor, rank: int, name: str) -> Tensor:
     is_wide = x.shape[0] < x.shape[1]
     squares, vectors = torch.linalg.eigh(x @ x.T if is_wide else x.T @ x)
     squares, vectors = squares.flip(0)[:rank], vectors.flip(1)[:, :rank]
-    if len(squares) < rank or float(squares[-1]) <= _NOTHING * float(squares[0]):
-        count = int((squares > _NOTHING * squares[0]).sum())
+    if len(squares) < rank or float(squares[-1]) <= _MIN_RELATIVE_EIGENVALUE * float(squares[0]):
+        count = int((squares > _MIN_RELATIVE_EIGENVALUE * squares[0]).sum())
         raise UsageError(
             f"the prompts of --data span {count} directions of what {name.rpartition('.')[0]} reads; --rank is {rank}",
             hint="name data with more prompts, or lower --rank",

@@ -1,4 +1,4 @@
-"""What is possible: values of options, and which go with which others."""
+"""Checks of options: their values, and which go with which others."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from prgec.config.option import table_of
 from prgec.contract.names import GPTQ, HOST_STATE, LAYERS, POLYAK, SIDE
 from prgec.errors import UsageError
 
-# A cache that holds a prompt of two tokens and what is written behind it.
+# A cache that holds a prompt of two tokens and its continuation.
 MIN_CONTEXT = 4
-# What a program that trains nothing cannot be told.
+# Options without a meaning for a program that trains nothing.
 _ONLY_TRAINING = frozenset(
     {
         "optimizer",

@@ -78,9 +78,9 @@ class Graphs:
 
     Attributes:
         methods: Graphs of the contract's methods by name; they share their state.
-        manifest: What the program will say of itself.
+        manifest: Manifest of the program.
         tokenizer: The packed tokenizer.
-        passes: What each pass did.
+        passes: Effect of each pass.
         lora_a: A of every site, where it was given and not drawn.
     """
 
@@ -97,12 +97,12 @@ def compile_model(
     """Compile a checkpoint.
 
     Args:
-        options: What to compile and how.
+        options: Options of the compilation.
         listener: Called as stages and their parts begin.
         backend: Lowers instead of the row of the backend table that `options` names; of the same name.
 
     Raises:
-        PrgecError: One of its subclasses; nothing is left behind at `options.output`.
+        PrgecError: One of its subclasses; nothing is left at `options.output`.
     """
     check_options(options)
     backend = backend or _backend_of(options)
@@ -123,7 +123,7 @@ def compile_model(
 
 
 def build_graphs(options: CompileOptions) -> Graphs:
-    """Run every stage in front of the lowering; the graphs run in PyTorch as they are.
+    """Run every stage before the lowering; the graphs run in PyTorch as they are.
 
     Raises:
         PrgecError: One of its subclasses.
@@ -158,7 +158,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
         extend = traced_extend(options, source)
         program = _export(options, source, dynamic)
     with clock.stage("passes"):
-        # Who wrote the passes knows them by name.
+        # The author of a pipeline knows passes by name.
         with nullcontext() if options.passes else named_by_flags():
             tokenizer = Tokenizer.unpack(source.tokenizer)
             given, records = run_giving_a(program, passes, options, adapter, tokenizer, clock.part)

@@ -1,4 +1,4 @@
-"""What a program says of itself, from what it was compiled from and by which passes."""
+"""The manifest of a program, from its source and its passes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _of_side(options: CompileOptions) -> dict[str, Any]:
 
 
 def _method_of(options: CompileOptions, passes: Sequence[Pass]) -> dict[str, Any]:
-    """What differs between programs that measure losses and those that compute gradients."""
+    """The fields that differ between programs that measure losses and those that compute gradients."""
     branch = _only(passes, InjectLoraFa)
     adapter = {"rank": branch.rank, "alpha": branch.alpha, "a_seed": branch.seed}
     differentiate = _first(passes, Differentiate)

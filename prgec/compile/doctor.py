@@ -1,4 +1,4 @@
-"""What this machine can compile for and run, and what is missing for the rest."""
+"""The targets that this machine can compile for and run, and what is missing for the rest."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class BackendHealth:
     Attributes:
         name: Row of the backend table.
         is_available: Whether `prgec compile --backend <name>` can work here.
-        reason: What is missing, and how to get it; empty where nothing is.
+        reason: Missing parts, and how to get them; empty where nothing is missing.
         memory_bytes: Memory that compiling a model of 1.1B parameters takes, as far as it was measured; else 0.
         training_bytes: Memory that training it takes in 4-bit weights, where that can be planned; else 0.
-        found: What there is on this machine for it that is worth telling, by name.
+        found: Notable things on this machine for it, by name.
     """
 
     name: str
@@ -52,11 +52,11 @@ class Health:
 
     Attributes:
         machine: Processor, cores, memory, system and versions.
-        memory_available_bytes: What a compilation could have now.
+        memory_available_bytes: Memory that a compilation could have now.
         kernels: Path of the compiled prge kernels, or why there are none.
         has_kernels: Whether they loaded.
         backends: One entry for each row of the backend table.
-        arm64_missing: What building the C++ driver for 64-bit ARM and running it emulated lacks.
+        arm64_missing: Missing parts for building the C++ driver for 64-bit ARM and running it emulated.
     """
 
     machine: dict[str, Any]

@@ -1,4 +1,4 @@
-"""The method that reads on behind a cache: the passes of the trained graph over the same model, less the training.
+"""The method with a cache: the passes of the trained graph over the same model, less the training.
 
 Its weights come out as the same bytes, so that a file holds them once, and its B has the same name, so that it is the
 trained one.
@@ -50,14 +50,14 @@ def finish_extend(
     Args:
         extend: From `prgec.frontend.extend`; edited in place.
         trained: The finished forward.
-        passes: What made it.
-        manifest: Of the program.
+        passes: Passes that made it.
+        manifest: Manifest of the program.
         given: A of every site, where it was given and not drawn.
 
     Raises:
         InternalError: If the sites do not come out as those of `trained`.
     """
-    extend.readings = trained.readings
+    extend.activations = trained.activations
 
     def callback(number: int, each: Pass, program: GraphProgram, record: PassRecord) -> None:
         del number, record

@@ -15,8 +15,8 @@ def prefix_sha256(manifest: Manifest, passes: Sequence[Pass]) -> str:
     """Hash of everything a result of the prefix depends on besides the tokens.
 
     Args:
-        manifest: Of a program with a `prefix` method, complete but for this hash.
-        passes: What made its graphs.
+        manifest: Manifest of a program with a `prefix` method, complete but for this hash.
+        passes: Passes that made its graphs.
     """
     parts = [
         manifest.base_sha256,

@@ -1,4 +1,4 @@
-"""Passes name their own options in errors; a user of the command line is told the flags that set them."""
+"""Passes name their own options in errors; a user of the command line reads the flags that set them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from prgec.errors import PrgecError
 
-# What passes say -> what the command line calls it.
+# Names in passes -> names on the command line.
 FLAGS = {
     "inject-lora-fa{targets}": "--targets",
     "inject-lora-fa{layers}": "--layers",
@@ -21,7 +21,7 @@ def named_by_flags() -> Iterator[None]:
     """Put the names of flags into errors raised inside.
 
     Raises:
-        PrgecError: What was raised inside, of the same class.
+        PrgecError: The error raised inside, of the same class.
     """
     try:
         yield

@@ -59,7 +59,7 @@ def give_a(program: GraphProgram, given: State, branch: InjectLoraFa) -> None:
     """Put A matrices into a graph in place of the drawn ones, before any other pass makes something of these.
 
     Args:
-        program: What `branch` left.
+        program: The program after `branch`.
         given: A of every site, by name.
         branch: The pass that injected the sites.
     """
@@ -93,7 +93,7 @@ def run_giving_a(
             give_a(program, given, each)
         # Before anything is injected or emitted, which side-tuning does without injecting.
         if needs_readings and number < len(passes) and isinstance(passes[number], InjectLoraFa | EmitActivations):
-            program.readings = readings_of(program, prompts_of(options, tokenizer))
+            program.activations = readings_of(program, prompts_of(options, tokenizer))
         if dump is not None:
             dump(number, each, program, record)
         if number < len(passes):

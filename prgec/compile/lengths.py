@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 # T of documents, which can be cut anywhere; their K is T - 1.
 TEXT_SEQ_LEN = 128
 _MULTIPLE = 8
-# Of positions with a label from which on data are text to learn, not questions to answer.
+# Positions with a label from which on data are text to learn, not questions to answer.
 _TEXT_SHARE = 0.5
 
 
@@ -112,7 +112,7 @@ def shorter_length(encoded: Sequence[Encoded], seq_len: int, generate: bool = Fa
 
 
 def _needed(rows: Sequence[Encoded], generate: bool) -> list[int]:
-    """Return the tokens that each row takes, with room for what may be generated behind its last prompt."""
+    """Return the tokens that each row takes, with room for tokens generated after its last prompt."""
     lengths = [len(each.row.tokens) for each in rows]
     if not generate:
         return lengths
@@ -145,7 +145,7 @@ def encode_choices(dataset: Dataset, tokenizer: Encoder) -> list[Encoded]:
 
 
 def _remark_on_text(encoded: list[Encoded]) -> None:
-    """Say where a gradient without paths across positions is behind: where most positions have a label of their own."""
+    """Warn where a gradient without paths across positions is worse: where most positions have a label of their own."""
     share = sum(len(each.row.targets) for each in encoded) / max(1, sum(len(each.row.tokens) for each in encoded))
     if share >= _TEXT_SHARE:
         logger.warning(

@@ -1,4 +1,4 @@
-"""What a user asks the compiler for; imports nothing heavy, so that the command line can use it."""
+"""The options of the compiler; imports nothing heavy, so that the command line can use it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PREFIX_CHOICES = ("auto", "none", "shared", "method")
 EMBEDDING_BITS = (0, 8, 4)
 RNG_CHOICES = ("auto", "kernel", "decomposed")
 DEFAULT_OUTPUT = Path("model.pte")
-# What --lora-a says where A is no adapter's.
+# Values of --lora-a where A is not an adapter's.
 CALIBRATED_A = "calibrated"
 
 
@@ -51,7 +51,7 @@ class CompileOptions:
         model: Checkpoint folder, alias or hub id.
         seq_len: T; 0 to have `data` say it.
         num_labels: K; 0 to have `data` say it.
-        settings: What the backend alone lets a user choose, by name (`prgec.backends.base.Setting`).
+        settings: Choices that the backend alone offers, by name (`prgec.backends.base.Setting`).
     """
 
     model: str = field(metadata=argument(is_place=True))
@@ -99,7 +99,7 @@ class CompileOptions:
     state: str = option(
         "step",
         "seeded",
-        "Who keeps B: the program, as one master (seeded) or the paper's 2q copies (dual), or whoever drives it (host) "
+        "Keeper of B: the program, as one master (seeded) or the paper's 2q copies (dual), or its driver (host) "
         "on a stock ExecuTorch.",
         choices=STATE_MODES,
     )
@@ -137,7 +137,7 @@ class CompileOptions:
     )
 
     context: int = option(
-        "rows", 0, "Add the method that reads on behind a cache of this many positions (with --generate).", metavar="C"
+        "rows", 0, "Add the method that generates with a cache of this many positions (with --generate).", metavar="C"
     )
 
     quantize_cache: int = option("rows", 0, "Bits of that cache; 0 keeps f32.", choices=CACHE_BITS)
@@ -219,7 +219,7 @@ class CompileOptions:
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> CompileOptions:
-        """Return options for what a user said.
+        """Return options from a user's values.
 
         Args:
             said: By name, settings of backends among them; T and K are None where the data should say them, the
@@ -237,7 +237,7 @@ class CompileOptions:
         for name in ("seq_len", "num_labels"):
             if values.get(name) is None:
                 values[name] = 0 if values.get("data") else getattr(cls, name)
-                # Candidates are told apart by the token they begin with.
+                # Candidates are distinguished by the token they begin with.
                 if name == "num_labels" and values.get("method") == SIDE:
                     values[name] = 1
         return cls(**values, settings=settings)
@@ -284,11 +284,11 @@ def compile_table() -> tuple[Item, ...]:
 def repeating_text(options: CompileOptions, model: str) -> str:
     """Return the TOML file that makes the same program again.
 
-    Folders go by their names alone: a program tells nothing of the machine that compiled it.
+    Folders go by their names alone: a program contains nothing of the machine that compiled it.
 
     Args:
         options: With T and K as the data had it.
-        model: What the program calls its checkpoint.
+        model: The program's name of its checkpoint.
     """
     named = replace(options, model=model, lora_a=options.lora_a and Path(options.lora_a.resolve().name))
     remark = "prgec compile -c FILE makes this program again"

@@ -159,7 +159,7 @@ def _loss_scale(options: CompileOptions) -> float:
 
     Gradients of a sum are as large as those of one label, whatever a step holds; docs/qnn.md has what that leaves.
     """
-    # Data that say K are read behind the first check of a pipeline, which is then made again.
+    # Data that decide K are read after the first check of a pipeline, which is then repeated.
     num_labels = options.num_labels or 1
     return 2.0 ** math.ceil(math.log2(options.batch_size * num_labels))
 

@@ -30,8 +30,8 @@ def check_host_memory(backend: Backend, checkpoint: Checkpoint, options: Compile
 
     Args:
         backend: Does the lowering.
-        checkpoint: Of its weights, only the headers are read.
-        options: What is compiled.
+        checkpoint: The checkpoint; only the headers of its weights are read.
+        options: Options of the compilation.
         scheme: How frozen layers are quantised.
 
     Raises:
@@ -54,14 +54,14 @@ def check_host_memory(backend: Backend, checkpoint: Checkpoint, options: Compile
 
 
 def check_device_memory(checkpoint: Checkpoint, options: CompileOptions) -> Memory | None:
-    """Plan a program and check it against what the device has, where somebody said that.
+    """Plan a program and check it against what the device has, where that is given.
 
     Args:
         checkpoint: The model.
-        options: What is compiled, with T and K.
+        options: Options of the compilation, with T and K.
 
     Returns:
-        What training takes in the C++ driver; None for what is not modelled.
+        Memory of training in the C++ driver; None for a model that is not modelled.
 
     Raises:
         UsageError: If that is more than `options.memory`, or nobody can say.
@@ -100,7 +100,7 @@ def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
         layers=options.layers[0],
         q=options.q if is_prge else 1,
         batch_size=options.batch_size,
-        # Where data will say T and K, only weights are asked for, which depend on neither.
+        # Where data will decide T and K, only weights are checked, which depend on neither.
         seq_len=options.seq_len or CompileOptions.seq_len,
         num_labels=options.num_labels or CompileOptions.num_labels,
         rank=options.rank,

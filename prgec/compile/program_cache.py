@@ -71,7 +71,7 @@ class ProgramCache:
         """The cache of this user; None where the environment names no folder.
 
         Raises:
-            UsageError: If `PRGEC_CACHE_LIMIT` is no size.
+            UsageError: If `PRGEC_CACHE_LIMIT` is not a size.
         """
         folder = cache_folder()
         return None if folder is None else cls(folder / _FOLDER, _limit_of(os.environ.get(LIMIT_VARIABLE, "")))
@@ -176,7 +176,9 @@ def _limit_of(text: str) -> int:
     try:
         return parse_bytes(text)
     except UsageError as error:
-        raise UsageError(f"{LIMIT_VARIABLE} is no size: {text!r}", hint="such as 20G, or 0 to keep nothing") from error
+        raise UsageError(
+            f"{LIMIT_VARIABLE} is not a size: {text!r}", hint="such as 20G, or 0 to keep nothing"
+        ) from error
 
 
 def _title(result: CompileResult) -> str:

@@ -1,4 +1,4 @@
-"""What layers of a graph read over a few prompts of the data.
+"""Inputs of a graph's layers over a few prompts of the data.
 
 Letters: D width of a layer's input, n tokens.
 """
@@ -24,7 +24,7 @@ from prgec.passes.program import GraphProgram
 from prgec.passes.weights import layer_name
 
 MAX_PROMPTS = 64
-# Of all prompts together, for layers whose weights are rounded by them.
+# Rows of all prompts together, for layers whose weights are rounded by them.
 MAX_TOKENS = 2048
 
 
@@ -46,7 +46,7 @@ def inputs_over(
 
     Args:
         program: Graph with the three inputs of a row.
-        layers: What each layer reads, by any name.
+        layers: Node that each layer reads, by any name.
         prompts: Token ids of each.
         max_tokens: Largest n: of more tokens, evenly spaced ones are kept.
     """
@@ -72,7 +72,7 @@ class _Batch:
     """Inputs of one run.
 
     Attributes:
-        tokens_NT: Right-padded prompts, rows of zeros behind the last one.
+        tokens_NT: Right-padded prompts, rows of zeros after the last one.
         label_pos_NK: The last positions of each prompt.
         rows: Row of each token to keep.
         positions: Its position there.
@@ -112,7 +112,7 @@ class _Watch(Interpreter):
         return result
 
     def _kept(self, value: Tensor) -> Tensor:
-        """Those of the chosen tokens; of an output layer, which is asked at label positions alone, all of these."""
+        """Those of the chosen tokens; for an output layer, which is read at label positions alone, all of these."""
         assert self._batch is not None
         num_rows, length = self._batch.tokens_NT.shape
         by_row = value.reshape(num_rows, -1, value.shape[-1])

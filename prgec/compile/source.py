@@ -1,4 +1,4 @@
-"""What a compilation reads: the checkpoint with its tokenizer, its model and the hash of its weights."""
+"""The source of a compilation: the checkpoint with its tokenizer, its model and the hash of its weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Source:
-    """What was read from the checkpoint; the model is dropped once it is traced."""
+    """The contents of the checkpoint; the model is dropped once it is traced."""
 
     checkpoint: Checkpoint
     tokenizer: bytes

@@ -72,14 +72,11 @@ def _read(path: Path, section: str, values: Mapping[str, Any], table: Sequence[I
         if key not in rows:
             place = f" in [{section}]" if section else ""
             others = [item for item in table if item.key == key]
-            hint = f"it belongs in [{others[0].option.section}]" if others else _nearest(key, rows or _keys(table))
+            known = rows or [item.key for item in table]
+            hint = f"it belongs in [{others[0].option.section}]" if others else _nearest(key, known)
             raise UsageError(f"there is no option {key!r}{place}", where=path, hint=hint)
         found[rows[key].name] = _checked(value, rows[key], path)
     return found
-
-
-def _keys(table: Iterable[Item]) -> list[str]:
-    return [item.key for item in table]
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -80,7 +80,7 @@ class TrainableProgram(Protocol):
     def forget_steps(self) -> None:
         """Make the optimiser's state what it is before the first step."""
 
-    def given_a(self) -> State:
+    def stored_lora_a(self) -> State:
         """Return `<site>.lora_A`, f32[r, D], of every site; empty where they follow from the manifest's seed."""
 
 

@@ -34,7 +34,7 @@ class DelegateBlob:
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodLayout:
     """One method as the runtime sees it.
 
     Attributes:
@@ -63,7 +63,7 @@ class PteFile:
 
     path: Path
     file_bytes: int
-    methods: dict[str, Method]
+    methods: dict[str, MethodLayout]
     constants: dict[str, str | int]
 
 
@@ -91,7 +91,7 @@ def _read(path: Path, view: mmap.mmap) -> PteFile:
     buffer = bytes(view[: _program_bytes(view)])
     root = Table(buffer, struct.unpack_from("<I", buffer, 0)[0])
     segments = [scalar(segment, 1, number_types.Uint64Flags) for segment in tables(root, 4)]
-    methods: dict[str, Method] = {}
+    methods: dict[str, MethodLayout] = {}
     constants: dict[str, str | int] = {}
     for plan in tables(root, 1):
         name = text(plan, 0)
@@ -108,14 +108,14 @@ def _program_bytes(view: mmap.mmap) -> int:
     return int(program_bytes) if magic[:2] == b"eh" and 0 < program_bytes <= len(view) else len(view)
 
 
-def _method(name: str, plan: Table, segments: list[int]) -> Method:
+def _method(name: str, plan: Table, segments: list[int]) -> MethodLayout:
     operators = [f"{text(op, 0)}.{text(op, 1) or 'default'}" for op in tables(plan, 6)]
     calls: Counter[str] = Counter()
     for kind, arguments in _instructions(plan):
         if kind == _KERNEL_CALL:
             calls[operators[scalar(arguments, 0, number_types.Int32Flags)]] += 1
     delegates = tuple(DelegateBlob(text(d, 0), _delegate_bytes(d, segments)) for d in tables(plan, 7))
-    return Method(name, delegates, dict(sorted(calls.items())), sum(longs(plan, 8)))
+    return MethodLayout(name, delegates, dict(sorted(calls.items())), sum(longs(plan, 8)))
 
 
 def _delegate_bytes(delegate: Table, segments: list[int]) -> int:

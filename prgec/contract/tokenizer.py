@@ -229,7 +229,8 @@ def _parse_settings(raw: bytes) -> dict[str, Any]:
         }
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProgramError(f"the program's tokenizer settings are damaged: {error}", hint=_RECOMPILE) from error
-    checks["special_tokens"] = _is_text_map(settings.setdefault("special_tokens", {}))
+    special = settings.setdefault("special_tokens", {})
+    checks["special_tokens"] = isinstance(special, dict) and all(isinstance(text, str) for text in special.values())
     if version == CLASSIFIER_FORMAT:
         names = settings.get("classes")
         checks["classes"] = isinstance(names, list) and bool(names) and all(isinstance(each, str) for each in names)
@@ -244,10 +245,6 @@ def _parse_settings(raw: bytes) -> dict[str, Any]:
 
 def _is_id(value: object, *, optional: bool) -> bool:
     return (optional and value is None) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
-
-
-def _is_text_map(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _check_ids(settings: dict[str, Any], vocab_size: int) -> None:

@@ -87,7 +87,7 @@ def masters_sha256(program: TrainableProgram) -> str:
 
 def save_adapter(path: Path, program: TrainableProgram) -> None:
     """Write the program's present state as an adapter, atomically. Flush pending updates first."""
-    tensors = {**masters(program.read_state(), program.manifest), **program.given_a()}
+    tensors = {**masters(program.read_state(), program.manifest), **program.stored_lora_a()}
     write_atomic(path, pack_adapter(tensors, adapter_metadata(program.manifest)))
 
 
@@ -187,7 +187,7 @@ def _peft_tensors(path: Path, program: TrainableProgram) -> State:
                 where=path,
                 hint=f"compile with --lora-a {path}",
             )
-    for name, matrix in frozen_a(manifest, program.given_a()).items():
+    for name, matrix in frozen_a(manifest, program.stored_lora_a()).items():
         if not np.array_equal(adapter.tensors[name], matrix):
             raise ProgramError(
                 f"the PEFT adapter's {name} is not the program's", where=path, hint=f"compile with --lora-a {path}"

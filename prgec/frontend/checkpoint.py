@@ -73,8 +73,9 @@ def find_checkpoint(model: str) -> Checkpoint:
     Raises:
         CheckpointError: If nothing is found or a file is missing or damaged.
     """
-    if model.endswith(SUFFIX) and Path(model).is_file():
-        return _of_gguf(Path(model))
+    path = Path(model)
+    if model.endswith(SUFFIX) and path.is_file():
+        return Checkpoint(path, path.name, config_of(read_gguf(path)), (path,))
     path = _locate(model)
     config = _read_json(path / _CONFIG, "the model's configuration")
     if not config.get("model_type"):
@@ -84,10 +85,6 @@ def find_checkpoint(model: str) -> Checkpoint:
             "the checkpoint has no tokenizer", where=path, hint="expected tokenizer.json or tokenizer.model"
         )
     return Checkpoint(path, path.resolve().name if Path(model).is_dir() else model, config, _shards(path))
-
-
-def _of_gguf(path: Path) -> Checkpoint:
-    return Checkpoint(path, path.name, config_of(read_gguf(path)), (path,))
 
 
 def _locate(model: str) -> Path:

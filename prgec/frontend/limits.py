@@ -12,7 +12,7 @@ from prgec.frontend.tokenizer import pack_tokenizer
 
 
 @dataclass(frozen=True)
-class Limits:
+class RowLimits:
     """The limits that a checkpoint sets for rows.
 
     Attributes:
@@ -26,7 +26,7 @@ class Limits:
     max_positions: int | None
 
 
-def read_limits(model: str) -> Limits:
+def read_limits(model: str) -> RowLimits:
     """Read what a checkpoint says about rows.
 
     Args:
@@ -39,7 +39,7 @@ def read_limits(model: str) -> Limits:
     config = _config_of(checkpoint)
     classes, first = _head(checkpoint, config)
     longest = getattr(config, "max_position_embeddings", None)
-    return Limits(
+    return RowLimits(
         Tokenizer.unpack(pack_tokenizer(checkpoint.path, classes)),
         int(config.vocab_size),
         longest - first if isinstance(longest, int) else None,

@@ -29,7 +29,7 @@ def recompute(tape: Tape, end: int, stream: Sequence[int], *, layers: bool = Fal
     del tape.ops[end:]
     kept = set(stream) if layers else {stream[number] for number in checkpoints(len(stream))} & read_late
     values = _values(tape.ops, kept, max(stream) if layers else -1)
-    copies = _Copies(tape, values_to_recompute(values, read_late))
+    copies = _OpCopies(tape, values_to_recompute(values, read_late))
     moved = list(range(end))
     for op in backward:
         inputs = tuple(copies.of(each) if each in copies.again else moved[each] for each in op.inputs)
@@ -82,7 +82,7 @@ def _put_before(tape: Tape, added: dict[int, dict[int, Op]]) -> None:
         moved.append(tape.add(replace(op, inputs=tuple(mine.get(each, moved[each]) for each in op.inputs))))
 
 
-class _Copies:
+class _OpCopies:
     """Copies of forward operations, each added to the tape on its first use."""
 
     def __init__(self, tape: Tape, again: set[int]) -> None:

@@ -15,7 +15,7 @@ from prgec.errors import DataError, PrgecError
 from prgec.formats.shards import MAX_SHARD_BYTES, unpack_shard
 from prgec.formats.side_network import unpack_network
 from prgec.machine.files import write_atomic
-from prgec.remote.line import Server
+from prgec.remote.connection import Server
 from prgec.remote.wire import DONE, FAILED, digest_header, digest_of
 from prgec.side.cache import SHARD_GLOB
 
@@ -81,7 +81,7 @@ def push(
 
 
 @dataclass(frozen=True)
-class Job:
+class ServerJob:
     """A folder's job on a server.
 
     Attributes:
@@ -110,7 +110,7 @@ class Job:
         return len(data)
 
 
-def open_job(server: Server, folder: Path) -> Job:
+def open_job(server: Server, folder: Path) -> ServerJob:
     """Make a folder's job, or find it.
 
     Raises:
@@ -118,7 +118,7 @@ def open_job(server: Server, folder: Path) -> Job:
     """
     job = job_of(folder, make=True)
     server.json("POST", "/v1/jobs", {"id": job})
-    return Job(server, job, server.json("GET", f"/v1/jobs/{job}").get("shards", {}))
+    return ServerJob(server, job, server.json("GET", f"/v1/jobs/{job}").get("shards", {}))
 
 
 def pull(

@@ -35,7 +35,7 @@ _FIELDS = {each.name: each for each in fields(FitOptions)}
 
 
 @dataclass(frozen=True)
-class Job:
+class JobState:
     """The state of a job.
 
     Attributes:
@@ -82,7 +82,7 @@ class JobStore:
         self._root = root / "jobs"
         self._lock = threading.RLock()
 
-    def create(self, device: Device, name: str) -> Job:
+    def create(self, device: Device, name: str) -> JobState:
         """Make a job, or find the one of that name.
 
         Raises:
@@ -96,14 +96,14 @@ class JobStore:
                 if len(self.names(device)) >= MAX_JOBS:
                     raise HttpError(429, f"the device has {MAX_JOBS} jobs already; delete one")
                 (folder / "shards").mkdir(parents=True, exist_ok=True)
-                self._write(folder, Job())
+                self._write(folder, JobState())
             return self.read(device, name)
 
     def names(self, device: Device) -> list[str]:
         """Return the jobs of a device."""
         return sorted(path.parent.name for path in (self._root / device.folder).glob(f"*/{_STATE}"))
 
-    def read(self, device: Device, name: str) -> Job:
+    def read(self, device: Device, name: str) -> JobState:
         """Return a job.
 
         Raises:
@@ -125,7 +125,9 @@ class JobStore:
     def shards(self, device: Device, name: str) -> dict[int, str]:
         """Return the SHA-256 of each shard of a job, in hexadecimal digits."""
         folder = self.folder(device, name) / "shards"
-        return {_number(path): path.read_text() for path in sorted(folder.glob("shard-*.sha256"))}
+        return {
+            int(path.stem.removeprefix("shard-")): path.read_text() for path in sorted(folder.glob("shard-*.sha256"))
+        }
 
     def used_bytes(self, device: Device) -> int:
         """Return the size of all shards of a device."""
@@ -190,7 +192,7 @@ class JobStore:
         elif json.loads(path.read_text()) != asdict(shape):
             raise HttpError(409, "the shard is of another program or task than the job's first one")
 
-    def queue(self, device: Device, name: str, options: dict[str, Any]) -> Job:
+    def queue(self, device: Device, name: str, options: dict[str, Any]) -> JobState:
         """Ask for a job to be learnt; asking twice is asking once.
 
         Raises:
@@ -205,7 +207,7 @@ class JobStore:
             if not self.shards(device, name):
                 raise HttpError(409, "the job has no shards")
             last = max((each.order for _, each in self._all()), default=0)
-            queued = Job(QUEUED, options, order=last + 1)
+            queued = JobState(QUEUED, options, order=last + 1)
             queued.fit_options()
             self._write(self.folder(device, name), queued)
             return queued
@@ -217,7 +219,7 @@ class JobStore:
             if not waiting:
                 return None
             _, folder = min(waiting)
-            self._write(folder, Job(**{**asdict(_read(folder)), "state": TRAINING}))
+            self._write(folder, JobState(**{**asdict(_read(folder)), "state": TRAINING}))
             return folder
 
     def finish(self, folder: Path, error: str = "") -> None:
@@ -225,7 +227,7 @@ class JobStore:
         with self._lock:
             if (folder / _STATE).exists():
                 job = _read(folder)
-                self._write(folder, Job(FAILED if error else DONE, job.options, error, job.order))
+                self._write(folder, JobState(FAILED if error else DONE, job.options, error, job.order))
 
     def delete(self, device: Device, name: str) -> Path:
         """Remove a job and all it holds; return where it was.
@@ -251,11 +253,11 @@ class JobStore:
                 if path.name.startswith(".") or not is_whole:
                     path.unlink(missing_ok=True)
 
-    def _all(self) -> Iterator[tuple[Path, Job]]:
+    def _all(self) -> Iterator[tuple[Path, JobState]]:
         for path in sorted(self._root.glob(f"*/*/{_STATE}")):
             yield path.parent, _read(path.parent)
 
-    def _write(self, folder: Path, job: Job) -> None:
+    def _write(self, folder: Path, job: JobState) -> None:
         write_atomic(folder / _STATE, json.dumps(asdict(job)).encode())
 
 
@@ -268,9 +270,5 @@ def options_of_folder(folder: Path) -> FitOptions:
     return _read(folder).fit_options()
 
 
-def _read(folder: Path) -> Job:
-    return Job(**json.loads((folder / _STATE).read_text(encoding="utf-8")))
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.removeprefix("shard-"))
+def _read(folder: Path) -> JobState:
+    return JobState(**json.loads((folder / _STATE).read_text(encoding="utf-8")))

@@ -76,7 +76,7 @@ class Worker:
 
     def _learn(self, folder: Path) -> None:
         with self._lock:
-            command = [sys.executable, "-m", "prgec.remote.learner", str(folder), str(os.getpid())]
+            command = [sys.executable, "-m", "prgec.remote.fit_job", str(folder), str(os.getpid())]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
             self._running = (folder, process)
         code = process.wait()
@@ -87,7 +87,8 @@ class Worker:
         if code == 0:
             self.jobs.finish(folder)
             return
-        error = _error_of(folder) or f"learning ended with code {code}"
+        note = folder / _ERROR_NAME
+        error = json.loads(note.read_text(encoding="utf-8")) if note.exists() else f"learning ended with code {code}"
         logger.warning("job %s: %s", folder.name, error)
         self.jobs.finish(folder, error)
 
@@ -95,8 +96,3 @@ class Worker:
 def write_error(folder: Path, text: str) -> None:
     """Leave word why a job cannot be learnt."""
     (folder / _ERROR_NAME).write_text(json.dumps(text), encoding="utf-8")
-
-
-def _error_of(folder: Path) -> str:
-    path = folder / _ERROR_NAME
-    return str(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from prgec.report.curves import Chart, Line
+from prgec.report.curves import Chart, Curve
 from prgec.report.templates import render
 
 _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 260, 62, 16, 14, 34
@@ -62,14 +62,14 @@ def draw(chart: Chart) -> Markup:
     )
 
 
-def _points(line: Line, frame: _Frame) -> list[tuple[float, float, str]]:
+def _points(line: Curve, frame: _Frame) -> list[tuple[float, float, str]]:
     """Return places on the paper, each with the text for a reader who points at it."""
     stride = 1 if line.dots else max(1, len(line.xs) // (_POINTS_PER_PIXEL * frame.width))
     pairs = list(zip(line.xs, line.ys, strict=True))[::stride]
     return [(frame.across(x), frame.down(y), f"step {x:g}: {y:.4g}") for x, y in pairs]
 
 
-def _range(lines: Sequence[Line]) -> tuple[float, float]:
+def _range(lines: Sequence[Curve]) -> tuple[float, float]:
     """Return the span to show: all of every line, but of a faint one only its middle 98 %."""
     lows, highs = [], []
     for line in lines:

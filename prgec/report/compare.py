@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from prgec.report.chart import draw
-from prgec.report.curves import Chart, Line, is_number, running_mean
+from prgec.report.curves import Chart, Curve, is_number, running_mean
 from prgec.report.page import MEGABYTE, duration
 from prgec.report.record import RunRecord
 from prgec.report.templates import read, render
@@ -120,11 +120,11 @@ def charts(groups: Sequence[Group]) -> list[Chart]:
     ]
 
 
-def _lines(curves: Sequence[tuple[Group, tuple[Sequence[float], Sequence[float]]]], dots: bool) -> tuple[Line, ...]:
+def _lines(curves: Sequence[tuple[Group, tuple[Sequence[float], Sequence[float]]]], dots: bool) -> tuple[Curve, ...]:
     """Return a line for each curve; the legend names a group once."""
     lines, named = [], set()
     for each, (xs, ys) in curves:
-        lines.append(Line("" if each.style in named else each.name, xs, ys, each.style, dots))
+        lines.append(Curve("" if each.style in named else each.name, xs, ys, each.style, dots))
         named.add(each.style)
     return tuple(lines)
 

@@ -17,7 +17,7 @@ Score: TypeAlias = tuple[int, float, float | None]
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """One line of a chart.
 
     Attributes:
@@ -46,7 +46,7 @@ class Chart:
     """
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
     is_wide: bool = False
 
 
@@ -54,9 +54,9 @@ def loss_chart(losses: Sequence[float | None], scores: Sequence[Score]) -> Chart
     """Return training and evaluation losses; the first training loss is that of step 1."""
     steps = range(1, 1 + len(losses))
     filled = _without_gaps(losses)
-    lines = [Line("each step", steps, filled, "faint"), _smoothed("", steps, filled, "one")]
+    lines = [Curve("each step", steps, filled, "faint"), _smoothed("", steps, filled, "one")]
     if scores:
-        lines.append(Line("evaluation", [step for step, _, _ in scores], [loss for _, loss, _ in scores], "two", True))
+        lines.append(Curve("evaluation", [step for step, _, _ in scores], [loss for _, loss, _ in scores], "two", True))
     return Chart("Loss", tuple(lines), is_wide=True)
 
 
@@ -65,7 +65,7 @@ def accuracy_chart(scores: Sequence[Score]) -> Chart | None:
     scored = [(step, 100 * accuracy) for step, _, accuracy in scores if accuracy is not None]
     if not scored:
         return None
-    line = Line("evaluation", [step for step, _ in scored], [percent for _, percent in scored], "three", dots=True)
+    line = Curve("evaluation", [step for step, _ in scored], [percent for _, percent in scored], "three", dots=True)
     return Chart("Accuracy, %", (line,))
 
 
@@ -80,7 +80,7 @@ def gradient_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
     return Chart(
         "Projected gradient g",
         (
-            Line("size: root mean square over queries", numbers, size, "faint"),
+            Curve("size: root mean square over queries", numbers, size, "faint"),
             _smoothed("size, ", numbers, size, "one"),
             _smoothed("mean over queries, ", numbers, mean, "two"),
         ),
@@ -90,7 +90,7 @@ def gradient_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
 def rate_chart(steps: Sequence[Mapping[str, Any]]) -> Chart:
     """Return the learning rate of each step."""
     return Chart(
-        "Learning rate", (Line("lr", [each["step"] for each in steps], [each["lr"] for each in steps], "three"),)
+        "Learning rate", (Curve("lr", [each["step"] for each in steps], [each["lr"] for each in steps], "three"),)
     )
 
 
@@ -103,7 +103,7 @@ def speed_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
     points = [(step, window / span) for step, span in spans if span > 0]
     if len(points) < 2:
         return None
-    line = Line(f"over {window} steps", [step for step, _ in points], [speed for _, speed in points], "one")
+    line = Curve(f"over {window} steps", [step for step, _ in points], [speed for _, speed in points], "one")
     return Chart("Steps a second, evaluations included", (line,))
 
 
@@ -113,9 +113,9 @@ def running_mean(steps: Sequence[int], values: Sequence[float]) -> tuple[Sequenc
     return steps[window - 1 :], _running_mean(values, window)
 
 
-def _smoothed(name: str, steps: Sequence[int], values: Sequence[float], style: str) -> Line:
+def _smoothed(name: str, steps: Sequence[int], values: Sequence[float], style: str) -> Curve:
     window = _window(len(values))
-    return Line(f"{name}mean of {window} steps", steps[window - 1 :], _running_mean(values, window), style)
+    return Curve(f"{name}mean of {window} steps", steps[window - 1 :], _running_mean(values, window), style)
 
 
 def _window(num_steps: int) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
@@ -32,7 +31,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SampleAnswer:
     """The model's answer, and whether it is right."""
 
     text: str
@@ -45,8 +44,8 @@ class Sample:
 
     prompt: str
     right: str
-    before: Answer
-    after: Answer
+    before: SampleAnswer
+    after: SampleAnswer
 
 
 def to_html(run: RunRecord) -> str:
@@ -111,7 +110,9 @@ def _figures(run: RunRecord) -> list[Markup]:
 
 def sample(row: Mapping[str, str]) -> Sample:
     """Return an example as a page shows it."""
-    answers = [Answer(_shown(row[name]), row[name].strip() == row["right"].strip()) for name in ("before", "after")]
+    answers = [
+        SampleAnswer(_shown(row[name]), row[name].strip() == row["right"].strip()) for name in ("before", "after")
+    ]
     return Sample(_shown(row["prompt"]), _shown(row["right"]), *answers)
 
 
@@ -133,14 +134,14 @@ def tables(run: RunRecord) -> list[tuple[str, list[tuple[str, str]]]]:
         "Versions": whole.get("versions", {}),
     }
     facts = {
-        title: [(key, _text(value)) for key, value in values.items() if value not in (None, "", False, [])]
+        title: [
+            (key, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for key, value in values.items()
+            if value not in (None, "", False, [])
+        ]
         for title, values in groups.items()
     }
     return [(title, each) for title, each in facts.items() if each]
-
-
-def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def duration(seconds: float) -> str:

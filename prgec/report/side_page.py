@@ -12,7 +12,7 @@ from markupsafe import Markup
 from prgec.errors import DataError
 from prgec.formats.side_network import SideNetwork, read_network
 from prgec.report.chart import draw
-from prgec.report.curves import Chart, Line
+from prgec.report.curves import Chart, Curve
 from prgec.report.page import Card
 from prgec.report.templates import read, render
 
@@ -69,9 +69,9 @@ def _cards(epochs: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> Iter
 
 def _chart(epochs: Sequence[Mapping[str, Any]]) -> Chart:
     numbers = [each["number"] for each in epochs]
-    lines = [Line("learnt from", numbers, [each["loss"] for each in epochs], "one")]
+    lines = [Curve("learnt from", numbers, [each["loss"] for each in epochs], "one")]
     if all(each["held_out"] is not None for each in epochs):
-        lines.append(Line("held out", numbers, [each["held_out"] for each in epochs], "two", True))
+        lines.append(Curve("held out", numbers, [each["held_out"] for each in epochs], "two", True))
     return Chart("Mean squared error by epoch", tuple(lines), is_wide=True)
 
 

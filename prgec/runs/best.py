@@ -43,7 +43,7 @@ class BestState:
             save_adapter(self._folder.file(BEST_NAME), program)
 
     def take_up(self, evaluations: Sequence[tuple[int, Evaluation]]) -> None:
-        """Go on behind the evaluations of a run that is resumed; its best state is in the folder."""
+        """Continue after the evaluations of a resumed run; its best state is in the folder."""
         if self._patience and (self._folder.path / BEST_NAME).is_file():
             for step, evaluation in evaluations:
                 self._note(step, evaluation)

@@ -22,9 +22,9 @@ class RunFiles:
     """Data that were read but not encoded yet; None where files of rows take their place or nothing is measured.
 
     Attributes:
-        train: What to train on.
-        test: What to evaluate before and after.
-        dev: What to evaluate in between, where it is not `test`.
+        train: Rows to train on.
+        test: Rows to evaluate before and after.
+        dev: Rows to evaluate in between, where these are not `test`.
     """
 
     options: RunOptions

@@ -29,7 +29,7 @@ BATCH_SIZES = {"prge": CompileOptions.batch_size, "exact": 16, "shortcut": 16}
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the demo may vary.
+    """The options of the demo.
 
     Attributes:
         method: How the program trains.
@@ -55,7 +55,7 @@ class DemoOptions:
         return STEPS[self.method] if self.steps is None else self.steps
 
     def to_run(self, folder: Path) -> RunOptions:
-        """What the run of a folder's program is asked for."""
+        """The options of the run of a folder's program."""
         return RunOptions(
             program=folder / PROGRAM_NAME,
             data=data_file("train"),
@@ -68,7 +68,7 @@ class DemoOptions:
         )
 
     def to_compile(self, program: Path) -> CompileOptions:
-        """What the program is compiled by."""
+        """The options of the program's compilation."""
         return CompileOptions(
             model="demo",
             output=program,
@@ -82,7 +82,7 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo achieved.
+    """The result of the demo.
 
     Attributes:
         run: The training run.
@@ -114,13 +114,13 @@ def run_demo(
     """Compile and train the bundled default.
 
     Args:
-        options: What to vary.
+        options: Options of the demo.
         on_compile: Called with the progress of the compilation.
-        listener: Hears of the run's progress.
+        listener: Observes the run's progress.
         should_stop: True ends the run early.
 
     Raises:
-        PrgecError: Of the fitting kind if an option or the environment is bad.
+        PrgecError: A fitting subclass if an option or the environment is bad.
     """
     start = time.monotonic()
     folder = RunFolder.choose(options.out, "demo", force=False)

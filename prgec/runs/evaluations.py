@@ -1,4 +1,4 @@
-"""What a run scored so far, and on which data it is scored: one set at its ends, maybe another in between."""
+"""The scores of a run so far, and its data: one set at its ends, maybe another in between."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Evaluations:
 
     Args:
         opened: The program and its data.
-        listener: Hears of every call and result.
-        should_stop: Asked before every call; True ends an evaluation without a result.
+        listener: Observes every call and result.
+        should_stop: Checked before every call; True ends an evaluation without a result.
 
     Attributes:
         done: (steps done, what was scored) of each, in order.
@@ -40,9 +40,9 @@ class Evaluations:
         return [pair for pair in self.done if pair[0] or self.is_one_set]
 
     def take_up(self, records: Iterable[Record]) -> None:
-        """Go on behind those of a journal, which has not all that was known of them."""
+        """Restore past evaluations from a journal, which stores only loss and accuracy."""
         self.done += [
-            (record.step, Evaluation(record.loss, record.accuracy, record.num_examples, num_calls=0, seconds=0.0))
+            (record.step, Evaluation(record.loss, record.accuracy, record.num_examples, 0, 0.0, is_recorded=True))
             for record in records
             if isinstance(record, EvaluationRecord)
         ]

@@ -35,7 +35,7 @@ class Trained:
     """An adapter together with what it belongs to.
 
     Attributes:
-        manifest: Of the program it was trained with.
+        manifest: Manifest of the program it was trained with.
         adapter: A and B of every site.
     """
 
@@ -74,13 +74,13 @@ def export_adapter(trained: Trained, kind: str, output: Path, base: str | None) 
     """Write an adapter in another format.
 
     Args:
-        trained: What to write.
+        trained: Adapter to write.
         kind: Row of `FORMATS`.
         output: Folder (`peft`, `merged`) or file (`gguf-lora`) to write.
         base: Checkpoint it belongs to, as `prgec compile` takes it; None for what the manifest names.
 
     Raises:
-        PrgecError: Of the fitting kind if the output exists, or the base model is missing or another one.
+        PrgecError: A fitting subclass if the output exists, or the base model is missing or another one.
     """
     if output.exists() and (output.is_file() or any(output.iterdir())):
         raise UsageError("the output exists", where=output, hint="name another one with -o")

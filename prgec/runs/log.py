@@ -1,4 +1,4 @@
-"""What a run writes as it goes: metrics for people, the journal for a resumed run. Both or neither get their names."""
+"""A run's files as it goes: metrics for people, the journal for a resumed run. Both or neither get their names."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class RunLog:
 
     Args:
         folder: The run folder.
-        header: What run it is.
+        header: Identity of the run.
         journal: The journal to go on with; None to begin.
-        steps: What the steps told whose records it has.
-        on_line: Hears of every line of metrics.
+        steps: Results of the steps whose records it has.
+        on_line: Observes every line of metrics.
 
     Attributes:
         last_state: Step of the last state the journal has a hash of, -1 for none.

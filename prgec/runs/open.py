@@ -54,12 +54,12 @@ class Opened:
     """A program and its data, ready to train.
 
     Attributes:
-        options: What they were opened for, with the program's own learning rate where nobody named one.
+        options: Options they were opened for, with the program's own learning rate by default.
         rates: The course of the learning rate.
         program: The program, with the adapter to start from in it.
         rows: Training rows.
-        eval_set: What it is evaluated on before and after; None to evaluate nothing.
-        dev_set: What it is evaluated on in between.
+        eval_set: Rows for evaluations before and after; None to evaluate nothing.
+        dev_set: Rows for evaluations in between.
     """
 
     options: RunOptions
@@ -112,7 +112,7 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
     """Check and load everything that can be bad; nothing is written.
 
     Raises:
-        PrgecError: Of the fitting kind if an option, the program or the data are bad.
+        PrgecError: A fitting subclass if an option, the program or the data are bad.
     """
     options.check()
     estimator = find_estimator(options.estimator)

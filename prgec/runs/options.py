@@ -1,4 +1,4 @@
-"""What a user asks of a training run; imports nothing heavy, so that the command line can use it."""
+"""The options of a training run; imports nothing heavy, so that the command line can use it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_CALLS = 1 << 10
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run does; each field's help says what it is.
+    """The options of a run; each field has its help.
 
     Those without help:
 
@@ -151,12 +151,12 @@ class RunOptions:
     )
 
     log_to: tuple[str, ...] = option(
-        "output", (), "Also tell this tracker of the run; repeat for more (docs/trackers.md).", choices=TRACKERS
+        "output", (), "Also report the run to this tracker; repeat for more (docs/trackers.md).", choices=TRACKERS
     )
 
     @property
     def limits(self) -> Limits:
-        """What a step may apply."""
+        """The limits of a step."""
         return Limits(self.max_g, self.over_limit, self.not_finite)
 
     def check(self) -> None:

@@ -30,7 +30,7 @@ MAX_JUDGED = 128
 
 @dataclass(frozen=True)
 class Probe:
-    """What one learning rate did.
+    """The result of one learning rate.
 
     Attributes:
         lr: The rate.
@@ -91,9 +91,9 @@ def probe_rates(
 
     Args:
         options: The run the rates are for, with the training steps of each rate.
-        listener: Hears of the data and of evaluation calls.
+        listener: Observes the data and evaluation calls.
         should_stop: True ends the sweep.
-        on_probe: Hears of each rate as it is done.
+        on_probe: Observes each rate as it is done.
 
     Raises:
         PrgecError: As a run would.

@@ -1,4 +1,4 @@
-"""What a run tells: its progress to a listener, and what it achieved."""
+"""The progress of a run, for a listener, and its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prgec.training.step import StepResult
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run achieved.
+    """The result of a run.
 
     Attributes:
         run: The run folder.
@@ -23,7 +23,7 @@ class RunResult:
         before: Evaluation before training; None without evaluation data.
         after: Evaluation after training; None without evaluation data or when interrupted.
         seconds: Wall time of everything.
-        steps_per_second: Of training alone.
+        steps_per_second: Speed of training alone.
         state_sha256: Hash of the trained state.
         interrupted: Whether the user stopped it early.
         best_step: Steps done when the state that was kept scored best; None without early stopping.
@@ -63,22 +63,22 @@ class RunResult:
 
 
 class Listener:
-    """Hears of a run's progress; the base class ignores all of it."""
+    """Observes a run's progress; the base class ignores all of it."""
 
     def on_data(self, dataset: Dataset) -> None:
-        """Hear that a data file was read, and under which task."""
+        """Observe that a data file was read, and under which task."""
 
     def on_ready(self, program: GeneratingProgram, num_examples: int, num_eval_examples: int) -> None:
-        """Hear that the program is open and the data are encoded."""
+        """Observe that the program is open and the data are encoded."""
 
     def on_resume(self, step: int) -> None:
-        """Hear that an earlier run goes on behind `step`."""
+        """Observe that an earlier run continues after `step`."""
 
     def on_step(self, result: StepResult) -> None:
-        """Hear of one training step."""
+        """Observe one training step."""
 
     def on_eval_batch(self, rows_done: int, num_rows: int) -> None:
-        """Hear of one forward call of an evaluation."""
+        """Observe one forward call of an evaluation."""
 
     def on_evaluation(self, step: int, evaluation: Evaluation) -> None:
-        """Hear of a finished evaluation."""
+        """Observe a finished evaluation."""

@@ -1,4 +1,4 @@
-"""Bring a program to the state a journal leads to: the last snapshot that fits it, then `apply` for every step behind.
+"""Bring a program to the state a journal leads to: the last snapshot that fits it, then `apply` for every later step.
 
 Not programs with `dual` state: in all others the noise of a step follows from (seed, step).
 """
@@ -29,7 +29,7 @@ from prgec.training.schedules import course
 
 logger = logging.getLogger(__name__)
 
-# What a user calls the fields of a header; the first that differs is told.
+# The user's names of the fields of a header; the first that differs is reported.
 _NAMES = {
     "q": "the program's q",
     "batch_size": "the program's batch size or --accumulate",
@@ -76,7 +76,7 @@ def resume(program: TrainableProgram, folder: RunFolder, header: Header) -> Jour
     Args:
         program: The program, with the start adapter in it.
         folder: The run folder.
-        header: What the run would be if it began now; the journal's must be equal.
+        header: Identity of the run if it began now; the journal's must be equal.
 
     Returns:
         The journal to go on with; None where no run has begun in the folder.
@@ -109,7 +109,7 @@ def _back_to_snapshot(program: TrainableProgram, journal: Journal, folder: RunFo
     """Bring a program that computes gradients to its last snapshot; return the journal up to there.
 
     A step of such a program does not follow from a few numbers, but from its rows, and those from the seed: the steps
-    behind the snapshot are taken again, and come out the same.
+    after the snapshot are taken again, and come out the same.
     """
     path, start = folder.path / SNAPSHOT_NAME, program.read_state()
     step = 0

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 # The reported training loss is a mean over this many last steps: one step's loss is mostly noise.
 LOSS_WINDOW = 50
-# Said of the first step alone: a program or an eps that does not perturb shows there.
+# Reported for the first step alone: a program or an eps that does not perturb shows there.
 _FLAT = "both signs of every query have the same loss, so nothing is learnt; raise --eps"
 
 
@@ -42,13 +42,13 @@ def run(
     """Train a program and leave a run folder.
 
     Args:
-        options: What to do.
-        listener: Hears of progress.
-        should_stop: Asked after every step and evaluation call; True ends the run early, with everything done so far
+        options: Options of the run.
+        listener: Observes progress.
+        should_stop: Checked after every step and evaluation call; True ends the run early, with everything done so far
             flushed and written.
 
     Raises:
-        PrgecError: Of the fitting kind, before anything is written, if an option, the program or the data are bad.
+        PrgecError: A fitting subclass, before anything is written, if an option, the program or the data are bad.
         NumericsError: If a loss is not finite, or training diverges; the run folder then holds the state kept.
     """
     options.check()
@@ -81,8 +81,8 @@ class _Session:
     Args:
         opened: The program, in the state after the last step done, and its data.
         folder: The run folder.
-        listener: Hears of progress.
-        should_stop: Asked after every step and evaluation call.
+        listener: Observes progress.
+        should_stop: Checked after every step and evaluation call.
         initial: State before the first step, where the run may have to go back.
         start: When the run began.
     """
@@ -107,11 +107,11 @@ class _Session:
         self.losses: list[float] = []
 
     def take_up(self, journal: Journal) -> Sequence[StepResult]:
-        """Go on behind the last step of a journal, with everything it knows; return what its steps told."""
+        """Continue after the last step of a journal, with everything it knows; return the results of its steps."""
         steps = self.trainer.take_up(journal.steps)
         self.losses += [result.loss for result in steps]
         self.evaluations.take_up(journal.records)
-        # What was measured on other data before the first step is no score to beat.
+        # Scores on other data before the first step do not count as the best.
         self.best.take_up(self.evaluations.comparable)
         self.listener.on_resume(self.trainer.step_number)
         return steps
@@ -209,10 +209,9 @@ class _Session:
             logger.warning("this program's state cannot be replayed: kept the last one")
 
     def _end(self, log: RunLog) -> Evaluation | None:
-        """Go back to the best state, if one is kept, and evaluate what the run leaves behind."""
+        """Go back to the best state, if one is kept, and evaluate the final state."""
         kept = self.best.restore(self.program)
-        # What a journal tells of an evaluation is not all of it.
-        if kept is not None and self.evaluations.is_one_set and kept.num_calls:
+        if kept is not None and self.evaluations.is_one_set and not kept.is_recorded:
             return kept
         last = self.trainer.step_number
         # An impatient user gets the trained state at once, not after an evaluation.

@@ -1,4 +1,4 @@
-"""What a run notes of its answers for `prgec report`: some before training, and the same after."""
+"""Sample answers of a run for `prgec report`: some before training, and the same after."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_SAMPLES = 12
 def samples(eval_set: RowSet | None, before: Evaluation | None, after: Evaluation | None) -> list[dict[str, Any]]:
     """Return the first examples with the answers they got before and after training; empty for open-ended tasks.
 
-    Of the first half, those whose answer changed come first: they are what a reader wants to see.
+    In the first half, changed answers come first: readers look for them.
     """
     if not isinstance(eval_set, EvalSet) or not (before and after and before.answers and after.answers):
         return []

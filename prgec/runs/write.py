@@ -1,4 +1,4 @@
-"""What a run leaves behind when it ends: adapter, plot, metrics and journal by their names, run.toml, run.json."""
+"""The files of a finished run: adapter, plot, metrics and journal by their names, run.toml, run.json."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def write_run(
     Args:
         folder: The run folder.
         opened: The program in the state to keep, and its data.
-        log: What was written already.
-        result: What the run achieved.
+        log: Log with the files written already.
+        result: Result of the run.
         losses: Training loss of each step.
-        evaluations: What it scored, by steps done.
+        evaluations: Its scores, by steps done.
         failure: Why it stopped early, if it failed.
     """
     manifest = opened.program.manifest

@@ -31,7 +31,7 @@ BACKENDS = ("xnnpack", "portable")
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltNetwork:
     """A finished program.
 
     Attributes:
@@ -45,7 +45,7 @@ class Built:
     file_bytes: int
 
 
-def build(network: SideNetwork, output: Path, backend: str = BACKENDS[0], batch_size: int = 8) -> Built:
+def build(network: SideNetwork, output: Path, backend: str = BACKENDS[0], batch_size: int = 8) -> BuiltNetwork:
     """Lower a network.
 
     Args:
@@ -78,4 +78,4 @@ def build(network: SideNetwork, output: Path, backend: str = BACKENDS[0], batch_
         SIDE_NETWORK_METHOD: description.to_json(),
         DELEGATION_METHOD: lowered.delegation.to_json(),
     }
-    return Built(description, lowered.delegation, write_program(output, lowered.finish(constants)))
+    return BuiltNetwork(description, lowered.delegation, write_program(output, lowered.finish(constants)))

@@ -78,7 +78,9 @@ def read_cache(folder: Path) -> Cache:
             is_first[place] = False
             if not np.array_equal(joined.dy[row], joined.dy[before]):
                 raise DataError("two rows of one id have different answers", where=folder)
-    return _at(joined, order[is_first])
+    rows = order[is_first]
+    scales = None if joined.scales is None else joined.scales[rows]
+    return Cache(joined.shape, joined.ids[rows], joined.acts[rows], scales, joined.dy[rows])
 
 
 def _joined(shards: list[Shard]) -> Cache:
@@ -90,8 +92,3 @@ def _joined(shards: list[Shard]) -> Cache:
         np.concatenate(scales) if scales else None,
         np.concatenate([shard.dy for shard in shards]),
     )
-
-
-def _at(cache: Cache, rows: IntArray) -> Cache:
-    scales = None if cache.scales is None else cache.scales[rows]
-    return Cache(cache.shape, cache.ids[rows], cache.acts[rows], scales, cache.dy[rows])

@@ -144,7 +144,8 @@ def emit(
     total, size = len(rows.ids), _rows_that_fit(options.shard_rows, rows.shape)
     plan = [(number, slice(at, at + size)) for number, at in enumerate(range(0, total, size))]
     folder.mkdir(parents=True, exist_ok=True)
-    _check_folder(folder, len(plan), _local(data, options))
+    local: dict[str, object] = {"choices": list(data.choices), "y_pre": options.y_pre, "label_dp": options.label_dp}
+    _check_folder(folder, len(plan), local)
     num_new = 0
     for number, part in plan:
         if should_stop():
@@ -233,10 +234,6 @@ def _is_shard_of(path: Path, shape: ShardShape, ids: Sequence[bytes], options: E
 
 
 _HINT = "name another folder with -o"
-
-
-def _local(data: FirstTokens, options: EmitOptions) -> dict[str, object]:
-    return {"choices": list(data.choices), "y_pre": options.y_pre, "label_dp": options.label_dp}
 
 
 def _check_folder(folder: Path, num_shards: int, local: dict[str, object]) -> None:

@@ -22,7 +22,7 @@ from prgec.formats.side_network import SideNetwork, write_network
 from prgec.side.cache import Cache
 from prgec.side.fit_options import FitOptions
 from prgec.side.network import AdditiveNetwork
-from prgec.side.progress import Epoch, Progress, load_progress, save_progress
+from prgec.side.progress import Epoch, FitProgress, load_progress, save_progress
 
 # Rows of a pass that only measures.
 _MEASURED_ROWS = 256
@@ -89,7 +89,7 @@ def fit(
             if not epochs or epoch.score < min(each.score for each in epochs):
                 best = learner.network.packed()
             epochs.append(epoch)
-            save_progress(output, Progress(tag, tuple(epochs), best, learner.state()))
+            save_progress(output, FitProgress(tag, tuple(epochs), best, learner.state()))
             on_epoch(epochs)
     write_network(output, best)
     best_epoch = min(epochs, key=lambda each: each.score).number if epochs else 0
@@ -171,7 +171,7 @@ class _Learner:
             state["step"] = kept["step"].reshape(1)
         return state
 
-    def go_on_from(self, progress: Progress | None) -> tuple[list[Epoch], SideNetwork]:
+    def go_on_from(self, progress: FitProgress | None) -> tuple[list[Epoch], SideNetwork]:
         """Take over the state of an earlier fit, if there was one; return its epochs and its best network."""
         if progress is None:
             return [], self.network.packed()

@@ -44,7 +44,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Progress:
+class FitProgress:
     """A fit between two epochs.
 
     Attributes:
@@ -65,7 +65,7 @@ def progress_path(output: Path) -> Path:
     return output.with_name(f"{output.name}.progress")
 
 
-def save_progress(output: Path, progress: Progress) -> None:
+def save_progress(output: Path, progress: FitProgress) -> None:
     """Write it, atomically."""
     tensors = {name: np.atleast_1d(value.numpy()) for name, value in progress.state.items()}
     tensors |= {_BEST + name: array for name, array in progress.best.weights.items()}
@@ -73,7 +73,7 @@ def save_progress(output: Path, progress: Progress) -> None:
     write_atomic(progress_path(output), pack_tensors(tensors, {**progress.best.metadata(), **metadata}))
 
 
-def load_progress(output: Path, tag: str) -> Progress | None:
+def load_progress(output: Path, tag: str) -> FitProgress | None:
     """Read it; None where there is none.
 
     Raises:
@@ -97,4 +97,4 @@ def load_progress(output: Path, tag: str) -> Progress | None:
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"the file to resume from is damaged: {error}", where=path, hint="remove it") from error
     state = {name: torch.from_numpy(array) for name, array in tensors.items() if not name.startswith(_BEST)}
-    return Progress(tag, epochs, network, state)
+    return FitProgress(tag, epochs, network, state)

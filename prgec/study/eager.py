@@ -119,7 +119,7 @@ class EagerProgram:
         """Return copies of the trained parameters."""
         return {str(index): np.array(each.detach()) for index, each in enumerate(self.trained)}
 
-    def given_a(self) -> State:
+    def stored_lora_a(self) -> State:
         """Return nothing: what is trained here is not an adapter of a program."""
         return {}
 

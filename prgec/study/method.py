@@ -23,7 +23,7 @@ KINDS = {
 }
 
 
-class Method(Steps, Protocol):
+class TrainableMethod(Steps, Protocol):
     """A model under training, one batch of the program's shapes a step.
 
     Attributes:
@@ -37,7 +37,7 @@ class Method(Steps, Protocol):
     held_bytes: int
 
 
-def build_method(model: str, options: Options, seed: int, where: Path) -> Method:
+def build_method(model: str, options: Options, seed: int, where: Path) -> TrainableMethod:
     """Return a fresh method of the kind its options name.
 
     Args:
@@ -49,7 +49,7 @@ def build_method(model: str, options: Options, seed: int, where: Path) -> Method
     Raises:
         UsageError: If there is no such kind, or it does not take an option.
     """
-    method: Method = _call(_class(options, where), model, options, seed, where)
+    method: TrainableMethod = _call(_class(options, where), model, options, seed, where)
     return method
 
 

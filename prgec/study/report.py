@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, geometric_mean, pstdev
 
+from prgec.study.cost import markdown, memory_table, searched, time_table
 from prgec.study.results import Point, Result, of_method
 from prgec.study.spec import Study, StudyTask
-from prgec.study.spent import markdown, memory_table, searched, time_table
 
 # Scores are counts over a few hundred examples: smaller differences are rounding.
 TIE = 1e-9

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from prgec.study.alone import Train, train_alone
+from prgec.study.isolated import Train, train_alone
 from prgec.study.results import Result, append_result, mean_of_choice, read_results
 from prgec.study.spec import Options, Run, Study, StudyMethod, StudyTask
 

@@ -109,7 +109,7 @@ SPACES: dict[str, Callable[[nn.Module, Settings, int], list[nn.Parameter]]] = {
 }
 
 
-class _Branch(nn.Module):
+class _TrainedBranch(nn.Module):
     """The parameters added to one layer."""
 
     def hook(self, layer: nn.Linear, inputs: tuple[Tensor], output: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class _Branch(nn.Module):
         raise NotImplementedError
 
 
-class _Lora(_Branch):
+class _Lora(_TrainedBranch):
     def __init__(self, layer: nn.Linear, settings: Settings, generator: torch.Generator) -> None:
         super().__init__()
         start_RD = torch.randn(settings.rank, layer.in_features, generator=generator) / layer.in_features**0.5
@@ -145,7 +145,7 @@ class _Dora(_Lora):
         return turned
 
 
-class _Vera(_Branch):
+class _Vera(_TrainedBranch):
     def __init__(self, layer: nn.Linear, shared_a: Tensor, shared_b: Tensor) -> None:
         super().__init__()
         self._a_RD = (shared_a[:, : layer.in_features],)
@@ -158,7 +158,7 @@ class _Vera(_Branch):
         return output + self.b_O * ((self.d_R * (inputs[0] @ self._a_RD[0].T)) @ self._b_RO[0])
 
 
-class _Bias(_Branch):
+class _Bias(_TrainedBranch):
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.bias_O = nn.Parameter(torch.zeros(layer.out_features))
@@ -174,7 +174,9 @@ def _layers(model: nn.Module) -> list[nn.Linear]:
     return [each for name, each in found if is_target(name, ("all-linear",))]
 
 
-def _attach(model: nn.Module, make: Callable[[nn.Linear, torch.Generator], _Branch], seed: int) -> list[_Branch]:
+def _attach(
+    model: nn.Module, make: Callable[[nn.Linear, torch.Generator], _TrainedBranch], seed: int
+) -> list[_TrainedBranch]:
     generator = torch.Generator().manual_seed(seed)
     branches = []
     for layer in _layers(model):

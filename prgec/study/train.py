@@ -11,7 +11,7 @@ from prgec.data.encode import Row, encode_items
 from prgec.data.eval_set import EvalSet, encode_row_set
 from prgec.errors import DataError, NumericsError
 from prgec.machine.memory import Growth, SampledGrowth
-from prgec.study.method import Method, build_method
+from prgec.study.method import TrainableMethod, build_method
 from prgec.study.results import Point, Result
 from prgec.study.spec import EXECUTORCH, Run, Study, StudyTask
 from prgec.training.evaluate import Evaluation, evaluate
@@ -59,7 +59,7 @@ class _Data:
     test: EvalSet
 
     @classmethod
-    def load(cls, task: StudyTask, method: Method) -> _Data:
+    def load(cls, task: StudyTask, method: TrainableMethod) -> _Data:
         program = method.program
         sets = {split: load_dataset(getattr(task, split), task.task) for split in ("train", "dev", "test")}
         rows = encode_items(sets["train"].examples, program.tokenizer, program.manifest)
@@ -77,7 +77,7 @@ class _Data:
 class _Course:
     """One run on its way."""
 
-    def __init__(self, method: Method, data: _Data, run: Run, study: Study) -> None:
+    def __init__(self, method: TrainableMethod, data: _Data, run: Run, study: Study) -> None:
         self.method, self.data = method, data
         self.method_maps_files = run.options.get("engine") == EXECUTORCH
         schedule = str(run.options.get("schedule", DEFAULT_SCHEDULE))

@@ -1,4 +1,4 @@
-"""Tells when training makes things worse for good: the mean loss of a window against that of the first window."""
+"""Detects when training makes things worse for good: the mean loss of a window against that of the first window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prgec.errors import NumericsError
 
 
 class Divergence:
-    """Hears every training loss in order.
+    """Observes every training loss in order.
 
     Losses that are not finite belong to steps that were skipped, and count for nothing; a window of nothing else has
     diverged.

@@ -32,7 +32,7 @@ BatchListener = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a program scores on a data set.
+    """The score of a program on a data set.
 
     Attributes:
         loss: Mean over examples of the right completion's mean negative log-likelihood.
@@ -44,7 +44,8 @@ class Evaluation:
         f1: Mean token F1 of generated answers, where the task compares text and the program generates.
         exact_match: Share of generated answers that equal a reference.
         rouge: The same by ROUGE, where the task is measured by it.
-        answers: What the program chose or generated for each example, as text; empty for open-ended tasks.
+        answers: The program's choice or text for each example; empty for open-ended tasks.
+        is_recorded: Whether it was read from a journal, which stores only loss and accuracy.
     """
 
     loss: float
@@ -56,10 +57,11 @@ class Evaluation:
     exact_match: float | None = None
     answers: tuple[str, ...] = ()
     rouge: Rouge | None = None
+    is_recorded: bool = False
 
     @property
     def score(self) -> float:
-        """What early stopping maximises: accuracy, F1 or ROUGE-1 where there is one, else the negative loss."""
+        """The goal of early stopping: accuracy, F1 or ROUGE-1 where there is one, else the negative loss."""
         metric = self.accuracy if self.f1 is None else self.f1
         metric = metric if self.rouge is None else self.rouge.rouge1
         return -self.loss if metric is None else metric
@@ -77,7 +79,7 @@ def evaluate(
         program: The program.
         eval_set: Encoded examples.
         on_batch: Called with (rows done, all rows) after every call.
-        should_stop: Asked before every call.
+        should_stop: Checked before every call.
 
     Returns:
         The scores; None if it was stopped.

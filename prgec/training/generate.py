@@ -40,7 +40,7 @@ def generate(
         max_tokens: Most tokens to add.
         stop: Text at which an answer ends, itself left out; EOS and the end of a turn always end it.
         on_call: Called with (prompts ended, all prompts) after every call.
-        should_stop: Asked before every call.
+        should_stop: Checked before every call.
 
     Returns:
         The continuations as text; None if it was stopped.

@@ -24,7 +24,7 @@ from prgec.training.trainer import Recorded
 
 @dataclass(frozen=True)
 class GradientStep(StepResult):
-    """What one step measured and did.
+    """The measurements and effect of one step.
 
     Attributes:
         norm: Length of the gradient over all sites; NaN where it was not finite and the step changed nothing.
@@ -59,7 +59,7 @@ class GradientTrainer:
 
     Args:
         program: The program to train.
-        limits: What becomes of steps whose loss or gradient is not finite; the program itself never applies one.
+        limits: Treatment of steps whose loss or gradient is not finite; the program itself never applies one.
     """
 
     def __init__(self, program: TrainableProgram, limits: Limits | None = None) -> None:
@@ -70,7 +70,7 @@ class GradientTrainer:
         self.step_number = 0
 
     def take_up(self, records: Sequence[Recorded]) -> list[GradientStep]:
-        """Go on behind steps that were done before, which the program's state includes; return what they told."""
+        """Continue after steps that were done before, which the program's state includes; return their results."""
         self.step_number = len(records)
         return [GradientStep(each.step, float(each.losses[0, 0]), each.lr, float(each.g[0])) for each in records]
 
@@ -102,7 +102,7 @@ class GradientTrainer:
         self.step_number += 1
         with np.errstate(invalid="ignore"):  # what is not finite is judged below
             loss = float(ordered_mean(np.concatenate([*gathered, loss_B]).astype(np.float64)))
-        # Of what is no number there is one only, so that equal runs leave equal bytes.
+        # Canonicalise NaN: NaNs have many bit patterns, and equal runs must write equal bytes.
         norm = float(factors[1]) if np.isfinite(factors[1]) else math.nan
         result = GradientStep(self.step_number, loss, lr, norm)
         if not (math.isfinite(loss) and math.isfinite(result.norm)) and self._limits.not_finite != SKIP:

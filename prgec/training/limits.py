@@ -1,4 +1,4 @@
-"""What becomes of a step whose numbers are too large or no numbers at all: stopped, skipped or clipped.
+"""The treatment of a step whose numbers are too large or not finite: stopped, skipped or clipped.
 
 The journal keeps the losses as measured and g as applied, so that replaying and resuming need no policy; what was done
 to a step follows from the difference.
@@ -62,7 +62,7 @@ class Limits:
         """Return the coefficients the program may apply: f32[q].
 
         Args:
-            g_q: What the estimator made of the losses: f32[q].
+            g_q: Coefficients from the estimator: f32[q].
             losses: Losses of the step, any shape.
             step: Number of the step, for the message.
 
@@ -87,8 +87,8 @@ def intervention(measured_q: FloatArray, applied_q: FloatArray) -> str | None:
     """Return what was done to a step, `skipped` or `clipped`, or None.
 
     Args:
-        measured_q: What the estimator made of its losses: f32[q].
-        applied_q: What the program was given: f32[q].
+        measured_q: Coefficients from the estimator: f32[q].
+        applied_q: Coefficients given to the program: f32[q].
     """
     if np.array_equal(measured_q, applied_q):
         return None
@@ -98,7 +98,7 @@ def intervention(measured_q: FloatArray, applied_q: FloatArray) -> str | None:
 def coefficients(losses: Float64Array, eps: float, estimator: Estimator) -> FloatArray:
     """Return what the estimator makes of the losses f64[q, 2] of a step: f32[q].
 
-    An estimator never hears of losses that are not finite, which it might remember; then every coefficient is NaN.
+    An estimator never receives losses that are not finite, which it might keep; then every coefficient is NaN.
     """
     if not np.isfinite(losses).all():
         return np.full(len(losses), np.nan, dtype=np.float32)

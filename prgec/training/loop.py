@@ -16,9 +16,9 @@ from prgec.training.step import StepResult, Steps
 
 @dataclass
 class TrainingLoop:
-    """Steps behind the last one the trainer took, up to the last of the course; iterate to take them.
+    """Steps after the last one the trainer took, up to the last of the course; iterate to take them.
 
-    Whoever iterates does what is due between two steps, and ends early by leaving.
+    The caller does its own work between two steps, and ends early by leaving the loop.
 
     Attributes:
         trainer: Takes the steps.
@@ -27,7 +27,7 @@ class TrainingLoop:
         seed: Key of the order of examples.
         rates: Number of steps, and their learning rates.
         accumulate: Calls of a step.
-        gather: Takes those before the last one; there is one where a step may be several.
+        gather: Runs all calls of a step but the last. None unless the program accumulates gradients.
         wall_seconds: Time the steps took so far.
         cpu_seconds: CPU time of the process they took, over all threads.
     """

@@ -34,7 +34,7 @@ def predict(
     on_batch: BatchListener = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Prediction]:
-    """Score every candidate behind every prompt, N rows a call; the list is empty if it was stopped.
+    """Score every candidate after every prompt, N rows a call; the list is empty if it was stopped.
 
     Without candidates, each example's own are scored.
 

@@ -15,12 +15,12 @@ from prgec.contract.names import EXTEND_CHUNK
 from prgec.errors import ProgramError, UsageError
 from prgec.training.sampling import Sampler
 
-# What a decoder writes for bytes that are no whole character yet.
+# A decoder writes this for bytes that are not a whole character yet.
 _UNFINISHED = "\ufffd"
 
 
 class Reader:
-    """What a program has in its cache.
+    """The cache of a program.
 
     Args:
         program: Compiled with --context.
@@ -41,11 +41,11 @@ class Reader:
         self._held = []
 
     def read(self, ids: Sequence[int]) -> FloatArray:
-        """Return the logits f32[V] behind a text; only its tokens behind what the last one began with are read.
+        """Return the logits f32[V] after a text; only the tokens after its common prefix with the last text are read.
 
         Raises:
             UsageError: If the text is empty or longer than C.
-            ProgramError: If what the program says of it are no numbers.
+            ProgramError: If the logits are not finite.
         """
         if not ids:
             raise UsageError("there is no text to continue")
@@ -55,7 +55,7 @@ class Reader:
                 hint="compile it with a larger --context",
             )
         shared = next((n for n, pair in enumerate(zip(self._held, ids, strict=False)) if pair[0] != pair[1]), None)
-        # Logits are those behind a token that is read.
+        # Logits come from a token that is read.
         start = min(len(self._held) if shared is None else shared, len(ids) - 1)
         if start == 0:
             self._program.clear_cache()
@@ -77,7 +77,7 @@ class Answer:
     """An answer while it is written: iterating over it gives its text in parts.
 
     Args:
-        reader: Of the program.
+        reader: Reader of the program.
         prompt: Ids to answer.
         sampler: Chooses tokens.
         decode: Ids to text, without special tokens.
@@ -87,7 +87,7 @@ class Answer:
 
     Attributes:
         ids: Its tokens so far.
-        text: What was given of it so far.
+        text: The part of it given so far.
         is_full: Whether it ended because the cache was full.
     """
 

@@ -36,7 +36,7 @@ class Sampling:
         temperature: Divides the logits; 0 takes the most likely token always.
         top_k: Draw among this many most likely tokens; 0 for all.
         top_p: Draw among the fewest tokens whose probabilities add up to this.
-        seed: Of the draws.
+        seed: Seed of the draws.
     """
 
     temperature: float = 0.0
@@ -79,7 +79,7 @@ class Sampler:
         sums = probabilities.cumsum()
         drawn = uniform(self._sampling.seed, self._num_drawn) * sums[-1]
         self._num_drawn += 1
-        # Rounding may leave the draw behind the last sum.
+        # Rounding may leave the draw after the last sum.
         place = min(int(np.searchsorted(sums, drawn, side="right")), len(order) - 1)
         return int(order[place])
 

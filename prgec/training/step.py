@@ -1,6 +1,6 @@
-"""One training step, whatever kind of program does it: what it tells, and what drives it.
+"""One training step of any kind of program: its result and its driver.
 
-The loop (`training.loop`) and a run's log know these only. What one kind of step needs besides, such as coefficients
+The loop (`training.loop`) and a run's log know these only. Other needs of one kind of step, such as coefficients
 that wait for the next call, is known to its trainer alone.
 """
 
@@ -18,7 +18,7 @@ RecordT = TypeVar("RecordT", contravariant=True)
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step measured.
+    """The measurements of one step.
 
     Attributes:
         step: Number of the step, counted from 1.
@@ -42,7 +42,7 @@ class StepResult:
 
 
 class Steps(Protocol):
-    """What takes training steps.
+    """A taker of training steps.
 
     Attributes:
         step_number: Number of the last step taken, 0 before the first.
@@ -66,7 +66,7 @@ class Steps(Protocol):
 
 
 class StepTrainer(Steps, Protocol[RecordT]):
-    """What takes the steps of a run, which can be killed and go on from records of its steps."""
+    """A taker of a run's steps; the run can be killed and resumed from records of its steps."""
 
     def take_up(self, records: Sequence[RecordT]) -> Sequence[StepResult]:
-        """Go on behind all steps so far, which the program's state includes; return what they told."""
+        """Continue after all steps so far, which the program's state includes; return their results."""

@@ -22,13 +22,13 @@ from prgec.training.step import StepResult
 
 @dataclass(frozen=True)
 class EstimatedStep(StepResult):
-    """What a step measured that estimates the gradient from losses.
+    """The measurements of a step that estimates the gradient from losses.
 
     Attributes:
         losses: Mean over the B examples for each query and sign: f64[q, 2].
         g: Coefficients of its update, within the limits: f32[q].
         eps: Perturbation scale it measured with.
-        limited: What the limits did to it, `skipped` or `clipped`; None for nothing.
+        limited: Effect of the limits, `skipped` or `clipped`; None for none.
     """
 
     losses: Float64Array
@@ -48,7 +48,7 @@ class EstimatedStep(StepResult):
 
 
 class Recorded(Protocol):
-    """What is known of a step that was done."""
+    """The result of a step that was done."""
 
     @property
     def step(self) -> int:
@@ -78,7 +78,7 @@ class Trainer:
         eps: Perturbation scale, > 0.
         seed: Key of the noise.
         step: Number of steps already done.
-        limits: What becomes of steps that measure too much, or nothing.
+        limits: Treatment of steps that measure too much, or nothing.
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class Trainer:
         return not self._pending.any()
 
     def take_up(self, records: Sequence[Recorded]) -> list[EstimatedStep]:
-        """Go on behind steps that were done before, whose updates the program's state includes.
+        """Continue after steps that were done before, whose updates the program's state includes.
 
         Args:
             records: All steps so far; what they measured is what the estimator may remember.
 
         Returns:
-            What they told when they were done.
+            Their results.
         """
         self.step_number = len(records)
         return [self._result(each.step, each.losses, self._measure(each.losses), each.g, each.lr) for each in records]

@@ -6,7 +6,7 @@ import numpy as np
 from markupsafe import Markup
 
 from prgec.report.chart import draw
-from prgec.report.curves import SMOOTHING_SHARE, Chart, Line, accuracy_chart
+from prgec.report.curves import SMOOTHING_SHARE, Chart, Curve, accuracy_chart
 from prgec.report.thin import thin
 from prgec.ui.follow import Metrics
 
@@ -47,12 +47,12 @@ def _loss(steps: np.ndarray, losses: np.ndarray, metrics: Metrics, window: int) 
     sums = np.cumsum(np.concatenate([[0.0], losses]))
     means = (sums[window:] - sums[:-window]) / window
     lines = [
-        Line("each step", *thin(steps, losses, _MOST_POINTS), "faint"),
-        Line(f"mean of {window} steps", *thin(steps[window - 1 :], means, _MOST_POINTS), "one"),
+        Curve("each step", *thin(steps, losses, _MOST_POINTS), "faint"),
+        Curve(f"mean of {window} steps", *thin(steps[window - 1 :], means, _MOST_POINTS), "one"),
     ]
     if metrics.scores:
         xs, ys = [score[0] for score in metrics.scores], [score[1] for score in metrics.scores]
-        lines.append(Line("evaluation", xs, ys, "two", dots=True))
+        lines.append(Curve("evaluation", xs, ys, "two", dots=True))
     return Chart("Loss", tuple(lines), is_wide=True)
 
 
@@ -60,4 +60,4 @@ def _chart(title: str, name: str, style: str, steps: np.ndarray, values: np.ndar
     known = np.isfinite(values)
     if known.sum() < 2:
         return None
-    return Chart(title, (Line(name, *thin(steps[known], values[known], _MOST_POINTS), style),))
+    return Chart(title, (Curve(name, *thin(steps[known], values[known], _MOST_POINTS), style),))

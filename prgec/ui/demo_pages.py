@@ -11,10 +11,10 @@ from prgec.demo import data_file
 from prgec.runs.demo import BATCH_SIZES, SEQ_LEN, STEPS
 from prgec.runs.options import RUN_TABLE
 from prgec.ui.curves import figures
-from prgec.ui.jobs import Job, options_text
+from prgec.ui.jobs import StartedCommand, options_text
 from prgec.ui.page_request import PageRequest, fragment, go
 from prgec.ui.programs import SUFFIX
-from prgec.ui.shelf import Shelved
+from prgec.ui.run_list import ListedRun
 from prgec.ui.start_pages import StartPages
 from prgec.ui.state import State
 from prgec.ui.view import page
@@ -69,9 +69,9 @@ class DemoPages:
         return go("/demo")
 
     def _about(self) -> dict[str, Any]:
-        name = self._state.shelf.id_of(self._folder)
+        name = self._state.run_list.id_of(self._folder)
         jobs = self._state.jobs.of(self._program), self._state.jobs.of(self._folder)
-        run = self._state.shelf.find(name) or Shelved(name, self._folder.name, self._folder, {}, None, "", 0.0)
+        run = self._state.run_list.find(name) or ListedRun(name, self._folder.name, self._folder, {}, None, "", 0.0)
         metrics = self._state.metrics(run)
         return {
             "stage": self._stage(run, *jobs),
@@ -79,11 +79,11 @@ class DemoPages:
             "metrics": metrics,
             "figures": figures(metrics),
             "run": run,
-            "program": self._state.shelf.id_of(self._program),
+            "program": self._state.run_list.id_of(self._program),
             "requested_steps": STEPS[_METHOD],
         }
 
-    def _stage(self, run: Shelved, compiling: Job | None, training: Job | None) -> str:
+    def _stage(self, run: ListedRun, compiling: StartedCommand | None, training: StartedCommand | None) -> str:
         if run.adapter is not None and run.process is None:
             return "trained"
         if run.process is not None or (training is not None and training.is_working):

@@ -34,7 +34,7 @@ _ERROR = "error: "
 
 
 @dataclass(frozen=True)
-class Job:
+class StartedCommand:
     """A command that was started.
 
     Attributes:
@@ -110,7 +110,7 @@ class Jobs:
         # Children of this process are waited for, or they stay in the table of processes.
         self._children: list[subprocess.Popen[bytes]] = []
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[StartedCommand]:
         """Return all that were started, the newest first."""
         self._children = [child for child in self._children if child.poll() is None]
         try:
@@ -120,15 +120,15 @@ class Jobs:
         found = [job for folder in folders if (job := _read(folder)) is not None]
         return sorted(found, key=lambda job: -job.started)
 
-    def find(self, name: str) -> Job | None:
+    def find(self, name: str) -> StartedCommand | None:
         """Return the job an id is of."""
         return next((job for job in self.all() if job.id == name), None)
 
-    def of(self, target: Path) -> Job | None:
+    def of(self, target: Path) -> StartedCommand | None:
         """Return the last job that was to write a run folder or a program."""
         return next((job for job in self.all() if job.target == str(target)), None)
 
-    def start(self, kind: str, target: Path, text: str, arguments: Sequence[str]) -> Job:
+    def start(self, kind: str, target: Path, text: str, arguments: Sequence[str]) -> StartedCommand:
         """Start `prgec KIND -c FILE ARGUMENTS`.
 
         Args:
@@ -152,7 +152,7 @@ class Jobs:
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )
             self._children.append(child)
-            job = Job(name, kind, str(target), child.pid, _born(child.pid), time.time(), str(folder))
+            job = StartedCommand(name, kind, str(target), child.pid, _born(child.pid), time.time(), str(folder))
             write_atomic(folder / _NOTE, json.dumps(asdict(job)).encode())
             return job
 
@@ -180,10 +180,10 @@ def stop(process: int) -> None:
         raise UsageError(f"process {process} cannot be stopped: {error.strerror}") from error
 
 
-def _read(folder: Path) -> Job | None:
+def _read(folder: Path) -> StartedCommand | None:
     """Return a job from its notes; None where they were not all written."""
     try:
-        return Job(**{**json.loads((folder / _NOTE).read_bytes()), "folder": str(folder)})
+        return StartedCommand(**{**json.loads((folder / _NOTE).read_bytes()), "folder": str(folder)})
     except (OSError, ValueError, TypeError):
         return None
 

@@ -12,8 +12,8 @@ from prgec.contract.inspection import inspect_program
 from prgec.data.tasks import TASKS
 from prgec.errors import PrgecError, UsageError
 from prgec.ui.page_request import PageRequest
-from prgec.ui.programs import Program, graph_rows, pass_names
-from prgec.ui.shelf import Shelved
+from prgec.ui.programs import KnownProgram, graph_rows, pass_names
+from prgec.ui.run_list import ListedRun
 from prgec.ui.state import State
 from prgec.ui.view import page
 
@@ -69,7 +69,7 @@ class ProgramPages:
         try:
             question = _conversation(request.form) if request.form.get("do") == "chat" else _texts(request.form)
             adapter = run.adapter if run is not None else None
-            answers = self._state.answers.ask(program.path, {**question, "adapter": str(adapter) if adapter else ""})
+            answers = self._state.inference.ask(program.path, {**question, "adapter": str(adapter) if adapter else ""})
         except PrgecError as error:
             return self._try_page(request, request.form, error=str(error))
         if question["kind"] == "chat":
@@ -79,14 +79,14 @@ class ProgramPages:
             return self._try_page(request, request.form, messages=messages, chat=answers)
         return self._try_page(request, request.form, texts=question["texts"], answers=answers)
 
-    def _chosen(self, request: PageRequest) -> tuple[Program, Shelved | None]:
+    def _chosen(self, request: PageRequest) -> tuple[KnownProgram, ListedRun | None]:
         program = self._state.program(request.ids["program"])
         name = request.form.get("run", request.first("run"))
         return program, self._state.run(name) if name else None
 
     def _try_page(self, request: PageRequest, form: Mapping[str, str], **found: Any) -> Response:
         program, run = self._chosen(request)
-        runs = [each for each in self._state.shelf.runs() if each.adapter is not None]
+        runs = [each for each in self._state.run_list.runs() if each.adapter is not None]
         own = [each for each in runs if str(each.fact("options", "program")) == str(program.path)]
         about = {"error": "", "texts": [], "answers": {}, "messages": [], "chat": {}, **found}
         try:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from prgec.ui.shelf import Shelf
+from prgec.ui.run_list import RunList
 
 SUFFIX = ".pte"
 # Folder beside a program with the graph after each pass, if requested.
@@ -19,7 +19,7 @@ _CONTEXT, _MOST_LINES = 2, 4000
 
 
 @dataclass(frozen=True)
-class Program:
+class KnownProgram:
     """A program, which may be gone.
 
     Attributes:
@@ -48,33 +48,30 @@ def passes_of(program: Path) -> Path:
     return program.with_suffix(_PASSES_SUFFIX)
 
 
-def known(shelf: Shelf, named: Iterable[Path]) -> list[Program]:
+def known(run_list: RunList, named: Iterable[Path]) -> list[KnownProgram]:
     """Return all programs, those that are there first.
 
     Args:
-        shelf: Runs, and the folder they are in.
+        run_list: Runs, and the folder they are in.
         named: Further programs.
     """
-    paths = [*named, *_below(shelf.root)]
-    for run in shelf.runs():
+    below = (path for depth in ("*", "*/*") for path in sorted(run_list.root.glob(depth + SUFFIX)))
+    paths = [*named, *(path for path in below if path.is_file())]
+    for run in run_list.runs():
         program = run.fact("options", "program")
         if isinstance(program, str) and program:
             # A run that was started in this folder says it from there.
             paths.append(Path(program))
     unique = dict.fromkeys(Path(os.path.abspath(path)) for path in paths)
-    found = [Program(shelf.id_of(path), _name(path, shelf.root), path) for path in unique]
+    found = [KnownProgram(run_list.id_of(path), _name(path, run_list.root), path) for path in unique]
     return sorted(found, key=lambda program: not program.is_there)
-
-
-def _below(root: Path) -> list[Path]:
-    return [path for depth in ("*", "*/*") for path in sorted(root.glob(depth + SUFFIX)) if path.is_file()]
 
 
 def _name(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def pass_names(program: Program) -> list[str]:
+def pass_names(program: KnownProgram) -> list[str]:
     """Return the passes there are graphs of, in order."""
     try:
         return sorted(entry.name for entry in os.scandir(program.passes) if _PASS.fullmatch(entry.name))
@@ -83,7 +80,7 @@ def pass_names(program: Program) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Row:
+class GraphLine:
     """A line of a graph."""
 
     number: int
@@ -91,7 +88,7 @@ class Row:
     is_hit: bool
 
 
-def graph_rows(program: Program, name: str, wanted: str) -> tuple[list[Row], int]:
+def graph_rows(program: KnownProgram, name: str, wanted: str) -> tuple[list[GraphLine], int]:
     """Return lines of a graph, and how many were found.
 
     Args:
@@ -106,4 +103,4 @@ def graph_rows(program: Program, name: str, wanted: str) -> tuple[list[Row], int
     hits = {number for number, line in enumerate(lines) if wanted and wanted.lower() in line.lower()}
     near = {number + offset for number in hits for offset in range(-_CONTEXT, _CONTEXT + 1)}
     shown = [n for n in range(len(lines)) if not wanted or n in near][:_MOST_LINES]
-    return [Row(n + 1, lines[n], n in hits) for n in shown], len(hits)
+    return [GraphLine(n + 1, lines[n], n in hits) for n in shown], len(hits)

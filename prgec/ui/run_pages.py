@@ -18,7 +18,7 @@ from prgec.runs.options import RUN_TABLE
 from prgec.ui import jobs
 from prgec.ui.curves import figures
 from prgec.ui.page_request import PageRequest, fragment, go
-from prgec.ui.shelf import Shelved
+from prgec.ui.run_list import ListedRun
 from prgec.ui.state import State
 from prgec.ui.view import page
 from prgec.web.refusal import HttpError
@@ -41,17 +41,17 @@ class RunPages:
 
     def index(self, request: PageRequest) -> Response:
         """The list of runs, with what was started and has no folder yet."""
-        runs, waiting = self._state.shelf.runs(), self._waiting()
+        runs, waiting = self._state.run_list.runs(), self._waiting()
         return page("index.html.jinja", title="Runs", runs=runs, waiting=waiting, root=str(self._state.root))
 
     def index_live(self, request: PageRequest) -> Response:
         """The list alone."""
-        runs, waiting = self._state.shelf.runs(), self._waiting()
+        runs, waiting = self._state.run_list.runs(), self._waiting()
         shown: list[object] = [(run.id, run.status, run.changed, run.remark) for run in runs]
         shown += [(job.id, job.kind) for job in waiting]
         return fragment("index_live.html.jinja", request, shown, is_done=False, runs=runs, waiting=waiting)
 
-    def _waiting(self) -> list[jobs.Job]:
+    def _waiting(self) -> list[jobs.StartedCommand]:
         return [job for job in self._state.jobs.all() if job.is_alive and not Path(job.target).exists()]
 
     def run(self, request: PageRequest) -> Response:
@@ -66,7 +66,7 @@ class RunPages:
         shown = (about["metrics"].version, run.status, run.process, about["output"])
         return fragment("run_live.html.jinja", request, shown, is_done=run.process is None, **about)
 
-    def _about(self, run: Shelved) -> dict[str, Any]:
+    def _about(self, run: ListedRun) -> dict[str, Any]:
         metrics, job = self._state.metrics(run), self._state.job_of(run)
         output = job.output.splitlines()[-_TAIL_LINES:] if job is not None else []
         return {
@@ -78,7 +78,7 @@ class RunPages:
             "error": job.error if job is not None and run.process is None and not run.summary else "",
         }
 
-    def _requested_steps(self, run: Shelved, job: jobs.Job | None) -> int | None:
+    def _requested_steps(self, run: ListedRun, job: jobs.StartedCommand | None) -> int | None:
         steps = run.fact("options", "steps")
         if steps is None and job is not None:
             try:
@@ -87,7 +87,7 @@ class RunPages:
                 steps = None
         return steps if isinstance(steps, int) else None
 
-    def _details(self, run: Shelved) -> dict[str, Any]:
+    def _details(self, run: ListedRun) -> dict[str, Any]:
         """Samples and tables of a run that has ended, as its report has them."""
         try:
             record = RunRecord(run.name, run.summary, (), ())
@@ -124,7 +124,7 @@ class RunPages:
         self._state.jobs.start("run", run.folder, text, ["--out", str(run.folder), "--resume"])
         return go(f"/runs/{run.id}")
 
-    def _resuming(self, run: Shelved) -> Path | None:
+    def _resuming(self, run: ListedRun) -> Path | None:
         """Return the options of a run: its own, or those it was started with here."""
         job = self._state.job_of(run)
         places = [run.folder / CONFIG_NAME, *([job.options] if job is not None else [])]

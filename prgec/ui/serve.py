@@ -63,10 +63,10 @@ def serve(options: UiOptions, on_ready: Callable[[str], None]) -> None:
     port, token = listening.getsockname()[1], new_token()
     state = State(options.root, options.program and options.program.absolute())
     # Otherwise the first page would wait for this.
-    state.shelf.runs()
+    state.run_list.runs()
     config = uvicorn.Config(Guard(make_app(state), port, token), **LIMITS)
     on_ready(f"http://{HOST}:{port}/?token={token}")
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:
-        state.answers.close()
+        state.inference.close()

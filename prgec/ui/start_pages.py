@@ -14,7 +14,7 @@ from prgec.compile.options import CompileOptions, compile_table
 from prgec.errors import PrgecError, UsageError
 from prgec.runs.options import RUN_TABLE, RunOptions
 from prgec.ui import forms
-from prgec.ui.jobs import Job, options_text
+from prgec.ui.jobs import StartedCommand, options_text
 from prgec.ui.page_request import PageRequest, fragment, go
 from prgec.ui.programs import SUFFIX, passes_of
 from prgec.ui.state import State
@@ -38,7 +38,9 @@ class StartPages:
         """The form of a run; filled in where a program is named."""
         given = {}
         if name := request.first("program"):
-            given = _filled({"program": str(self._state.program(name).path)})
+            fields = [field for section in forms.sections(RUN_TABLE, {}) for field in section.fields]
+            given = {field.name: field.value for field in fields}
+            given["program"] = str(self._state.program(name).path)
         return self._run_form(given)
 
     def start_run(self, request: PageRequest) -> Response:
@@ -55,7 +57,7 @@ class StartPages:
             self._state.jobs.start("run", folder, text, ["--out", str(folder)])
         except PrgecError as error:
             return self._run_form(request.form, error=str(error))
-        return go(f"/runs/{self._state.shelf.id_of(folder)}")
+        return go(f"/runs/{self._state.run_list.id_of(folder)}")
 
     def _run_form(self, given: Mapping[str, str], *, text: str = "", error: str = "") -> Response:
         places = [str(program.path) for program in self._state.programs() if program.is_there]
@@ -83,7 +85,8 @@ class StartPages:
             values = forms.values(compile_table(), request.form)
             if "model" not in values:
                 raise UsageError("a program needs a model")
-            check_options(CompileOptions.of(_complete(values)))
+            defaults = {item.name: None if item.option.unset else item.default for item in compile_table()}
+            check_options(CompileOptions.of({**defaults, **values}))
             target = self._free(request.form.get("name", ""), Path(values["model"]).name, SUFFIX)
             text = options_text(values, compile_table(), "prgec compile")
             if request.form.get("do") == "show":
@@ -108,7 +111,7 @@ class StartPages:
             suggestions={"model": ["demo"]},
         )
 
-    def compile_to(self, target: Path, text: str) -> Job:
+    def compile_to(self, target: Path, text: str) -> StartedCommand:
         """Start compiling a program, with the graph after each pass beside it."""
         self._state.root.mkdir(parents=True, exist_ok=True)
         arguments = ["-o", str(target), "--dump-passes", str(passes_of(target))]
@@ -150,17 +153,5 @@ class StartPages:
         if job is None:
             raise HttpError(404, "there is no such command")
         target = Path(job.target)
-        program = self._state.shelf.id_of(target) if job.kind == "compile" and target.is_file() else ""
+        program = self._state.run_list.id_of(target) if job.kind == "compile" and target.is_file() else ""
         return {"job": job, "name": target.name, "program": program}
-
-
-def _filled(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the defaults of a form, updated by given values."""
-    fields = [field for section in forms.sections(RUN_TABLE, {}) for field in section.fields]
-    return {**{field.name: field.value for field in fields}, **given}
-
-
-def _complete(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of a command line of which some were given."""
-    defaults = {item.name: None if item.option.unset else item.default for item in compile_table()}
-    return {**defaults, **values}

@@ -7,11 +7,11 @@ from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 
-from prgec.ui.answers import Answers
 from prgec.ui.follow import Metrics
-from prgec.ui.jobs import Job, Jobs
-from prgec.ui.programs import Program, known
-from prgec.ui.shelf import Shelf, Shelved
+from prgec.ui.inference import Inference
+from prgec.ui.jobs import Jobs, StartedCommand
+from prgec.ui.programs import KnownProgram, known
+from prgec.ui.run_list import ListedRun, RunList
 from prgec.web.refusal import HttpError
 
 # Runs whose numbers stay in memory, about 3 MB each for 100,000 steps.
@@ -27,9 +27,9 @@ class State:
     """
 
     def __init__(self, root: Path, program: Path | None) -> None:
-        self.shelf = Shelf(root)
+        self.run_list = RunList(root)
         self.jobs = Jobs(root)
-        self.answers = Answers()
+        self.inference = Inference()
         self._named = () if program is None else (program,)
         self._followed: OrderedDict[Path, Metrics] = OrderedDict()
         self._lock = threading.Lock()
@@ -37,15 +37,15 @@ class State:
     @property
     def root(self) -> Path:
         """Folder of the runs."""
-        return self.shelf.root
+        return self.run_list.root
 
-    def run(self, name: str) -> Shelved:
+    def run(self, name: str) -> ListedRun:
         """Return the run of an id.
 
         Raises:
             HttpError: If there is none.
         """
-        found = self.shelf.find(name) or self._expected(name)
+        found = self.run_list.find(name) or self._expected(name)
         if found is None:
             raise HttpError(404, "there is no such run")
         job = self.job_of(found)
@@ -53,23 +53,23 @@ class State:
         is_beginning = found.process is None and job is not None and job.is_working
         return replace(found, process=job.process) if job is not None and is_beginning else found
 
-    def _expected(self, name: str) -> Shelved | None:
+    def _expected(self, name: str) -> ListedRun | None:
         """Return a run that was started and has written nothing yet, or never will."""
         for job in self.jobs.all():
             folder = Path(job.target)
-            if job.kind == "run" and self.shelf.id_of(folder) == name:
-                return Shelved(name, folder.name, folder, {}, None, "", job.started)
+            if job.kind == "run" and self.run_list.id_of(folder) == name:
+                return ListedRun(name, folder.name, folder, {}, None, "", job.started)
         return None
 
-    def job_of(self, run: Shelved) -> Job | None:
+    def job_of(self, run: ListedRun) -> StartedCommand | None:
         """Return what was started last to write a run."""
         return self.jobs.of(run.folder)
 
-    def programs(self) -> list[Program]:
+    def programs(self) -> list[KnownProgram]:
         """Return all programs."""
-        return known(self.shelf, self._named)
+        return known(self.run_list, self._named)
 
-    def program(self, name: str) -> Program:
+    def program(self, name: str) -> KnownProgram:
         """Return the program of an id.
 
         Raises:
@@ -80,7 +80,7 @@ class State:
             raise HttpError(404, "there is no such program")
         return found
 
-    def metrics(self, run: Shelved) -> Metrics:
+    def metrics(self, run: ListedRun) -> Metrics:
         """Return what a run measured so far."""
         with self._lock:
             metrics = self._followed.setdefault(run.folder, Metrics(run.folder))

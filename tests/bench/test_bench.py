@@ -152,4 +152,4 @@ def test_every_variant(checkpoint: Path, tmp_path: Path, quantize: str, capsys: 
 
 def test_more_tokens_than_a_model_has_positions_for(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", str(checkpoint), "--seq-len", "100000"]) == 2
-    assert "--seq-len is 100000; tiny knows " in capsys.readouterr().err
+    assert "--seq-len is 100000; tiny supports " in capsys.readouterr().err

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prgec.remote.client import job_of, pull, push
-from prgec.remote.line import Server
+from prgec.remote.connection import Server
 from prgec.remote.tokens import add_device
 from prgec.side.cache import read_cache
 from prgec.side.fit import fit

@@ -219,5 +219,5 @@ def test_the_limit_comes_from_the_environment(text: str, kept_bytes: int, monkey
 
 def test_a_limit_that_is_no_size_is_reported(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRGEC_CACHE_LIMIT", "much")
-    with pytest.raises(UsageError, match="PRGEC_CACHE_LIMIT is no size: 'much'"):
+    with pytest.raises(UsageError, match="PRGEC_CACHE_LIMIT is not a size: 'much'"):
         compile_cached(replace(options_of(model), output=Path("unused.pte")))

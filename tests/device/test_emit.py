@@ -36,7 +36,7 @@ def test_writes_over_an_earlier_one_and_keeps_its_build(tmp_path: Path) -> None:
 
 def test_refuses_a_folder_with_something_else(tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text("precious")
-    with pytest.raises(UsageError, match="something else than a driver"):
+    with pytest.raises(UsageError, match="files that are not a driver"):
         emit_driver(tmp_path)
     with pytest.raises(UsageError, match="is a file"):
         emit_driver(tmp_path / "CMakeLists.txt")

@@ -81,7 +81,7 @@ def test_spans_what_layers_read_most(folder: Path, program: TorchProgram) -> Non
     inputs = _inputs(folder, program.tokenizer, names, program.manifest.num_labels)
     assert len(names) == 9 and sum(map(len, inputs.values())) < 9 * 1024
     for name in names:
-        found = program.given_a()[f"{name}.lora_A"].astype(np.float64)
+        found = program.stored_lora_a()[f"{name}.lora_A"].astype(np.float64)
         np.testing.assert_allclose(found @ found.T, np.eye(RANK), atol=1e-6)
         _, sizes, directions = np.linalg.svd(inputs[name].double().numpy(), full_matrices=False)
         assert sizes[RANK - 1] > 1.02 * sizes[RANK], "no gap to tell subspaces apart by"
@@ -101,7 +101,7 @@ def test_equal_compilations_are_equal_bytes(folder: Path, program: TorchProgram)
 def test_gradients_are_those_of_the_given_a(folder: Path) -> None:
     """In exact programs too, which multiply with a transposed copy: against autograd with hooks on the model."""
     program = _program(folder, method="exact", targets=("q_proj", "down_proj"), polyak=0.0)
-    m, given = program.manifest, program.given_a()
+    m, given = program.manifest, program.stored_lora_a()
     generator = torch.Generator().manual_seed(0)
     start = {name: torch.randn(b.shape, generator=generator).numpy() for name, b in program.read_state().items()}
     program.write_state(start)

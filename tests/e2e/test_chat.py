@@ -21,7 +21,7 @@ from prgec.engines.torch.program import TorchProgram
 from prgec.errors import ProgramError, UsageError
 from prgec.formats.adapter import save_adapter
 from prgec.training.reader import Reader
-from prgec.ui.answering import BASE, TRAINED, Answering
+from prgec.ui.inference_worker import BASE, TRAINED, InferenceWorker
 from tests.architectures import ARCHITECTURES, architecture
 from tests.shared import Shared
 from tests.talking import (
@@ -81,7 +81,7 @@ def test_what_is_no_number_does_not_stay(path: Path) -> None:
     program = open_pte(path)
     expected, trained = greedy(program, text_of(9), 6), program.read_state()
     program.write_state({name: np.full_like(b, np.nan) for name, b in trained.items()})
-    with pytest.raises(ProgramError, match="^the program computes no numbers"):
+    with pytest.raises(ProgramError, match="^the program computes values that are not finite"):
         greedy(program, text_of(20), 6)
     program.write_state(trained)
     assert greedy(program, text_of(9), 6) == expected
@@ -161,7 +161,7 @@ def test_the_page_says_what_the_command_says(
     give_state(program)
     adapter = tmp_path / "adapter.safetensors"
     save_adapter(adapter, program)
-    answering = Answering(path)
+    answering = InferenceWorker(path)
     messages = [{"role": "user", "content": "the film was great"}]
     asked = {"kind": "chat", "messages": messages, "max_tokens": 4, "adapter": str(adapter)}
     found = answering.answer(asked)

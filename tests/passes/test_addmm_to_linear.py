@@ -11,7 +11,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
-EACH = AddmmToLinear()
+PASS = AddmmToLinear()
 OUT = 6
 
 
@@ -30,7 +30,7 @@ def _conv1d(b: GraphBuilder, source: Node, name: str, width: int, out: int) -> N
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -59,7 +59,7 @@ def test_hit_weight_is_transposed_once() -> None:
     before = b.program.attribute(weight).clone()
     sums = [b.call(aten.addmm.default, bias, flat, read) for read in (weight, weight, b.read("c.weight"))]
     program = b.done(*sums)
-    assert run_pass(program, EACH).hits == 3
+    assert run_pass(program, PASS).hits == 3
     assert torch.equal(program.module.get_buffer("c.weight"), before.t())
 
 
@@ -69,7 +69,7 @@ def test_hit_rows_that_stay_flat() -> None:
     flat = b.call(aten.view.default, b.hidden(), [-1, 4])
     rows = b.call(aten.addmm.default, b.weight("c.bias", OUT), flat, b.weight("c.weight", 4, OUT))
     program = b.done(b.call(aten.view.default, rows, [2, -1, OUT]), b.call(aten.tanh.default, rows))
-    assert_parity(program, EACH)
+    assert_parity(program, PASS)
     assert not list(program.calls(aten.addmm.default))
 
 
@@ -86,7 +86,7 @@ def test_miss() -> None:
         b.call(aten.mm.default, flat, shared),
     ]
     expect(
-        transcript(b.done(*calls), EACH),
+        transcript(b.done(*calls), PASS),
         """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 4] = aten.embedding(@embed.weight, tokens)
@@ -115,7 +115,7 @@ def test_miss_a_weight_that_another_call_reads_as_it_is() -> None:
     flat = b.call(aten.view.default, b.hidden(), [-1, 4])
     bias, shared = b.weight("c.bias", 4), b.weight("c.weight", 4, 4)
     calls = [b.call(aten.addmm.default, bias, flat, shared, **scale) for scale in ({}, {"beta": 2})]
-    result = run_pass(b.done(*calls), EACH)
+    result = run_pass(b.done(*calls), PASS)
     assert not result.changed
     assert [refusal.reason for refusal in result.refusals] == [
         "c.weight is read by %addmm_default_1 aten.addmm.default too, which stays",
@@ -125,4 +125,4 @@ def test_miss_a_weight_that_another_call_reads_as_it_is() -> None:
 
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_parity(dynamic: bool) -> None:
-    assert_parity(example(dynamic=dynamic), EACH)
+    assert_parity(example(dynamic=dynamic), PASS)

@@ -9,7 +9,7 @@ from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
 
 aten = torch.ops.aten
-EACH = Canonicalize()
+PASS = Canonicalize()
 
 
 def example() -> GraphProgram:
@@ -25,7 +25,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: size = aten.sym_size.int(tokens, 1)
@@ -49,7 +49,7 @@ def test_hit_expand_infers_t() -> None:
     b = GraphBuilder(dynamic=True)
     wide = b.call(aten.expand.default, b.call(aten.unsqueeze.default, b.hidden(), 1), [4, 2, b.length(), 4])
     expect(
-        transcript(b.done(wide), EACH),
+        transcript(b.done(wide), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -74,7 +74,7 @@ def test_hit_empty_parts() -> None:
     rest = b.call(aten.slice.Tensor, hidden, 2, 4, 9223372036854775807)
     both, all_three = ([hidden, rest], [hidden, rest, hidden])
     expect(
-        transcript(b.done(*[b.call(aten.cat.default, parts, -1) for parts in (both, all_three)]), EACH),
+        transcript(b.done(*[b.call(aten.cat.default, parts, -1) for parts in (both, all_three)]), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -97,7 +97,7 @@ def test_miss_parts_that_are_filled_or_decide_the_dtype() -> None:
     rest = b.call(aten.slice.Tensor, hidden, 2, 4, 9223372036854775807)
     wide = b.call(aten.to.dtype, rest, torch.float64)
     cats = [b.call(aten.cat.default, parts, -1) for parts in ([hidden, hidden], [rest, rest], [hidden, wide])]
-    assert not run_pass(b.done(*cats), EACH).changed
+    assert not run_pass(b.done(*cats), PASS).changed
 
 
 def test_miss_casts_cuts_and_dropout_that_do_something() -> None:
@@ -108,7 +108,7 @@ def test_miss_casts_cuts_and_dropout_that_do_something() -> None:
     strided = b.call(aten.slice.Tensor, hidden, 1, 0, 8, 2)
     dropped = b.call(aten.dropout.default, hidden, 0.5, True)
     expect(
-        transcript(b.done(wide, part, strided, dropped), EACH),
+        transcript(b.done(wide, part, strided, dropped), PASS),
         """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
@@ -128,7 +128,7 @@ def test_miss_expand_that_grows_to_t(new_dim: bool) -> None:
     b = GraphBuilder(dynamic=True)
     row = b.weight("row", *([4] if new_dim else [1, 4]))
     program = b.done(b.call(aten.expand.default, row, [b.length(), 4]))
-    assert not run_pass(program, EACH).changed
+    assert not run_pass(program, PASS).changed
 
 
 def test_miss_view_with_two_dynamic_sizes() -> None:
@@ -138,4 +138,4 @@ def test_miss_view_with_two_dynamic_sizes() -> None:
         aten.mul.Tensor, b.call(aten.unsqueeze.default, b.tokens, 1), b.call(aten.unsqueeze.default, b.tokens, 2)
     )
     program = b.done(b.call(aten.view.default, square, [2, 2, length, length]))
-    assert not run_pass(program, EACH).changed
+    assert not run_pass(program, PASS).changed

@@ -8,7 +8,7 @@ from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, transcript
 
 aten = torch.ops.aten
-EACH = CastToDequantize()
+PASS = CastToDequantize()
 
 
 def _codes(b: GraphBuilder, dtype: torch.dtype) -> torch.fx.Node:
@@ -22,7 +22,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -44,7 +44,7 @@ def test_miss() -> None:
     b = GraphBuilder(num_rows=2, dynamic=True)
     wide = b.call(aten.to.dtype, _codes(b, torch.int16), torch.float32)
     expect(
-        transcript(b.done(wide, b.call(aten.to.dtype, _codes(b, torch.int8), torch.int32)), EACH),
+        transcript(b.done(wide, b.call(aten.to.dtype, _codes(b, torch.int8), torch.int32)), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)

@@ -15,7 +15,7 @@ from tests.passes.builder import GraphBuilder, row_inputs
 from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run, set_state, state_of
 
-EACH = DecomposeNoise()
+PASS = DecomposeNoise()
 Q, RANK = 2, 3
 # Elements of a site's noise are not a multiple of four, so streams are padded between sites.
 OUTS = (3, 5, 2)
@@ -34,7 +34,7 @@ def example(state: str = "seeded") -> GraphProgram:
 def test_hit(state: str, steps: int) -> None:
     """One stream whatever the number of sites and steps."""
     program = example(state)
-    result = run_pass(program, EACH)
+    result = run_pass(program, PASS)
     assert result.hits == steps * len(OUTS)
     text = print_program(program)
     assert "prge." not in text
@@ -45,7 +45,7 @@ def test_hit(state: str, steps: int) -> None:
 
 def test_hit_constants_say_which_site_and_block() -> None:
     program = example()
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     sites, blocks = (program.module.get_buffer(f"prge_noise.c0.{name}") for name in ("sites", "blocks"))
     assert sites.tolist() == [0] * 3 + [1] * 4 + [2] * 2
     assert blocks.tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 1]
@@ -54,7 +54,7 @@ def test_hit_constants_say_which_site_and_block() -> None:
 def test_miss_without_noise() -> None:
     b = GraphBuilder(dynamic=True)
     expect(
-        transcript(b.done(b.hidden()), EACH),
+        transcript(b.done(b.hidden()), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -69,7 +69,7 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
 def test_parity_over_steps(seed: int) -> None:
     """The same bits as the op it stands for, over steps and for seeds that need all 64 bits."""
     programs = [example(), example()]
-    run_pass(programs[1], EACH)
+    run_pass(programs[1], PASS)
     rows = row_inputs(GraphBuilder(num_rows=4).done())
     for step, g in enumerate(([0.0, 0.0], [1.5, -0.5], [-2.0, 3.0])):
         scalars = (torch.tensor(g), torch.tensor(0.1), torch.tensor(0.05), torch.tensor(seed), torch.tensor(step))
@@ -81,7 +81,7 @@ def test_parity_over_steps(seed: int) -> None:
 def test_parity_with_the_noise_itself() -> None:
     """Copies of a zero master are plus and minus the noise of (seed, step, site), here through branches of ones."""
     program = example()
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     set_state(program, {f"site{i}.lora_B": torch.zeros(RANK, out) for i, out in enumerate(OUTS)})
     frozen = program.module.get_buffer("site1.lora_A")
     embedding = program.module.get_buffer("embed.weight")

@@ -13,7 +13,7 @@ from tests.passes.parity import run, state_of
 from tests.passes.test_insert_optimizer import example as gradients
 
 aten = torch.ops.aten
-EACH = DecomposeOptimizer()
+PASS = DecomposeOptimizer()
 RATES = (0.1, 0.05, 0.2)
 RULES = ("norm", "momentum", "adamw")
 
@@ -40,7 +40,7 @@ def parity(program: GraphProgram, each: DecomposeOptimizer) -> None:
 def test_hit_takes_the_steps_of_the_kernels(rule: str, clip: float, polyak: float) -> None:
     """Three steps at three rates, of two sites."""
     found, expected = (example(rule, clip=clip, polyak=polyak, num_sites=2) for _ in range(2))
-    assert run_pass(found, EACH).hits == 3
+    assert run_pass(found, PASS).hits == 3
     rows = row_inputs(found)[:3]
     for lr in RATES:
         ours, kernels = (run(each, (*rows, torch.tensor(lr))) for each in (found, expected))
@@ -51,7 +51,7 @@ def test_hit_takes_the_steps_of_the_kernels(rule: str, clip: float, polyak: floa
 @pytest.mark.parametrize("rule", RULES)
 def test_hit_a_rate_of_zero_changes_nothing(rule: str) -> None:
     program = example(rule)
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     rows = row_inputs(program)[:3]
     run(program, (*rows, torch.tensor(0.1)))
     before = state_of(program)
@@ -63,7 +63,7 @@ def test_hit_a_rate_of_zero_changes_nothing(rule: str) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_hit_what_is_not_finite_changes_nothing(rule: str) -> None:
     program = example(rule)
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     rows = row_inputs(program)[:3]
     run(program, (*rows, torch.tensor(0.1)))
     program.module.get_buffer("embed.weight")[rows[0][0, 0]] = torch.inf
@@ -74,19 +74,19 @@ def test_hit_what_is_not_finite_changes_nothing(rule: str) -> None:
 
 
 def test_miss_without_steps() -> None:
-    text = transcript(gradients(), EACH)
+    text = transcript(gradients(), PASS)
     assert "decompose-optimizer: 0 hits" in text or "unchanged" in text
 
 
 def test_failure_a_step_is_left() -> None:
-    assert "is still an op of prge" in EACH.ensures(example())[0]
+    assert "is still an op of prge" in PASS.ensures(example())[0]
 
 
 def test_failure_steps_of_several_calls() -> None:
     program = gradients()
     run_pass(program, InsertOptimizer(accumulate=True))
     with pytest.raises(PassError, match="a step of several calls needs the kernels of prgec; leave out --accumulate"):
-        EACH(program)
+        PASS(program)
 
 
 def test_failure_of_an_op_without_arithmetic() -> None:

@@ -265,7 +265,7 @@ def test_no_weight_is_another_one_with_its_dimensions_swapped() -> None:
 
 
 def _values(program: GraphProgram, length: int) -> list[Tensor]:
-    """Inputs of a call; what is no integer is f64 normals."""
+    """Inputs of a call; all but integers are f64 normals."""
     generator = torch.Generator().manual_seed(length)
     values = []
     for node in program.placeholders():

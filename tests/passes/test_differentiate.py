@@ -18,7 +18,7 @@ from tests.passes.gradient_graphs import appended, done, finished, layer, one_la
 from tests.passes.parity import run
 
 aten = torch.ops.aten
-EACH = Differentiate()
+PASS = Differentiate()
 SHORTCUT = Differentiate(method="shortcut")
 
 
@@ -28,7 +28,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        print_program(example()) + "---\n" + appended(example(), EACH),
+        print_program(example()) + "---\n" + appended(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -91,7 +91,7 @@ def test_miss_frozen_layers_get_no_transposed_copy() -> None:
     """Nothing below the first trained layer is differentiated, and the shortcut copies only the last block."""
     programs = {"exact": two_blocks(), "shortcut": two_blocks(), "last": two_blocks(trained=(1,))}
     for name, program in programs.items():
-        run_pass(program, SHORTCUT if name == "shortcut" else EACH)
+        run_pass(program, SHORTCUT if name == "shortcut" else PASS)
     copies = {
         name: sorted(n for n, _ in each.module.named_buffers() if ".transposed." in n)
         for name, each in programs.items()
@@ -106,7 +106,7 @@ def test_miss_frozen_layers_get_no_transposed_copy() -> None:
 
 def test_failure_on_a_second_run() -> None:
     program = example()
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     assert refusal(program) == "differentiate: cannot run: the graph returns gradients or state already"
 
 
@@ -161,7 +161,7 @@ def test_failure_names_an_op_without_a_derivative_and_its_place() -> None:
     )
 
 
-def refusal(program: GraphProgram, each: Differentiate = EACH) -> str:
+def refusal(program: GraphProgram, each: Differentiate = PASS) -> str:
     with pytest.raises(PassError) as error:
         each(program)
     return str(error.value)
@@ -172,7 +172,7 @@ def test_parity_with_autograd(make: Callable[[], GraphProgram]) -> None:
     """The loss keeps its bits, and gradients are those PyTorch finds for the mean loss of the graph from before."""
     plain, program = make(), make()
     assert Differentiate.tier == CHANGES
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     for length in seq_lens(program):
         inputs = rows(program, length)
         expected_loss, expected = autograd(plain, inputs)

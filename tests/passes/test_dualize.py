@@ -11,7 +11,7 @@ from tests.passes.golden import expect, transcript
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
-EACH = Dualize(q=2)
+PASS = Dualize(q=2)
 
 
 def example(*, dynamic: bool = True) -> GraphProgram:
@@ -24,7 +24,7 @@ def example(*, dynamic: bool = True) -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[8, T], label_pos: i64[8, 2], targets: i64[8, 2]):
   %0: f32[8, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -48,7 +48,7 @@ graph(tokens: i64[8, T], label_pos: i64[8, 2], targets: i64[8, 2]):
 
 def test_hit_fixed_t() -> None:
     expect(
-        transcript(example(dynamic=False), EACH),
+        transcript(example(dynamic=False), PASS),
         """\
 graph(tokens: i64[8, 8], label_pos: i64[8, 2], targets: i64[8, 2]):
   %0: f32[8, 8, 4] = aten.embedding(@embed.weight, tokens)
@@ -75,7 +75,7 @@ def test_miss_matmul_with_something_else() -> None:
     computed = b.call(aten.neg.default, b.weight("q.lora_B", 4, 4))
     program = b.done(*[b.call(aten.matmul.default, hidden, weight) for weight in (b.weight("w", 4, 4), computed)])
     expect(
-        transcript(program, EACH),
+        transcript(program, PASS),
         """\
 graph(tokens: i64[8, 8], label_pos: i64[8, 2], targets: i64[8, 2]):
   %0: f32[8, 8, 4] = aten.embedding(@embed.weight, tokens)
@@ -108,4 +108,4 @@ def test_parity_of_a_site_behind_the_label_gather() -> None:
     rows = b.call(aten.gather.default, b.hidden(), 1, b.label_index(4))
     program = b.done(b.injected_site(rows, "lm_head", rank=2, out=6))
     program.module.get_buffer("lm_head.lora_B").fill_(0.5)
-    assert_parity(program, EACH)
+    assert_parity(program, PASS)

@@ -12,7 +12,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run
 
 aten = torch.ops.aten
-EACH = EmitActivations()
+PASS = EmitActivations()
 
 
 def example() -> GraphProgram:
@@ -22,7 +22,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -101,7 +101,7 @@ def _model(
 def test_parity_of_the_loss_and_what_is_emitted() -> None:
     """The loss keeps its bits; activations and logits are those computed by hand from the weights."""
     before, after = example(), example()
-    run_pass(after, EACH)
+    run_pass(after, PASS)
     named = dict(after.module.named_buffers())
     for length in seq_lens(after):
         tokens, label_pos, targets = row_inputs(after, seq_len=length)
@@ -122,14 +122,14 @@ def test_parity_of_the_loss_and_what_is_emitted() -> None:
 
 def test_one_block_is_not_joined_with_anything() -> None:
     program = _model(("h.0",), (4,))
-    assert run_pass(program, EACH).hits == 1
+    assert run_pass(program, PASS).hits == 1
     assert not list(program.calls(aten.cat.default))
 
 
 def test_many_blocks_are_joined_in_steps_and_in_order() -> None:
     """XNNPACK joins four at once; 18 blocks take three rounds."""
     program = _model(tuple(f"h.{number}" for number in range(18)), (4,) * 18)
-    assert run_pass(program, EACH).hits == 18
+    assert run_pass(program, PASS).hits == 18
     assert max(len(node.args[0]) for node in program.calls(aten.cat.default)) <= 4
     tokens, label_pos, targets = row_inputs(program, seq_len=5)
     _, acts, _ = run(program, (tokens, label_pos, targets))
@@ -144,7 +144,7 @@ def test_many_blocks_are_joined_in_steps_and_in_order() -> None:
 
 def test_numbered_modules_inside_a_block_are_not_blocks() -> None:
     program = _model(("h.0.experts.0", "h.0", "h.1"), (4, 4, 4))
-    assert run_pass(program, EACH).hits == 2
+    assert run_pass(program, PASS).hits == 2
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_numbered_modules_inside_a_block_are_not_blocks() -> None:
 )
 def test_miss(paths: tuple[str, ...], widths: tuple[int, ...], reason: str) -> None:
     program = _model(paths, widths)
-    result = run_pass(program, EACH)
+    result = run_pass(program, PASS)
     assert not result.changed
     assert [refusal.reason for refusal in result.refusals] == [reason]
 
@@ -167,4 +167,4 @@ def test_failure_without_a_loss() -> None:
     with pytest.raises(
         PassError, match="^emit-activations: cannot run: the graph does not end in one loss of its logits"
     ):
-        EACH(b.done(b.hidden()))
+        PASS(b.done(b.hidden()))

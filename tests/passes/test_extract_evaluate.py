@@ -21,8 +21,8 @@ aten = torch.ops.aten
 
 def _program() -> GraphProgram:
     program = test_differentiate.example()
-    run_pass(program, test_differentiate.EACH)
-    run_pass(program, test_insert_optimizer.EACH)
+    run_pass(program, test_differentiate.PASS)
+    run_pass(program, test_insert_optimizer.PASS)
     return program
 
 
@@ -43,7 +43,7 @@ def test_state_is_shared_and_the_forward_untouched() -> None:
 
 def test_state_of_the_host_comes_in() -> None:
     program = test_differentiate.example()
-    run_pass(program, test_differentiate.EACH)
+    run_pass(program, test_differentiate.PASS)
     run_pass(program, InsertOptimizer(state="host"))
     rows = row_inputs(program)[:3]
     sites = [torch.randn(node.meta["val"].shape) for node in state_inputs(program)]

@@ -12,7 +12,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
-EACH = FoldConstants()
+PASS = FoldConstants()
 
 
 def example() -> GraphProgram:
@@ -32,7 +32,7 @@ def _positions(b: GraphBuilder) -> Node:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -66,7 +66,7 @@ def test_hit_fixed_t() -> None:
     column = b.call(aten.unsqueeze.default, b.call(aten.arange.default, 8, device=torch.device("cpu")), 1)
     mask = b.call(aten.le.Tensor, row, column)
     expect(
-        transcript(b.done(b.call(aten.masked_fill.Scalar, b.hidden(8), mask, 0.0)), EACH),
+        transcript(b.done(b.call(aten.masked_fill.Scalar, b.hidden(8), mask, 0.0)), PASS),
         """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: i64[8] = aten.arange(8)
@@ -93,7 +93,7 @@ def test_hit_expands_for_readers_that_need_it() -> None:
         b.call(aten.expand.default, b.call(aten.unsqueeze.default, _positions(b), 0), [4, -1]) for _ in range(2)
     )
     program = b.done(b.call(aten.add.Tensor, b.tokens, wide), b.call(aten.gather.default, b.tokens, 1, index))
-    assert_parity(program, EACH)
+    assert_parity(program, PASS)
     readers = [list(node.users) for node in program.calls(aten.expand.default)]
     assert readers == [list(program.calls(aten.gather.default))]
 
@@ -102,7 +102,7 @@ def test_hit_shares_equal_tables() -> None:
     b = GraphBuilder(dynamic=True)
     first, second = (b.call(aten.add.Tensor, _positions(b), 1) for _ in range(2))
     program = b.done(b.call(aten.mul.Tensor, b.tokens, first), b.call(aten.sub.Tensor, b.tokens, second))
-    assert run_pass(program, EACH).hits == 2
+    assert run_pass(program, PASS).hits == 2
     assert [name for name, _ in program.module.named_buffers()] == ["folded.c0"]
 
 
@@ -111,7 +111,7 @@ def test_miss_rows_that_depend_on_t() -> None:
     b = GraphBuilder(dynamic=True)
     distance = b.call(aten.rsub.Scalar, _positions(b), b.length())
     expect(
-        transcript(b.done(b.call(aten.mul.Tensor, b.tokens, distance)), EACH),
+        transcript(b.done(b.call(aten.mul.Tensor, b.tokens, distance)), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: size = aten.sym_size.int(tokens, 1)
@@ -131,7 +131,7 @@ def test_miss_size_other_than_t() -> None:
     b = GraphBuilder(dynamic=True)
     doubled = b.call(aten.cat.default, [_positions(b), _positions(b)], 0)
     program = b.done(b.call(aten.mul.Tensor, b.call(aten.cat.default, [b.tokens, b.tokens], 1), doubled))
-    assert [str(r) for r in run_pass(program, EACH).refusals] == [
+    assert [str(r) for r in run_pass(program, PASS).refusals] == [
         "%cat_default aten.cat.default: its size is not T itself"
     ]
 
@@ -151,7 +151,7 @@ def test_miss_state_sites_and_random_numbers() -> None:
     outputs = [b.call(aten.add.Tensor, b.hidden(), b.call(aten.mul.Tensor, each, 2.0)) for each in (state, frozen)]
     outputs.append(b.call(aten.add.Tensor, outputs[0], b.call(aten.rand_like.default, weight)))
     b.call(aten.copy_.default, state, weight)
-    result = run_pass(b.done(*outputs), EACH)
+    result = run_pass(b.done(*outputs), PASS)
     assert (result.changed, result.refusals) == (False, ())
 
 
@@ -159,7 +159,7 @@ def test_failure_without_tokens() -> None:
     program = GraphBuilder().done()
     program.graph.erase_node(program.placeholders()[0])
     with pytest.raises(PassError) as error:
-        EACH(program)
+        PASS(program)
     assert str(error.value) == (
         "fold-constants: failed: the graph has no tokens input. Hint: please report this, with the model's config.json"
     )

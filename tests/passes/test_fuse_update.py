@@ -16,7 +16,7 @@ from tests.passes.parity import assert_close, run, state_of
 
 aten = torch.ops.aten
 prge = torch.ops.prge
-EACH = FuseUpdate()
+PASS = FuseUpdate()
 SPREAD = FuseUpdate(spread=True)
 Q = 2
 
@@ -31,7 +31,7 @@ def example(*, state: str = "seeded", num_sites: int = 1) -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], g: f32[2], lr: f32[], eps: f32[], seed: i64[], step: i64[]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -92,13 +92,13 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], g: f32[2], lr
 
 def test_hit_keeps_the_site_numbers() -> None:
     program = example(num_sites=3)
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     fused = [(str(node.args[0].target), node.args[-1]) for node in program.calls(prge.dual_update.default)]
     assert fused == [("site0.lora_B", 0), ("site1.lora_B", 1), ("site2.lora_B", 2)]
 
 
 def test_miss_dual_state() -> None:
-    result = run_pass(example(state="dual"), EACH)
+    result = run_pass(example(state="dual"), PASS)
     assert not result.changed
     assert [str(r) for r in result.refusals] == [
         "site0.lora_B: keeps 2q copies (dual state); only a single master is fused"
@@ -151,26 +151,26 @@ def test_miss_chain_that_computes_something_else(spoil: Callable[[GraphProgram, 
     program = example()
     spoil(program, Rewriter(program, "test"))
     program.finish()
-    result = run_pass(program, EACH)
+    result = run_pass(program, PASS)
     assert not result.changed
     assert [str(r) for r in result.refusals] == [f"site0.lora_B: {reason}"]
 
 
-@pytest.mark.parametrize("each", [EACH, SPREAD])
+@pytest.mark.parametrize("each", [PASS, SPREAD])
 def test_parity(each: FuseUpdate) -> None:
     """Outputs and master over three steps with g that is not zero."""
     before, after = example(num_sites=2), example(num_sites=2)
     run_pass(after, each)
     for step in range(3):
         inputs = (*row_inputs(before, seed=step)[:-1], torch.tensor(step))
-        assert_close(run(after, inputs), run(before, inputs), EACH.tier)
-        assert_close(tuple(state_of(after).values()), tuple(state_of(before).values()), EACH.tier)
+        assert_close(run(after, inputs), run(before, inputs), PASS.tier)
+        assert_close(tuple(state_of(after).values()), tuple(state_of(before).values()), PASS.tier)
 
 
 @pytest.mark.parametrize("eps", [0.01, 0.0])
 def test_copies_are_the_same_bits_however_they_are_made(eps: float) -> None:
     whole, spread = example(num_sites=2), example(num_sites=2)
-    run_pass(whole, EACH)
+    run_pass(whole, PASS)
     run_pass(spread, SPREAD)
     for step in range(3):
         inputs = [*row_inputs(whole, seed=step)[:-1], torch.tensor(step)]

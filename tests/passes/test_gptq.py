@@ -85,7 +85,7 @@ def test_inputs_or_weights_of_nothing(value: float) -> None:
 
 def test_a_layer_nobody_looked_at_is_rounded_for_itself() -> None:
     program, nearest = example(), example()
-    program.readings = {"v_proj": torch.randn(10, 4, generator=torch.Generator().manual_seed(1))}
+    program.activations = {"v_proj": torch.randn(10, 4, generator=torch.Generator().manual_seed(1))}
     run_pass(program, QuantizeBase(scheme="8da4w", group=2, rounding="gptq"))
     run_pass(nearest, QuantizeBase(scheme="8da4w", group=2))
     found, plain = (dict(each.module.named_buffers()) for each in (program, nearest))

@@ -12,7 +12,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import assert_close, run, set_state, state_of
 
 aten = torch.ops.aten
-EACH = HoistUpdates()
+PASS = HoistUpdates()
 
 
 def example(*, state: str = "seeded") -> GraphProgram:
@@ -32,7 +32,7 @@ def test_hit() -> None:
     updated = b.call(aten.sub.Tensor, master, rate)
     b.call(aten.copy_.default, master, updated)
     expect(
-        transcript(b.done(b.call(aten.add.Tensor, hidden, updated)), EACH),
+        transcript(b.done(b.call(aten.add.Tensor, hidden, updated)), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2], lr: f32[]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -54,7 +54,7 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2], lr: f32[]):
 @pytest.mark.parametrize("state", ["seeded", "dual"])
 def test_hit_every_update_of_a_real_step(state: str) -> None:
     program = example(state=state)
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     forward = calls.index("aten.embedding.default")
     assert calls[:forward].count("aten.copy_.default") == (2 if state == "seeded" else 3)
@@ -67,7 +67,7 @@ def test_miss_values_that_read_no_state() -> None:
     hidden = b.hidden()
     chain = b.call(aten.neg.default, b.weight("slope", 4))
     expect(
-        transcript(b.done(b.call(aten.mul.Tensor, hidden, chain)), EACH),
+        transcript(b.done(b.call(aten.mul.Tensor, hidden, chain)), PASS),
         """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 4] = aten.embedding(@embed.weight, tokens)
@@ -86,7 +86,7 @@ def test_failure_update_that_depends_on_rows() -> None:
     state = b.weight("cache", 4, 8, 4)
     b.call(aten.copy_.default, state, hidden)
     with pytest.raises(PassError) as error:
-        EACH(b.done(hidden))
+        PASS(b.done(hidden))
     assert str(error.value) == "hoist-updates: broke a promise: %copy__default was not moved"
 
 
@@ -94,9 +94,9 @@ def test_failure_update_that_depends_on_rows() -> None:
 def test_parity(state: str) -> None:
     """Outputs and state over three steps, bit for bit."""
     before, after = example(state=state), example(state=state)
-    run_pass(after, EACH)
+    run_pass(after, PASS)
     set_state(after, state_of(before))
     for step in range(3):
         inputs = (*row_inputs(before, seed=step)[:-1], torch.tensor(step))
-        assert_close(run(after, inputs), run(before, inputs), EACH.tier)
-        assert_close(tuple(state_of(after).values()), tuple(state_of(before).values()), EACH.tier)
+        assert_close(run(after, inputs), run(before, inputs), PASS.tier)
+        assert_close(tuple(state_of(after).values()), tuple(state_of(before).values()), PASS.tier)

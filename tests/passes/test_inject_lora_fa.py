@@ -13,7 +13,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run
 
 aten = torch.ops.aten
-EACH = InjectLoraFa(rank=2, alpha=4.0, seed=5)
+PASS = InjectLoraFa(rank=2, alpha=4.0, seed=5)
 
 
 def example() -> GraphProgram:
@@ -29,7 +29,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -56,7 +56,7 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
 
 def test_hit_frozen_matrices_are_scaled_by_alpha_over_rank() -> None:
     program = example()
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     assert torch.equal(program.module.get_buffer("layers.0.q_proj.lora_A"), 2.0 * lora_a(5, 0, 2, 4))
     assert torch.equal(program.module.get_buffer("layers.0.v_proj.lora_A"), 2.0 * lora_a(5, 1, 2, 4))
 
@@ -184,15 +184,15 @@ def test_miss_weight_that_is_no_attribute() -> None:
     computed = b.call(aten.neg.default, b.weight("a.weight", 4, 4))
     b2 = b.call(aten.linear.default, hidden, computed)
     program = b.done(b2, b.call(aten.linear.default, hidden, b.weight("b.weight", 4, 4)))
-    result = run_pass(program, EACH)
+    result = run_pass(program, PASS)
     assert (result.hits, result.refusals) == (1, ())
 
 
 def test_failure_on_a_second_run() -> None:
     program = example()
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     with pytest.raises(PassError) as error:
-        EACH(program)
+        PASS(program)
     assert str(error.value) == "inject-lora-fa: cannot run: the graph has LoRA-FA sites already"
 
 
@@ -221,5 +221,5 @@ def test_failure_when_every_site_is_refused() -> None:
     half = b.call(aten.to.dtype, b.hidden(), torch.bfloat16)
     linear = b.call(aten.linear.default, half, b.tensor("q.weight", torch.ones(4, 4, dtype=torch.bfloat16)))
     with pytest.raises(UsageError) as error:
-        EACH(b.done(linear))
+        PASS(b.done(linear))
     assert str(error.value) == "no layer could be made trainable (q: computes in torch.bfloat16; expected f32)"

@@ -15,7 +15,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run, state_of
 
 aten = torch.ops.aten
-EACH = InsertOptimizer("adamw", clip=0.5, decay=0.1)
+PASS = InsertOptimizer("adamw", clip=0.5, decay=0.1)
 RATES = (0.1, 0.05, 0.2)
 
 
@@ -35,7 +35,7 @@ def example(*, num_sites: int = 1) -> GraphProgram:
 
 def test_hit_adamw() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 4] = aten.embedding(@embed.weight, tokens)
@@ -88,7 +88,7 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2], lora_B_0: f32
     )
     assert sites_of(program) == sites
     with pytest.raises(PassError, match="the graph updates itself already"):
-        EACH(program)
+        PASS(program)
 
 
 def test_hit_momentum() -> None:
@@ -156,7 +156,7 @@ def test_hit_losses_are_those_from_before_the_update() -> None:
     program = example()
     before = run(program, row_inputs(program))[0]
     rows = row_inputs(program)
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     first, second = (run(program, (*rows, torch.tensor(0.5)))[0] for _ in range(2))
     assert torch.equal(first, before)
     assert not torch.equal(second, before)
@@ -195,11 +195,11 @@ def test_failure_a_gradient_is_missing() -> None:
 
 def test_failure_on_a_second_run() -> None:
     program = example()
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     assert refusal(program) == "insert-optimizer: cannot run: the graph updates itself already"
 
 
-def refusal(program: GraphProgram, each: InsertOptimizer = EACH) -> str:
+def refusal(program: GraphProgram, each: InsertOptimizer = PASS) -> str:
     with pytest.raises(PassError) as error:
         each(program)
     return str(error.value)

@@ -15,7 +15,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run, set_state, state_of
 
 aten = torch.ops.aten
-EACH = InsertSelfUpdate()
+PASS = InsertSelfUpdate()
 Q, RANK, OUT = 2, 1, 2
 START = torch.tensor([[0.5, -1.0]])
 SEED, LR, EPS = 7, 0.1, 0.05
@@ -32,7 +32,7 @@ def example(*, num_sites: int = 1) -> GraphProgram:
 
 def test_hit_seeded() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -95,7 +95,7 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], lora_B_0: f32
     assert sites_of(program) == sites
     assert not [name for name, _ in program.module.named_buffers() if name.endswith("lora_B")]
     with pytest.raises(PassError, match="the graph updates itself already"):
-        EACH(program)
+        PASS(program)
 
 
 def test_hit_dual() -> None:
@@ -151,7 +151,7 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], g: f32[2], lr
 
 def test_hit_every_site_draws_its_own_noise() -> None:
     program = example(num_sites=3)
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     drawn = [node.args[2] for node in program.calls(torch.ops.prge.randn.default)]
     assert drawn == [0, 0, 1, 1, 2, 2]
 
@@ -161,7 +161,7 @@ def test_miss_without_sites() -> None:
     hidden = b.hidden()
     copies = b.call(aten.expand.default, b.call(aten.unsqueeze.default, b.weight("scale", 4), 0), [8, -1])
     expect(
-        transcript(b.done(b.call(aten.mul.Tensor, hidden, copies)), EACH),
+        transcript(b.done(b.call(aten.mul.Tensor, hidden, copies)), PASS),
         """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
@@ -177,9 +177,9 @@ graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
 
 def test_failure_on_a_second_run() -> None:
     program = example()
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     with pytest.raises(PassError) as error:
-        EACH(program)
+        PASS(program)
     assert str(error.value) == "insert-self-update: cannot run: the graph updates itself already"
 
 

@@ -11,7 +11,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
-EACH = LabelGatherToBmm()
+PASS = LabelGatherToBmm()
 
 
 def example(*, dynamic: bool = True) -> GraphProgram:
@@ -21,7 +21,7 @@ def example(*, dynamic: bool = True) -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -56,7 +56,7 @@ def test_miss(spoil: str) -> None:
         source = b.call(aten.to.dtype, source, torch.int64)
     elif spoil == "other_axis":
         index = b.call(aten.expand.default, b.call(aten.unsqueeze.default, b.label_pos, 1), [-1, 3, -1])
-    assert not run_pass(b.done(b.call(aten.gather.default, source, dim, index)), EACH).changed
+    assert not run_pass(b.done(b.call(aten.gather.default, source, dim, index)), PASS).changed
 
 
 def test_failure_without_tokens() -> None:
@@ -65,7 +65,7 @@ def test_failure_without_tokens() -> None:
     program = b.done(b.call(aten.gather.default, hidden, 1, b.label_index(4)))
     program.graph.erase_node(program.placeholders()[0])
     with pytest.raises(PassError) as error:
-        EACH(program)
+        PASS(program)
     assert str(error.value) == (
         "label-gather-to-bmm: failed: the graph has no tokens input. "
         "Hint: please report this, with the model's config.json"
@@ -74,4 +74,4 @@ def test_failure_without_tokens() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_parity(dynamic: bool) -> None:
-    assert_parity(example(dynamic=dynamic), EACH)
+    assert_parity(example(dynamic=dynamic), PASS)

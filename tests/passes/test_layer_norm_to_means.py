@@ -10,7 +10,7 @@ from tests.passes.golden import expect, transcript
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
-EACH = LayerNormToMeans()
+PASS = LayerNormToMeans()
 
 
 def example() -> GraphProgram:
@@ -21,7 +21,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -55,7 +55,7 @@ def test_hit_without_weight_or_bias(has_weight: bool, has_bias: bool) -> None:
     hidden = b.hidden()
     # A large eps shows whether it is used; the default one is below rounding.
     norms = [b.call(aten.layer_norm.default, hidden, [4], **given, **eps) for eps in ({}, {"eps": 0.5})]
-    assert_parity(b.done(*norms), EACH)
+    assert_parity(b.done(*norms), PASS)
 
 
 def test_hit_row_that_is_constant() -> None:
@@ -63,7 +63,7 @@ def test_hit_row_that_is_constant() -> None:
     b = GraphBuilder(num_rows=2)
     flat = b.call(aten.mul.Tensor, b.hidden(), 0.0)
     program = b.done(b.call(aten.layer_norm.default, b.call(aten.add.Tensor, flat, 3.0), [4], None, b.weight("b", 4)))
-    assert_parity(program, EACH)
+    assert_parity(program, PASS)
 
 
 def test_miss() -> None:
@@ -72,7 +72,7 @@ def test_miss() -> None:
     over_two = b.call(aten.layer_norm.default, hidden, [8, 4])
     double = b.call(aten.layer_norm.default, b.call(aten.to.dtype, hidden, torch.float64), [4])
     expect(
-        transcript(b.done(over_two, double), EACH),
+        transcript(b.done(over_two, double), PASS),
         """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 4] = aten.embedding(@embed.weight, tokens)

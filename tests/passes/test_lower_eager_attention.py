@@ -11,7 +11,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
-EACH = LowerEagerAttention()
+PASS = LowerEagerAttention()
 WIDTH = 2
 
 
@@ -55,7 +55,7 @@ def _mask(b: GraphBuilder) -> Node:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: size = aten.sym_size.int(tokens, 1)
@@ -125,7 +125,7 @@ def test_hit_layers_share_their_mask() -> None:
     b = GraphBuilder(num_rows=2, dynamic=True)
     mask = _mask(b)
     program = b.done(_attention(b, 4, 2, True, mask), _attention(b, 4, 2, False, mask, names="rst"))
-    assert run_pass(program, EACH).hits == 2
+    assert run_pass(program, PASS).hits == 2
     assert len(list(program.calls(aten.cat.default))) == 1
 
 
@@ -143,7 +143,7 @@ def test_miss(spoil: str) -> None:
         scores, v = (b.call(aten.reshape.default, each, [4, 8, -1]) for each in (scores, v))
     softmax = b.call(aten.softmax.int, scores, 2 if spoil == "softmax" else -1)
     out = b.call(aten.matmul.default, softmax, v)
-    result = run_pass(b.done(out, *([scores] if spoil == "readers" else [])), EACH)
+    result = run_pass(b.done(out, *([scores] if spoil == "readers" else [])), PASS)
     assert not result.changed
     reasons = {
         "mask": "its mask is not a constant [T, T]",
@@ -160,9 +160,9 @@ def test_miss(spoil: str) -> None:
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("cap", [True, False])
 def test_parity(dynamic: bool, kv_heads: int, cap: bool) -> None:
-    assert_parity(example(dynamic=dynamic, kv_heads=kv_heads, cap=cap), EACH)
+    assert_parity(example(dynamic=dynamic, kv_heads=kv_heads, cap=cap), PASS)
 
 
 def test_parity_without_mask() -> None:
     b = GraphBuilder(num_rows=2, dynamic=True)
-    assert_parity(b.done(_attention(b, 4, 2, True, None)), EACH)
+    assert_parity(b.done(_attention(b, 4, 2, True, None)), PASS)

@@ -8,7 +8,7 @@ from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, transcript
 
 aten = torch.ops.aten
-EACH = LowerGeluTanh()
+PASS = LowerGeluTanh()
 
 
 def example() -> GraphProgram:
@@ -18,7 +18,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -46,7 +46,7 @@ def test_miss() -> None:
     hidden = b.hidden()
     expect(
         transcript(
-            b.done(b.call(aten.gelu.default, hidden), b.call(aten.gelu.default, hidden, approximate="none")), EACH
+            b.done(b.call(aten.gelu.default, hidden), b.call(aten.gelu.default, hidden, approximate="none")), PASS
         ),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):

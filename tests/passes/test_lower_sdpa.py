@@ -13,7 +13,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
-EACH = LowerSdpa()
+PASS = LowerSdpa()
 WIDTH = 2
 
 
@@ -55,7 +55,7 @@ def _mask(b: GraphBuilder, kind: str, offset: int = 0) -> Node | None:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 8] = aten.embedding(@q, tokens)
@@ -113,7 +113,7 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
 
 def test_hit_fixed_t() -> None:
     expect(
-        transcript(example(dynamic=False, mask="none", is_causal=True), EACH),
+        transcript(example(dynamic=False, mask="none", is_causal=True), PASS),
         """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 8] = aten.embedding(@q, tokens)
@@ -162,7 +162,7 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
 def test_hit_masks_are_finite() -> None:
     """-inf overflows f16, and ExecuTorch guards softmax against rows that are masked whole."""
     program = example(mask="f32")
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     table = program.module.get_buffer("folded.c0")
     assert sorted(set(table.flatten().tolist())) == [-1e4, 0.0]
 
@@ -174,7 +174,7 @@ def test_hit_layers_share_one_mask() -> None:
     first = b.call(aten.scaled_dot_product_attention.default, q, k, v, mask)
     second = b.call(aten.scaled_dot_product_attention.default, first, k, v, mask)
     program = b.done(second)
-    assert run_pass(program, EACH).hits == 2
+    assert run_pass(program, PASS).hits == 2
     assert [name for name, _ in program.module.named_buffers() if name.startswith("folded")] == ["folded.c0"]
     assert len(list(program.calls(aten.cat.default))) == 1
 
@@ -185,7 +185,7 @@ def test_miss_mask_that_depends_on_rows() -> None:
     is_token = b.call(aten.unsqueeze.default, b.call(aten.unsqueeze.default, b.call(aten.ne.Scalar, b.tokens, 0), 1), 1)
     mask = b.call(aten.expand.default, is_token, [-1, -1, b.length(), -1])
     expect(
-        transcript(b.done(b.call(aten.scaled_dot_product_attention.default, q, k, v, mask)), EACH),
+        transcript(b.done(b.call(aten.scaled_dot_product_attention.default, q, k, v, mask)), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@q, tokens)
@@ -212,7 +212,7 @@ refused %scaled_dot_product_attention_default aten.scaled_dot_product_attention.
 
 
 def test_miss_dropout() -> None:
-    result = run_pass(example(dropout_p=0.1), EACH)
+    result = run_pass(example(dropout_p=0.1), PASS)
     assert not result.changed
     assert [r.reason for r in result.refusals] == ["it drops out"]
 
@@ -220,7 +220,7 @@ def test_miss_dropout() -> None:
 def test_miss_three_dimensional_attention() -> None:
     b = GraphBuilder(num_rows=2)
     q, k, v = (b.hidden(4, name) for name in "qkv")
-    result = run_pass(b.done(b.call(aten.scaled_dot_product_attention.default, q, k, v)), EACH)
+    result = run_pass(b.done(b.call(aten.scaled_dot_product_attention.default, q, k, v)), PASS)
     assert [r.reason for r in result.refusals] == ["its query has rank 3; expected [N, H, T, d]"]
 
 
@@ -237,7 +237,7 @@ def test_miss_mask_of_another_form(spoil: str) -> None:
             mask = b.call(aten.slice.Tensor, mask, dim, 1, 9)
     else:
         mask = b.call(aten.logical_not.default, b.tensor("mask", table[:8, :8].contiguous()))
-    result = run_pass(b.done(b.call(aten.scaled_dot_product_attention.default, q, k, v, mask)), EACH)
+    result = run_pass(b.done(b.call(aten.scaled_dot_product_attention.default, q, k, v, mask)), PASS)
     assert not result.changed
     assert [r.reason for r in result.refusals] == ["its mask is neither a constant [T, T] nor one [N, 1, 1, T] of rows"]
 
@@ -258,17 +258,17 @@ def test_miss_mask_of_another_form(spoil: str) -> None:
     ids=str,
 )
 def test_parity(options: dict[str, Any], dynamic: bool) -> None:
-    assert_parity(example(dynamic=dynamic, **options), EACH)
+    assert_parity(example(dynamic=dynamic, **options), PASS)
 
 
 def test_parity_when_only_keys_are_repeated() -> None:
     b = GraphBuilder(num_rows=2, dynamic=True)
     q, k, v = b.heads(4, WIDTH, "q"), _repeated(b, b.heads(2, WIDTH, "k"), 2), b.heads(4, WIDTH, "v")
-    assert_parity(b.done(b.call(aten.scaled_dot_product_attention.default, q, k, v, is_causal=True)), EACH)
+    assert_parity(b.done(b.call(aten.scaled_dot_product_attention.default, q, k, v, is_causal=True)), PASS)
 
 
 def test_parity_of_grouped_attention_by_flag() -> None:
     b = GraphBuilder(num_rows=2, dynamic=True)
     q, k, v = b.heads(4, WIDTH, "q"), b.heads(2, WIDTH, "k"), b.heads(2, WIDTH, "v")
     attention = b.call(aten.scaled_dot_product_attention.default, q, k, v, is_causal=True, enable_gqa=True)
-    assert_parity(b.done(attention), EACH)
+    assert_parity(b.done(attention), PASS)

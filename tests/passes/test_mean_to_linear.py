@@ -8,7 +8,7 @@ from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
 
 aten = torch.ops.aten
-EACH = MeanToLinear()
+PASS = MeanToLinear()
 
 
 def example() -> GraphProgram:
@@ -22,7 +22,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 6] = aten.embedding(@embed.weight, tokens)
@@ -50,7 +50,7 @@ def test_miss() -> None:
     means = [b.call(aten.mean.dim, hidden, dims, keep) for dims, keep in (([1], True), ([-1], False), ([1, 2], True))]
     means.append(b.call(aten.mean.dim, hidden, [-1], True, dtype=torch.float64))
     expect(
-        transcript(b.done(*means), EACH),
+        transcript(b.done(*means), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -68,5 +68,5 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
 def test_miss_width_that_is_t() -> None:
     b = GraphBuilder(dynamic=True)
     last = b.call(aten.transpose.int, b.hidden(), 1, 2)
-    result = run_pass(b.done(b.call(aten.mean.dim, last, [-1], True)), EACH)
+    result = run_pass(b.done(b.call(aten.mean.dim, last, [-1], True)), PASS)
     assert not result.changed

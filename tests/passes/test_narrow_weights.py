@@ -11,7 +11,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run
 
 aten = torch.ops.aten
-EACH = NarrowWeights(bits=8, group=2)
+PASS = NarrowWeights(bits=8, group=2)
 
 
 def example() -> GraphProgram:
@@ -55,7 +55,7 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
 
 def test_hit_codes() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -130,7 +130,7 @@ def test_miss() -> None:
     )
     mean = b.call(aten.linear.default, hidden, b.tensor("folded.c0", torch.full((1, 4), 0.25)))
     expect(
-        transcript(b.done(half, mean), EACH),
+        transcript(b.done(half, mean), PASS),
         """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[2, 4] = aten.mul(@x, 2.0)

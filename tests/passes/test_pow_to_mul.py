@@ -8,7 +8,7 @@ from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, transcript
 
 aten = torch.ops.aten
-EACH = PowToMul()
+PASS = PowToMul()
 
 
 def example() -> GraphProgram:
@@ -19,7 +19,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -50,7 +50,7 @@ def test_miss() -> None:
     hidden = b.hidden()
     exponents = (2, 0.5, -2, 1, 2.5, 5, 0)
     expect(
-        transcript(b.done(*[b.call(aten.pow.Tensor_Scalar, hidden, each) for each in exponents]), EACH),
+        transcript(b.done(*[b.call(aten.pow.Tensor_Scalar, hidden, each) for each in exponents]), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)

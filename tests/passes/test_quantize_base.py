@@ -13,7 +13,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run
 
 aten = torch.ops.aten
-EACH = QuantizeBase(scheme="8da4w", group=2)
+PASS = QuantizeBase(scheme="8da4w", group=2)
 
 
 def example() -> GraphProgram:
@@ -28,7 +28,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -98,7 +98,7 @@ def test_miss() -> None:
     )
     mean = b.call(aten.linear.default, hidden, b.tensor("folded.c0", torch.full((1, 4), 0.25)))
     expect(
-        transcript(b.done(odd, half, mean), EACH),
+        transcript(b.done(odd, half, mean), PASS),
         """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)

@@ -12,7 +12,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run
 
 aten = torch.ops.aten
-EACH = QuantizeEmbedding(bits=4, group=2)
+PASS = QuantizeEmbedding(bits=4, group=2)
 
 
 def example() -> GraphProgram:
@@ -22,7 +22,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 8] = aten.embedding(@embed.weight, tokens)
@@ -58,7 +58,7 @@ def test_miss() -> None:
     outputs.append(b.call(aten.embedding.default, b.call(aten.neg.default, table), b.tokens))
     outputs.append(b.call(aten.embedding.default, b.weight("odd.weight", 16, 3), b.tokens))
     expect(
-        transcript(b.done(*outputs), EACH),
+        transcript(b.done(*outputs), PASS),
         """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 2, 4] = aten.embedding(@positions.weight, label_pos)

@@ -19,7 +19,7 @@ from tests.passes.gradient_graphs import attention, gated, normed_writes, one_la
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
-EACH = Rematerialize()
+PASS = Rematerialize()
 LAYERS = Rematerialize(layers=True)
 
 
@@ -36,7 +36,7 @@ def test_hit() -> None:
     """Keys turned, scores, weights, their mix and the activation come again where the backward first reads them."""
     program = example()
     before = print_program(program).splitlines()
-    assert run_pass(program, EACH).hits == 5
+    assert run_pass(program, PASS).hits == 5
     after = print_program(program).splitlines()
     first = next(n for n, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1])
     forward = [line for line in before if "aten.softmax" in line or "aten.bmm" in line or "aten.silu" in line]
@@ -78,13 +78,13 @@ def test_hit() -> None:
 
 def test_miss_where_every_source_is_as_large() -> None:
     """One layer keeps what its A makes of the rows: nothing cheap leads there."""
-    assert not run_pass(differentiated(one_layer()), EACH).changed
+    assert not run_pass(differentiated(one_layer()), PASS).changed
 
 
 def test_copies_of_a_block_are_made_when_the_backward_comes_to_it() -> None:
     """After the gradients of the block above, so that only one block's copies are alive at a time."""
     program = differentiated(attention(num_blocks=2))
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     nodes = list(program.graph.nodes)
     forward = upstream(outputs_of(program)[:1])
     of_first, of_last = (nodes.index(each) for each in outputs_of(program)[1:])
@@ -95,7 +95,7 @@ def test_copies_of_a_block_are_made_when_the_backward_comes_to_it() -> None:
 def test_hit_adds_no_product_with_a_layer() -> None:
     program = differentiated(attention(num_blocks=2))
     before = len(list(program.calls(aten.linear.default)))
-    assert run_pass(program, EACH).hits == 11
+    assert run_pass(program, PASS).hits == 11
     assert len(list(program.calls(aten.linear.default))) == before
 
 
@@ -103,7 +103,7 @@ def test_hit_on_turned_halves() -> None:
     """Heads that were turned are made again, with the product that turns them, from what a derivative reads anyway."""
     program = differentiated(turned_heads())
     halves = [node for node in program.calls(aten.linear.default) if turns_halves(program, node)]
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     again = [node for node in program.calls(aten.linear.default) if turns_halves(program, node)]
     forward = upstream(outputs_of(program)[:1])
     assert [node in forward for node in again] == [True, False], "one product of the forward, and one again"
@@ -112,14 +112,14 @@ def test_hit_on_turned_halves() -> None:
 
 
 def test_turned_halves_change_no_bit() -> None:
-    assert_parity(differentiated(turned_heads()), EACH)
+    assert_parity(differentiated(turned_heads()), PASS)
 
 
 def test_hit_on_reshaped_b() -> None:
     """No copy of a B stays from the forward to the backward."""
     program = differentiated(attention(num_blocks=2))
     assert copies_of_b_read_late(program)
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     assert not copies_of_b_read_late(program)
 
 
@@ -140,7 +140,7 @@ def test_one_in_a_few_sums_is_kept_where_all_follow_from_the_first() -> None:
     """
     program = differentiated(normed_writes(num_blocks=16))
     sums = [write.total for write in residual_writes(outputs_of(program)[0])]
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     forward = upstream(outputs_of(program)[:1])
     assert [n for n, each in enumerate(sums) if not forward.issuperset(each.users)] == [0, 3, 7, 11]
     nodes = list(program.graph.nodes)
@@ -158,13 +158,13 @@ def is_write(node: Node) -> bool:
 
 
 def test_sums_made_again_change_no_bit() -> None:
-    assert_parity(differentiated(normed_writes(num_blocks=9)), EACH)
+    assert_parity(differentiated(normed_writes(num_blocks=9)), PASS)
 
 
 def test_each_reader_makes_what_is_one_step_from_a_kept_value() -> None:
     """Half of the gate, for an activation and for its derivative, with the gate there until then; tanh is made once."""
     program = differentiated(gated())
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     forward = upstream(outputs_of(program)[:1])
     late = [node for node in program.graph.nodes if node not in forward]
     gate = next(node for node in program.calls(aten.tanh.default)).all_input_nodes[0].args[0]
@@ -174,7 +174,7 @@ def test_each_reader_makes_what_is_one_step_from_a_kept_value() -> None:
 
 
 def test_copies_of_their_own_change_no_bit() -> None:
-    assert_parity(differentiated(gated()), EACH)
+    assert_parity(differentiated(gated()), PASS)
 
 
 def test_hit_on_layers_leaves_the_stream_alone() -> None:
@@ -209,4 +209,4 @@ def test_failure_of_layers_without_a_stream() -> None:
 
 def test_failure_without_gradients() -> None:
     with pytest.raises(PassError, match="rematerialize: cannot run: the graph returns no gradients"):
-        EACH(one_layer())
+        PASS(one_layer())

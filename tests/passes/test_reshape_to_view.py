@@ -9,7 +9,7 @@ from tests.passes.golden import expect, transcript
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
-EACH = ReshapeToView()
+PASS = ReshapeToView()
 
 
 def example() -> GraphProgram:
@@ -22,7 +22,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 6] = aten.embedding(@q, tokens)
@@ -53,7 +53,7 @@ def test_hit_of_a_part_of_a_row_copies_it() -> None:
     b = GraphBuilder(num_rows=2, dynamic=True)
     part = b.call(aten.slice.Tensor, b.hidden(4), 2, 0, 3)
     program = b.done(b.call(aten.reshape.default, part, [2, -1]))
-    assert_parity(program, EACH)
+    assert_parity(program, PASS)
     assert len(list(program.calls(aten.clone.default))) == 1
 
 
@@ -66,7 +66,7 @@ def test_hit_knows_the_memory_order_left_by_earlier_rewrites() -> None:
     program = b.done(b.call(aten.reshape.default, negated, [4, -1, 3]))
     copied.replace_all_uses_with(heads)
     program.finish()
-    assert_parity(program, EACH)
+    assert_parity(program, PASS)
     assert len(list(program.calls(aten.clone.default))) == 1
 
 
@@ -74,7 +74,7 @@ def test_miss_fixed_t() -> None:
     b = GraphBuilder(num_rows=2)
     program = b.done(b.call(aten.reshape.default, b.heads(2, 3, "q"), [2, 2, 24]))
     expect(
-        transcript(program, EACH),
+        transcript(program, PASS),
         """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 6] = aten.embedding(@q, tokens)

@@ -13,7 +13,7 @@ from tests.passes.builder import GraphBuilder, row_inputs
 from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import assert_parity, run, set_state, state_of
 
-EACH = ReturnState()
+PASS = ReturnState()
 Q, RANK, OUTS = 2, 1, (2, 3)
 
 
@@ -33,7 +33,7 @@ def parity(program: GraphProgram, each: ReturnState) -> None:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], g: f32[2], lr: f32[], eps: f32[], seed: i64[], step: i64[]):
   %0: i64[] = aten.sub(step, 1)
@@ -87,7 +87,7 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2], g: f32[2], lr
 def test_miss_without_state() -> None:
     b = GraphBuilder(dynamic=True)
     expect(
-        transcript(b.done(b.hidden()), EACH),
+        transcript(b.done(b.hidden()), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -102,18 +102,18 @@ def test_failure_fused() -> None:
     program = example()
     run_pass(program, FuseUpdate())
     with pytest.raises(PassError, match="inside prge.dual_update.default; leave out fuse-update"):
-        EACH(program)
+        PASS(program)
 
 
 def test_failure_dual() -> None:
     with pytest.raises(PassError, match="the state is dual; only a single master a site can be returned"):
-        EACH(example("dual"))
+        PASS(example("dual"))
 
 
 def test_parity() -> None:
     """The losses are the same bits, followed by the state after the call, site by site."""
     plain, program = example(num_sites=2), example(num_sites=2)
-    assert run_pass(program, EACH).hits == 2
+    assert run_pass(program, PASS).hits == 2
     start = {f"site{i}.lora_B": torch.full((RANK, out), 0.5 + i) for i, out in enumerate(OUTS)}
     rows = row_inputs(GraphBuilder(num_rows=4).done())
     for each in (plain, program):

@@ -90,13 +90,13 @@ def test_a_product_reads_the_view_that_another_reads() -> None:
         pytest.param(
             binary(aten.add.Tensor, (1, 3, 4)),
             "%add_tensor aten.add.Tensor repeats [1, 3, 4] to [2, 3, 4]; only a last dimension of 1 may be repeated "
-            "on the way of a gradient",
+            "where a gradient flows",
             id="repeated rows",
         ),
         pytest.param(
             binary(aten.mul.Tensor, (4,)),
-            "%mul_tensor aten.mul.Tensor repeats [4] to [2, 3, 4]; only a last dimension of 1 may be repeated on the "
-            "way of a gradient",
+            "%mul_tensor aten.mul.Tensor repeats [4] to [2, 3, 4]; only a last dimension of 1 may be repeated where "
+            "a gradient flows",
             id="repeated vector",
         ),
         pytest.param(
@@ -126,8 +126,8 @@ def test_a_product_reads_the_view_that_another_reads() -> None:
         ),
         pytest.param(
             unary(aten.sin.default),
-            "there is no derivative of %sin_default aten.sin.default. Hint: train fewer layers, so that it is not on "
-            "the way, or use method prge",
+            "there is no derivative of %sin_default aten.sin.default. Hint: train fewer layers, so that no gradient "
+            "passes it, or use method prge",
             id="no rule",
         ),
         pytest.param(

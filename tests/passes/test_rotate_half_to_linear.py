@@ -10,7 +10,7 @@ from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
 
 aten = torch.ops.aten
-EACH = RotateHalfToLinear()
+PASS = RotateHalfToLinear()
 END = 9223372036854775807
 
 
@@ -28,7 +28,7 @@ def _rotated(b: GraphBuilder, source: Node, *, half: int = 2, dim: int = 3, step
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 8] = aten.embedding(@q, tokens)
@@ -63,7 +63,7 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
 
 def test_miss_fixed_t() -> None:
     expect(
-        transcript(example(dynamic=False), EACH),
+        transcript(example(dynamic=False), PASS),
         """\
 graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, 8, 8] = aten.embedding(@q, tokens)
@@ -107,4 +107,4 @@ def test_miss(spoil: str) -> None:
             "three_parts": [b.call(aten.neg.default, second), first, first],
         }[spoil]
         node = b.call(aten.cat.default, parts, -1)
-    assert not run_pass(b.done(node), EACH).changed
+    assert not run_pass(b.done(node), PASS).changed

@@ -10,7 +10,7 @@ from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
 
 aten = torch.ops.aten
-EACH = SelectLabelTokens()
+PASS = SelectLabelTokens()
 
 
 def example() -> GraphProgram:
@@ -23,7 +23,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -55,7 +55,7 @@ def test_miss_logits_with_other_readers() -> None:
     logits = b.call(aten.linear.default, b.hidden(), b.weight("lm_head.weight", 6, 4))
     program = b.done(b.call(aten.gather.default, logits, 1, b.label_index(6)), logits)
     expect(
-        transcript(program, EACH),
+        transcript(program, PASS),
         """\
 graph(tokens: i64[4, 8], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, 8, 4] = aten.embedding(@embed.weight, tokens)
@@ -100,7 +100,7 @@ def test_miss(between: str, reason: str) -> None:
         index = b.call(aten.expand.default, b.call(aten.unsqueeze.default, b.label_pos, 1), [-1, 6, -1])
     elif between == "by_value":
         index = b.call(aten.add.Tensor, index, 1)
-    result = run_pass(b.done(b.call(aten.gather.default, logits, 1, index), *extra), EACH)
+    result = run_pass(b.done(b.call(aten.gather.default, logits, 1, index), *extra), PASS)
     assert not result.changed
     assert [r.reason for r in result.refusals] == [reason]
 
@@ -109,7 +109,7 @@ def test_miss_gather_along_the_vocabulary() -> None:
     b = GraphBuilder()
     logits = b.call(aten.linear.default, b.hidden(), b.weight("lm_head.weight", 6, 4))
     index = b.call(aten.unsqueeze.default, b.tokens, -1)
-    result = run_pass(b.done(b.call(aten.gather.default, logits, 2, index)), EACH)
+    result = run_pass(b.done(b.call(aten.gather.default, logits, 2, index)), PASS)
     assert (result.changed, result.refusals) == (False, ())
 
 
@@ -118,7 +118,7 @@ def test_failure_names_the_invalid_node() -> None:
     state = b.weight("state", 4)
     b.call(aten.add_.Tensor, state, state)
     with pytest.raises(PassError) as error:
-        EACH(b.done(b.hidden()))
+        PASS(b.done(b.hidden()))
     assert str(error.value) == (
         "select-label-tokens: produced an invalid graph: "
         "%add__tensor writes state with aten.add_.Tensor; expected copy_ or a prge op"

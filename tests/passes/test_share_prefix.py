@@ -15,7 +15,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
-EACH = SharePrefix(q=2)
+PASS = SharePrefix(q=2)
 
 
 def example(*, dynamic: bool = True) -> GraphProgram:
@@ -49,7 +49,7 @@ def parity(program: GraphProgram, each: SharePrefix) -> None:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[8, T], label_pos: i64[8, 2], targets: i64[8, 2]):
   %0: f32[8, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -84,7 +84,7 @@ def test_hit_fixed_t_with_tables_and_heads() -> None:
     heads = b.call(aten.view.default, hidden, [8, 4, 2, 2])
     joined = b.call(aten.reshape.default, b.call(aten.neg.default, heads), [8, 4, 4])
     expect(
-        transcript(trained(b, joined), EACH),
+        transcript(trained(b, joined), PASS),
         """\
 graph(tokens: i64[8, 4], label_pos: i64[8, 2], targets: i64[8, 2]):
   %0: f32[8, 4, 4] = aten.expand(@positions, [8, -1, -1])
@@ -124,7 +124,7 @@ graph(tokens: i64[8, 4], label_pos: i64[8, 2], targets: i64[8, 2]):
 def test_miss_nothing_before_the_site() -> None:
     b = GraphBuilder(num_rows=8)
     expect(
-        transcript(trained(b, b.call(aten.mul.Tensor, b.hidden(), 2.0)), EACH),
+        transcript(trained(b, b.call(aten.mul.Tensor, b.hidden(), 2.0)), PASS),
         """\
 graph(tokens: i64[8, 8], label_pos: i64[8, 2], targets: i64[8, 2]):
   %0: f32[8, 8, 4] = aten.embedding(@embed.weight, tokens)
@@ -147,7 +147,7 @@ def test_miss_two_values_cross() -> None:
     hidden = frozen_block(b, b.hidden())
     site = b.injected_site(hidden, "layers.1", rank=2, out=4)
     expect(
-        transcript(b.done(b.call(aten.add.Tensor, other, site)), EACH),
+        transcript(b.done(b.call(aten.add.Tensor, other, site)), PASS),
         """\
 graph(tokens: i64[8, 8], label_pos: i64[8, 2], targets: i64[8, 2]):
   %0: f32[8, 8, 4] = aten.embedding(@other, tokens)
@@ -170,7 +170,7 @@ def test_miss_rows_are_not_outermost() -> None:
     turned = b.call(aten.transpose.int, b.hidden(), 0, 1)
     back = b.call(aten.transpose.int, frozen_block(b, turned), 0, 1)
     expect(
-        transcript(trained(b, back), EACH),
+        transcript(trained(b, back), PASS),
         """\
 graph(tokens: i64[8, 6], label_pos: i64[8, 2], targets: i64[8, 2]):
   %0: f32[8, 6, 4] = aten.embedding(@embed.weight, tokens)
@@ -191,8 +191,8 @@ refused prefix: no block comes before the first trained layer
 
 def test_miss_once_it_is_shared() -> None:
     program = example()
-    assert run_pass(program, EACH).changed
-    again = run_pass(program, EACH)
+    assert run_pass(program, PASS).changed
+    again = run_pass(program, PASS)
     assert not again.changed
     assert [str(refusal) for refusal in again.refusals] == ["prefix: no block comes before the first trained layer"]
 
@@ -235,7 +235,7 @@ def test_parity_of_attention_with_masks_over_rows(dynamic: bool) -> None:
     heads = b.call(aten.transpose.int, b.call(aten.view.default, hidden, [8, -1, 2, 2]), 1, 2)
     attended = b.call(aten.scaled_dot_product_attention.default, heads, heads, heads, mask)
     joined = b.call(aten.reshape.default, b.call(aten.transpose.int, attended, 1, 2), [8, -1, 4])
-    parity(trained(b, frozen_block(b, b.call(aten.add.Tensor, hidden, joined))), EACH)
+    parity(trained(b, frozen_block(b, b.call(aten.add.Tensor, hidden, joined))), PASS)
 
 
 def test_parity_of_a_fused_layer() -> None:
@@ -245,14 +245,14 @@ def test_parity_of_a_fused_layer() -> None:
     parts = b.call(aten.split.Tensor, fused, 4, -1)
     joined = b.call(aten.mul.Tensor, *(b.call(operator.getitem, parts, index) for index in range(2)))
     program = trained(b, frozen_block(b, joined))
-    parity(program, EACH)
+    parity(program, PASS)
     (cut,) = [node for node in program.graph.nodes if node.meta.get(CUT_META)]
     assert "layers.0.weight" in str(cut.args[0].args[1].args[1].target)
 
 
 def test_a_shared_embedding_can_be_quantised() -> None:
     program = example()
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     assert run_pass(program, QuantizeEmbedding(bits=8, group=4)).hits == 1
 
 
@@ -262,4 +262,4 @@ def test_parity_where_only_the_head_is_trained() -> None:
     rows = b.call(aten.gather.default, frozen_block(b, b.hidden()), 1, b.label_index(4))
     program = b.done(b.injected_site(rows, "lm_head", rank=2, out=6))
     program.module.get_buffer("lm_head.lora_B").fill_(0.5)
-    parity(program, EACH)
+    parity(program, PASS)

@@ -12,7 +12,7 @@ from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
 
 aten = torch.ops.aten
-EACH = SliceToLinear()
+PASS = SliceToLinear()
 END = 9223372036854775807
 
 
@@ -29,7 +29,7 @@ def example(*, dynamic: bool = True) -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 10] = aten.embedding(@q, tokens)
@@ -81,4 +81,4 @@ def test_miss(spoil: str) -> None:
         source = b.call(aten.to.dtype, source, torch.int64)
     elif spoil == "width_depends_on_t":
         source = b.call(aten.transpose.int, source, 2, 3)
-    assert not run_pass(b.done(b.call(aten.slice.Tensor, source, dim, 0, end, step)), EACH).changed
+    assert not run_pass(b.done(b.call(aten.slice.Tensor, source, dim, 0, end, step)), PASS).changed

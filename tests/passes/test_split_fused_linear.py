@@ -13,7 +13,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import assert_parity
 
 aten = torch.ops.aten
-EACH = SplitFusedLinear()
+PASS = SplitFusedLinear()
 END = 9223372036854775807
 NUM_ROWS, Q, RANK = 4, 1, 3
 
@@ -60,7 +60,7 @@ def _phi(b: GraphBuilder) -> tuple[Node, ...]:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@fused.embed, tokens)
@@ -104,7 +104,7 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
 def test_hit_cut_by_head() -> None:
     b = GraphBuilder(num_rows=NUM_ROWS, dynamic=True)
     expect(
-        transcript(b.done(*_neox(b)), EACH),
+        transcript(b.done(*_neox(b)), PASS),
         """\
 graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
   %0: f32[4, T, 4] = aten.embedding(@fused.embed, tokens)
@@ -187,7 +187,7 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
 def test_hit_part_that_nobody_reads() -> None:
     b = GraphBuilder(num_rows=NUM_ROWS, dynamic=True)
     program = b.done(b.call(aten.slice.Tensor, _fused(b, 6), 2, 1, 4))
-    assert run_pass(program, EACH).hits == 1
+    assert run_pass(program, PASS).hits == 1
     assert program.module.get_buffer("fused.part0.weight").shape == (3, 4)
 
 
@@ -198,7 +198,7 @@ def test_hit_layer_called_twice() -> None:
     second = b.call(aten.linear.default, b.hidden(name="other"), *first.args[1:])
     cuts = [b.call(aten.slice.Tensor, each, 2, begin, 6) for each, begin in ((first, 3), (second, 1))]
     program = b.done(*cuts)
-    assert_parity(program, EACH)
+    assert_parity(program, PASS)
     names = {name for name, _ in program.module.named_buffers()}
     assert names >= {"fused.part0.weight", "fused.part1.weight"} and "fused.weight" not in names
 
@@ -235,7 +235,7 @@ def test_miss(spoil: str, reason: str | None) -> None:
     else:
         linear = b.call(aten.linear.default, b.hidden(), b.weight("folded.c0", 6, 4))
         outputs = [b.call(aten.slice.Tensor, linear, 2, 0, 4)]
-    result = run_pass(b.done(*outputs), EACH)
+    result = run_pass(b.done(*outputs), PASS)
     assert not result.changed
     assert [str(refusal) for refusal in result.refusals] == ([reason] if reason else [])
 
@@ -244,7 +244,7 @@ def test_miss_where_t_is_fixed_needs_no_reason() -> None:
     """Cuts of fixed shapes are legal, so nothing is lost where a reader wants the whole."""
     b = GraphBuilder(num_rows=NUM_ROWS)
     fused = _fused(b, 6)
-    result = run_pass(b.done(b.call(aten.slice.Tensor, fused, 2, 0, 4), b.call(aten.tanh.default, fused)), EACH)
+    result = run_pass(b.done(b.call(aten.slice.Tensor, fused, 2, 0, 4), b.call(aten.tanh.default, fused)), PASS)
     assert not result.changed and result.refusals == ()
 
 
@@ -258,6 +258,6 @@ def test_parity(layout: str) -> None:
         "phi": lambda: b.done(*_phi(b)),
     }
     program = programs[layout]()
-    assert_parity(program, EACH)
+    assert_parity(program, PASS)
     cuts = [node for node in program.calls(aten.slice.Tensor) if not isinstance(node.meta["val"].shape[-2], int)]
     assert not cuts and not list(program.calls(aten.chunk.default))

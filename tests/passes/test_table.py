@@ -1,7 +1,7 @@
 """Requirements of every row of the pass table.
 
 Names agree, the docstring holds, a hit and a miss are tested; and on the example of each test module (`example()`,
-rewritten by `EACH`): a second run changes nothing, an invalid graph is reported, and the numbers move only within the
+rewritten by `PASS`): a second run changes nothing, an invalid graph is reported, and the numbers move only within the
 tier. A module whose pass promises its numbers on certain inputs or outputs only has a `parity` of its own.
 """
 
@@ -84,7 +84,7 @@ def test_sketch_is_what_the_pass_does(name: str) -> None:
     tests = _tests(name)
     program = tests.example()
     before = _op_counts(print_program(program))
-    tests.EACH(program)
+    tests.PASS(program)
     after = _op_counts(print_program(program))
     assert sketch_before <= before.keys() and sketch_after <= after.keys()
     assert [op for op in sketch_before - sketch_after if after.get(op, 0) >= before[op]] == []
@@ -95,12 +95,12 @@ def test_sketch_is_what_the_pass_does(name: str) -> None:
 def test_a_second_run_changes_nothing(name: str) -> None:
     tests = _tests(name)
     program = tests.example()
-    assert run_pass(program, tests.EACH).changed
+    assert run_pass(program, tests.PASS).changed
     if name in RUN_ONCE:
         with pytest.raises(PassError, match=f"^{name}: cannot run: the graph .* already$"):
-            tests.EACH(program)
+            tests.PASS(program)
     else:
-        assert not run_pass(program, tests.EACH).changed
+        assert not run_pass(program, tests.PASS).changed
 
 
 @pytest.mark.parametrize("name", PASSES)
@@ -109,7 +109,7 @@ def test_an_invalid_graph_is_told(name: str) -> None:
     program = tests.example()
     break_graph(program)
     with pytest.raises(PassError) as error:
-        tests.EACH(program)
+        tests.PASS(program)
     assert str(error.value) == (
         f"{name}: produced an invalid graph: %relu is a call_method; only functions are allowed"
     )
@@ -118,7 +118,7 @@ def test_an_invalid_graph_is_told(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, cls in pass_table().items() if cls.tier != CHANGES])
 def test_parity_at_the_declared_tier(name: str) -> None:
     tests = _tests(name)
-    getattr(tests, "parity", assert_parity)(tests.example(), tests.EACH)
+    getattr(tests, "parity", assert_parity)(tests.example(), tests.PASS)
 
 
 @pytest.mark.parametrize("name", [name for name, cls in pass_table().items() if cls.tier == CHANGES])

@@ -8,7 +8,7 @@ from tests.passes.builder import GraphBuilder
 from tests.passes.golden import expect, run_pass, transcript
 
 aten = torch.ops.aten
-EACH = TransposeToCopy()
+PASS = TransposeToCopy()
 
 
 def example() -> GraphProgram:
@@ -22,7 +22,7 @@ def example() -> GraphProgram:
 
 def test_hit() -> None:
     expect(
-        transcript(example(), EACH),
+        transcript(example(), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[2, T, 4] = aten.embedding(@embed.weight, tokens)
@@ -47,7 +47,7 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
 
 def test_hit_everything_behind_is_contiguous() -> None:
     program = example()
-    run_pass(program, EACH)
+    run_pass(program, PASS)
     strides = [node.meta["val"].stride()[-1] for node in program.calls(aten.clone.default)]
     assert strides == [1, 1]
 
@@ -56,7 +56,7 @@ def test_miss_fixed_t_and_constants() -> None:
     b = GraphBuilder(num_rows=2, dynamic=True)
     turned = b.call(aten.transpose.int, b.weight("w", 4, 3), 0, 1)
     expect(
-        transcript(b.done(b.call(aten.linear.default, b.hidden(), turned)), EACH),
+        transcript(b.done(b.call(aten.linear.default, b.hidden(), turned)), PASS),
         """\
 graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   %0: f32[3, 4] = aten.transpose.int(@w, 0, 1)
@@ -68,11 +68,11 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
 """,
     )
     b = GraphBuilder(num_rows=2)
-    assert not run_pass(b.done(b.call(aten.transpose.int, b.hidden(), 1, 2)), EACH).changed
+    assert not run_pass(b.done(b.call(aten.transpose.int, b.hidden(), 1, 2)), PASS).changed
 
 
 def test_miss_transposition_that_is_copied_already() -> None:
     b = GraphBuilder(num_rows=2, dynamic=True)
     turned = b.call(aten.transpose.int, b.hidden(), 1, 2)
     copy = b.call(aten.clone.default, turned, memory_format=torch.contiguous_format)
-    assert not run_pass(b.done(copy), EACH).changed
+    assert not run_pass(b.done(copy), PASS).changed

@@ -13,7 +13,7 @@ import pytest
 from prgec.cli.main import main
 from prgec.errors import DataError
 from prgec.report.chart import draw
-from prgec.report.curves import Chart, Line, loss_chart
+from prgec.report.curves import Chart, Curve, loss_chart
 from prgec.report.page import to_html
 from prgec.report.plot import plot_run
 from prgec.report.record import read_run
@@ -172,14 +172,14 @@ def _points(svg: str) -> list[tuple[float, float]]:
 
 @pytest.mark.parametrize("ys", [[1.0], [2.0, 2.0], [0.0, 0.0], [-1e-9, 1e9], [1e-7, 3e-7], [5.0, -5.0, 2.0]])
 def test_points_lie_inside_the_chart(ys: list[float]) -> None:
-    points = _points(draw(Chart("t", (Line("a", list(range(1, len(ys) + 1)), ys, "one"),))))
+    points = _points(draw(Chart("t", (Curve("a", list(range(1, len(ys) + 1)), ys, "one"),))))
     assert len(points) == len(ys)
     for x, y in points:
         assert 60 <= x <= 500 and 10 <= y <= 250
 
 
 def test_higher_is_higher() -> None:
-    heights = [y for _, y in _points(draw(Chart("t", (Line("a", [1, 2, 3], [1.0, 5.0, 3.0], "one"),))))]
+    heights = [y for _, y in _points(draw(Chart("t", (Curve("a", [1, 2, 3], [1.0, 5.0, 3.0], "one"),))))]
     assert heights[1] < heights[2] < heights[0]
 
 

@@ -114,7 +114,7 @@ def test_a_finished_fit_is_not_made_again(cache: Cache, tmp_path: Path) -> None:
 
 def test_resuming_something_else_is_refused(cache: Cache, tmp_path: Path) -> None:
     fit(cache, tmp_path / "side", replace(OPTIONS, epochs=1))
-    with pytest.raises(UsageError, match="was learnt from other shards or with other options"):
+    with pytest.raises(UsageError, match="the fit to resume used other shards or other options"):
         fit(cache, tmp_path / "side", replace(OPTIONS, epochs=2), resume=True)
     assert fit(cache, tmp_path / "side", replace(OPTIONS, epochs=2)).epochs
 

@@ -10,7 +10,7 @@ import pytest
 from prgec.contract.pte import read_pte
 from prgec.errors import CheckpointError, UsageError
 from prgec.frontend.checkpoint import find_checkpoint
-from prgec.study.alone import train_alone
+from prgec.study.isolated import train_alone
 from prgec.study.method import build_method, prepare
 from prgec.study.spec import Run, read_study
 

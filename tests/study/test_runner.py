@@ -16,10 +16,11 @@ import pytest
 from prgec.cli.main import main
 from prgec.data.batches import Batch
 from prgec.errors import BackendError, DataError, UsageError
-from prgec.study.alone import train_alone
 from prgec.study.baseline import Baseline
 from prgec.study.budget import Budget
+from prgec.study.cost import time_table
 from prgec.study.eager import EagerProgram
+from prgec.study.isolated import train_alone
 from prgec.study.method import KINDS
 from prgec.study.report import (
     accuracy_table,
@@ -33,7 +34,6 @@ from prgec.study.report import (
 from prgec.study.results import Result, append_result, read_results
 from prgec.study.runner import RESULTS_NAME, run_study
 from prgec.study.spec import Run, Study, read_study
-from prgec.study.spent import time_table
 from prgec.study.train import train
 from tests.study.conftest import TEXT, result_of
 

@@ -111,7 +111,7 @@ def test_divergence_stops_with_the_state_of_the_step_before(program: Program, ba
 def test_a_loss_that_is_not_finite_stops_as_a_gradient_does(program: Program) -> None:
     """Weights so far apart that a target's likelihood is 0, while the gradient is finite."""
     m, rng = program.manifest, np.random.default_rng(0)
-    # Every slot is used: what a mask makes of an infinite loss is no number.
+    # Every slot is used: a mask turns an infinite loss into NaN.
     tokens_NT, targets_NK = (rng.integers(3, m.vocab_size, (m.num_rows, n)) for n in (m.seq_len, m.num_labels))
     batch = Batch(tokens_NT, np.full_like(targets_NK, 10), targets_NK, np.arange(m.num_rows))
     state, target = program.read_state(), targets_NK[0, 0]

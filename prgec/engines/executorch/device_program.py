@@ -12,7 +12,7 @@ from prgec.contract.arrays import FloatArray, State
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import FORWARD_INPUTS, FORWARD_METHOD
 from prgec.engines.executorch.program import LoadMethod, Program
-from prgec.engines.executorch.room import rows_of_nothing
+from prgec.engines.executorch.reserve import rows_of_nothing
 from prgec.errors import ProgramError
 
 

@@ -19,11 +19,11 @@ from prgec.engines.executorch.program import Program
 from prgec.engines.executorch.runtime import (
     check_signature,
     check_trains,
-    given_a,
     keep_packed,
     load_method_of,
     load_raw,
     load_runtime,
+    stored_lora_a,
 )
 from prgec.engines.executorch.verified import open_verified
 
@@ -60,7 +60,7 @@ def load_program(path: Path, raw: Methods, manifest: Manifest, tokenizer: Tokeni
         return method
 
     def read_a() -> State:
-        return given_a(load_raw(path), manifest, path) if manifest.a_sha256 else {}
+        return stored_lora_a(load_raw(path), manifest, path) if manifest.a_sha256 else {}
 
     kinds = _BY_GRADIENTS if manifest.has_gradients else _BY_LOSSES
     return kinds[manifest.state_access](path, manifest, tokenizer, load, read_a)

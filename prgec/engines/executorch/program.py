@@ -28,7 +28,7 @@ from prgec.contract.names import (
     TARGETS_INPUT,
 )
 from prgec.contract.tokenizer import Tokenizer
-from prgec.engines.executorch.room import needs_room, rows_of_nothing
+from prgec.engines.executorch.reserve import needs_room, rows_of_nothing
 from prgec.engines.executorch.runtime import NOT_OURS, float_array, int_arrays, keys, scalars
 from prgec.engines.prefix import PrefixRunner, keep_prefix
 from prgec.errors import InternalError, ProgramError
@@ -133,7 +133,7 @@ class Program:
         """Keep the results of `forward` that follow the losses; there are none where the state is in buffers."""
 
     def _make_room(self, num_tokens: int) -> None:
-        """Run the longest call there is once, before the first step (`room.py` says why)."""
+        """Run the longest call there is once, before the first step (`reserve.py` has the reason)."""
         had_room, self._has_room = self._has_room, True
         if not had_room and needs_room(self.manifest, num_tokens):
             self._run_longest(*rows_of_nothing(self.manifest))
@@ -215,7 +215,7 @@ class Program:
         return result
 
     def clear_cache(self) -> None:
-        """Forget what was read: what is no number would spoil every sum it is in, whatever its weight."""
+        """Clear the cache. A NaN left in it would poison every attention sum, even at weight 0."""
         self._load_extend().forget()
 
     def _opened_cache(self, method: Any) -> Any:
@@ -274,7 +274,7 @@ class Program:
         for name, tensor in tensors.items():
             tensor[...] = state[name]
 
-    def given_a(self) -> State:
+    def stored_lora_a(self) -> State:
         """Return `<site>.lora_A`, f32[r, D], of every site; empty where they follow from the manifest's seed.
 
         Raises:

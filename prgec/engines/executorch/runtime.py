@@ -211,7 +211,7 @@ def constant_bytes(raw: Methods, name: str, path: Path) -> bytes:
     return value.astype(np.uint8).tobytes()
 
 
-def given_a(raw: Methods, manifest: Manifest, path: Path) -> State:
+def stored_lora_a(raw: Methods, manifest: Manifest, path: Path) -> State:
     """Return the A matrices a program carries because they were given; empty where they follow from a seed.
 
     Raises:

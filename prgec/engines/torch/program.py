@@ -193,7 +193,7 @@ class TorchProgram:
         return result
 
     def clear_cache(self) -> None:
-        """Forget what was read: what is no number would spoil every sum it is in, whatever its weight."""
+        """Clear the cache. A NaN left in it would poison every attention sum, even at weight 0."""
         self._cache.clear()
 
     def keep_prefix_in(self, folder: Path) -> None:
@@ -225,7 +225,7 @@ class TorchProgram:
         for tensor in self._optimizer.values():
             tensor.zero_()
 
-    def given_a(self) -> State:
+    def stored_lora_a(self) -> State:
         """Return the A matrices of every site where they were given; empty where they follow from the seed."""
         return self._given_a
 

@@ -109,7 +109,7 @@ bool has_optimizer_of(const Program& program, std::optional<uint64_t> step) {
 Error save(const std::string& path, const Program& program, std::optional<uint64_t> step) {
   Tensors tensors = tensors_of(program, step.has_value());
   // An adapter is never without its A; a snapshot is nothing without its program, which has it.
-  const auto given = program.given_a();
+  const auto given = program.stored_lora_a();
   PRGE_TRY(given.error());
   for (const StateTensor& each : *given) {
     if (!has_optimizer_of(program, step)) {

@@ -90,7 +90,7 @@ class Program {
 
   // A of every site, f32[rank, in], where they were given and not drawn: read from the program, and valid as long as
   // it.
-  Result<std::vector<StateTensor>> given_a() const;
+  Result<std::vector<StateTensor>> stored_lora_a() const;
 
   // Places num_rows() rows into the inputs of the next forward, padded as the program wants them.
   void fill(const std::vector<Row>& rows);

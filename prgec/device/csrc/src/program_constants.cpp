@@ -80,7 +80,7 @@ Error Program::read_constants() {
   return Error::Ok;
 }
 
-Result<std::vector<StateTensor>> Program::given_a() const {
+Result<std::vector<StateTensor>> Program::stored_lora_a() const {
   std::vector<StateTensor> found;
   if (manifest_.a_sha256.empty()) {
     return found;

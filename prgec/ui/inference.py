@@ -17,7 +17,7 @@ from prgec.errors import PrgecError, ProgramError
 PATIENCE_S = 300.0
 
 
-class Answers:
+class Inference:
     """Asks programs."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Answers:
         key = (program, about.st_mtime_ns, about.st_size)
         if self._process is None or self._process.poll() is not None or self._program != key:
             self._end()
-            command = [sys.executable, "-m", "prgec.ui.answering", str(program)]
+            command = [sys.executable, "-m", "prgec.ui.inference_worker", str(program)]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
             )

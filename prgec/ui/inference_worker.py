@@ -1,4 +1,4 @@
-"""A process that holds a program and answers for it, a line of JSON for each: `python -m prgec.ui.answering PROGRAM`.
+"""A process that holds a program and answers lines of JSON: `python -m prgec.ui.inference_worker PROGRAM`.
 
 It answers without an adapter and with one, so that a reader sees what training changed. Apart from the page: a program
 that takes the process with it takes no page.
@@ -27,10 +27,10 @@ def main(arguments: Sequence[str]) -> int:
     # Libraries print to stdout; the answers are alone there.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    answering: Answering | None = None
+    answering: InferenceWorker | None = None
     for line in sys.stdin:
         try:
-            answering = answering or Answering(Path(arguments[0]))
+            answering = answering or InferenceWorker(Path(arguments[0]))
             reply: dict[str, Any] = {"answer": answering.answer(json.loads(line))}
         except PrgecError as error:
             reply = {"error": str(error)}
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-class Answering:
+class InferenceWorker:
     """A program with its states.
 
     Args:

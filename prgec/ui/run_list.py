@@ -28,7 +28,7 @@ CUT_OFF = "cut off"
 
 
 @dataclass(frozen=True)
-class Shelved:
+class ListedRun:
     """A run folder as a list shows it.
 
     Attributes:
@@ -78,7 +78,7 @@ class Shelved:
         return facts.get(name) if isinstance(facts, dict) else None
 
 
-class Shelf:
+class RunList:
     """All runs below a folder.
 
     Args:
@@ -89,12 +89,12 @@ class Shelf:
         self.root = root.absolute()
         self._summaries: dict[Path, tuple[tuple[int, int], Mapping[str, Any], str]] = {}
 
-    def runs(self) -> list[Shelved]:
+    def runs(self) -> list[ListedRun]:
         """Return all runs, the newest first."""
         found = [self._read(folder) for folder in self._folders()]
         return sorted(found, key=lambda run: (run.process is None, -run.changed))
 
-    def find(self, name: str) -> Shelved | None:
+    def find(self, name: str) -> ListedRun | None:
         """Return the run an id is of."""
         folder = next((folder for folder in self._folders() if self.id_of(folder) == name), None)
         return None if folder is None else self._read(folder)
@@ -119,7 +119,7 @@ class Shelf:
 
         yield from below(self.root, 0)
 
-    def _read(self, folder: Path) -> Shelved:
+    def _read(self, folder: Path) -> ListedRun:
         summary, remark = self._summary(folder)
         try:
             changed = folder.stat().st_mtime
@@ -127,7 +127,7 @@ class Shelf:
             changed = 0.0
         name = str(folder.relative_to(self.root))
         is_partial = (folder / PARTIAL_METRICS_NAME).exists() or (folder / PARTIAL_JOURNAL_NAME).exists()
-        return Shelved(self.id_of(folder), name, folder, summary, holder(folder), remark, changed, is_partial)
+        return ListedRun(self.id_of(folder), name, folder, summary, holder(folder), remark, changed, is_partial)
 
     def _summary(self, folder: Path) -> tuple[Mapping[str, Any], str]:
         path = folder / SUMMARY_NAME

@@ -6,8 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from prgec.remote.client import Job, open_job
-from prgec.remote.line import Server
+from prgec.remote.client import ServerJob, open_job
+from prgec.remote.connection import Server
 
 
 class Sender:
@@ -23,7 +23,7 @@ class Sender:
 
     def __init__(self, server: Server, folder: Path) -> None:
         server.check()
-        self._job: Job = open_job(server, folder)
+        self._job: ServerJob = open_job(server, folder)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="send")
         self._sent: list[Future[int]] = []
 

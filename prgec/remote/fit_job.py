@@ -1,4 +1,4 @@
-"""The process that learns one job: `python -m prgec.remote.learner FOLDER SERVER_PID`.
+"""The process that learns one job: `python -m prgec.remote.fit_job FOLDER SERVER_PID`.
 
 The process of a killed server lives on; that of the next server waits for the folder's lock, and continues from the
 last epoch on the disk.

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from prgec.machine.folder_lock import FolderLock
-from prgec.ui.programs import Program, graph_rows, known, pass_names
-from prgec.ui.shelf import Shelf
+from prgec.ui.programs import KnownProgram, graph_rows, known, pass_names
+from prgec.ui.run_list import RunList
 from tests.ui.synthetic import write_run
 
 
@@ -21,17 +21,17 @@ def test_runs_are_found_in_folders_of_folders_and_nothing_else_is(tmp_path: Path
     (tmp_path / "file").write_text("")
     write_run(tmp_path / ".hidden" / "x")
     (tmp_path / "link").symlink_to(tmp_path / "one")
-    assert {run.name for run in Shelf(tmp_path).runs()} == {"one", "demo-1/exact"}
-    assert Shelf(tmp_path / "gone").runs() == []
+    assert {run.name for run in RunList(tmp_path).runs()} == {"one", "demo-1/exact"}
+    assert RunList(tmp_path / "gone").runs() == []
 
 
 def test_an_id_is_of_one_run_and_stays(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "one")
-    shelf = Shelf(tmp_path)
-    found = shelf.find(shelf.id_of(folder))
+    run_list = RunList(tmp_path)
+    found = run_list.find(run_list.id_of(folder))
     assert found is not None and found.folder == folder
-    assert Shelf(tmp_path).id_of(folder) == shelf.id_of(folder)
-    assert shelf.find("one") is shelf.find("../one") is shelf.find("") is None
+    assert RunList(tmp_path).id_of(folder) == run_list.id_of(folder)
+    assert run_list.find("one") is run_list.find("../one") is run_list.find("") is None
 
 
 def test_what_runs_are_at(tmp_path: Path) -> None:
@@ -41,8 +41,8 @@ def test_what_runs_are_at(tmp_path: Path) -> None:
     write_run(tmp_path / "going", is_done=False)
     (write_run(tmp_path / "cut again") / "journal.partial.bin").write_bytes(b"")
     with FolderLock(tmp_path / "going"):
-        found = {run.name: (run.status, run.can_resume, run.process) for run in Shelf(tmp_path).runs()}
-        assert Shelf(tmp_path).runs()[0].name == "going"
+        found = {run.name: (run.status, run.can_resume, run.process) for run in RunList(tmp_path).runs()}
+        assert RunList(tmp_path).runs()[0].name == "going"
     assert found == {
         "complete": ("complete", False, None),
         "interrupted": ("interrupted", True, None),
@@ -67,7 +67,7 @@ def test_what_runs_are_at(tmp_path: Path) -> None:
 )
 def test_a_run_of_another_version_is_listed_with_a_remark(tmp_path: Path, text: str, remark: str) -> None:
     (write_run(tmp_path / "odd") / "run.json").write_text(text)
-    (run,) = Shelf(tmp_path).runs()
+    (run,) = RunList(tmp_path).runs()
     assert run.remark == remark
     assert run.fact("options", "lr") is run.fact("manifest", "model") is None
     assert isinstance(run.status, str)
@@ -75,10 +75,10 @@ def test_a_run_of_another_version_is_listed_with_a_remark(tmp_path: Path, text: 
 
 def test_a_summary_that_changes_is_read_again(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "one")
-    shelf = Shelf(tmp_path)
-    assert shelf.runs()[0].status == "complete"
+    run_list = RunList(tmp_path)
+    assert run_list.runs()[0].status == "complete"
     (folder / "run.json").write_text(json.dumps({"contract": 1, "status": "stopped: it diverged"}))
-    assert shelf.runs()[0].status == "stopped: it diverged"
+    assert run_list.runs()[0].status == "stopped: it diverged"
 
 
 def test_programs_are_those_below_those_of_runs_and_those_named(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_programs_are_those_below_those_of_runs_and_those_named(tmp_path: Path) 
     write_run(root / "one")
     for path in (root / "a.pte", root / "one" / "b.pte", tmp_path / "named.pte"):
         path.write_bytes(b"")
-    found = known(Shelf(root), [tmp_path / "named.pte"])
+    found = known(RunList(root), [tmp_path / "named.pte"])
     assert [(each.name, each.is_there) for each in found] == [
         (str(tmp_path / "named.pte"), True),
         ("a.pte", True),
@@ -96,7 +96,7 @@ def test_programs_are_those_below_those_of_runs_and_those_named(tmp_path: Path) 
 
 
 def test_graphs_are_searched_with_lines_around(tmp_path: Path) -> None:
-    program = Program("id", "m", tmp_path / "m.pte")
+    program = KnownProgram("id", "m", tmp_path / "m.pte")
     assert pass_names(program) == []
     program.passes.mkdir()
     (program.passes / "02-b.txt").write_text("\n".join(f"line {n}" for n in range(100)))
