@@ -80,7 +80,8 @@ RULES = (
     ),
     Rule(pattern=START + r"Who(?:ever)?\b(?![^.]*\?)", instead="'users that', 'callers that', 'whichever program'"),
     Rule(
-        pattern=r"(?<![Tt]here )\b(?:is|was|are|were) no (?!(?:longer|more|less|better|worse|one|larger|smaller|slower)\b)",
+        pattern=r"(?<![Tt]here )\b(?:is|was|are|were) no "
+        + r"(?!(?:longer|more|less|better|worse|one|larger|smaller|slower)\b)",
         instead="'is not a'",
     ),
 )
