@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prgec.backends.base import EdgePass
 
 
-# Measured with SmolLM2-135M, and random TinyLlamas of 4, 10 and 22 layers: docs/reports/compile.md.
+# Measured with SmolLM2-135M, and random TinyLlamas of 4 and 10 layers: docs/reports/compile.md.
 _MEMORY_BASE_BYTES = 1_000_000_000
 _MEMORY_BYTES_A_WEIGHT = {"none": 10.0, "8da8w": 4.6, "8da4w": 4.4}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-CHECKS = ("architectures", "eps", "faults", "fuzz", "load", "parity", "plan")
+CHECKS = ("architectures", "eps", "faults", "formats", "fuzz", "load", "parity", "plan")
 
 
 def imported(source: str) -> Iterator[str]:

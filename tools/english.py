@@ -81,7 +81,7 @@ RULES = (
     Rule(pattern=START + r"Who(?:ever)?\b(?![^.]*\?)", instead="'users that', 'callers that', 'whichever program'"),
     Rule(
         pattern=r"(?<![Tt]here )\b(?:is|was|are|were) no "
-        + r"(?!(?:longer|more|less|better|worse|one|larger|smaller|slower)\b)",
+        r"(?!(?:longer|more|less|better|worse|one|larger|smaller|slower)\b)",
         instead="'is not a'",
     ),
 )

@@ -12,6 +12,7 @@ import click
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.render import print_lines, print_part, stderr_console
 from prgec.cli.verify_option import NO_VERIFY
+from prgec.data.task import Conversation, Document
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _PROMPT = "> "
 @click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw among tokens of this probability.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
 @click.option("--stop", "stops", multiple=True, help="A text that ends an answer; repeat for more.")
+@click.option("--think", is_flag=True, help="Let a model that can reason do so before it answers.")
 @NO_VERIFY
 def chat(
     program: Path,
@@ -45,6 +47,7 @@ def chat(
     top_p: float,
     seed: int,
     stops: tuple[str, ...],
+    think: bool,
     no_verify: bool,
 ) -> int:
     """Answer each line of stdin with PROGRAM (a .pte compiled with --generate --context C)."""
@@ -58,7 +61,7 @@ def chat(
     if compare and adapter is None:
         raise UsageError("--compare shows an adapter beside the program without it", hint="name one with --adapter")
     loaded, states = _open(program, adapter, compare, verify=not no_verify)
-    talk = _Talk(loaded, states, Reader(loaded), sampling, max_tokens, stops)
+    talk = _Talk(loaded, states, Reader(loaded), sampling, max_tokens, stops, thinks=think)
     if loaded.tokenizer.chat_template is None:
         _say("the checkpoint has no chat template: each line is gone on from as plain text")
     elif system is not None:
@@ -85,23 +88,26 @@ class _Talk:
         sampling: Any,
         max_tokens: int,
         stops: tuple[str, ...],
+        *,
+        thinks: bool,
     ) -> None:
         from prgec.training.sampling import Sampler
 
         self._program, self._states, self._reader = program, states, reader
         # Each draws as if it were alone.
         self._samplers = {name: Sampler(sampling) for name in states}
-        self._max_tokens, self._stops = max_tokens, stops
+        self._max_tokens, self._stops, self._thinks = max_tokens, stops, thinks
         self.messages: list[dict[str, str]] = []
 
     def answer(self, line: str, should_stop: Any) -> bool:
         """Answer a line; return whether there is room for another."""
+        from prgec.data.encode import prompt_ids
+
         tokenizer = self._program.tokenizer
         self.messages.append({"role": "user", "content": line})
-        if tokenizer.chat_template is None:
-            prompt = tokenizer.encode(line)
-        else:
-            prompt = tokenizer.encode_chat_prompt(self.messages)
+        has_template = tokenizer.chat_template is not None
+        asked = Conversation(tuple(self.messages), "the chat") if has_template else Document(line, "the line")
+        prompt = prompt_ids(asked, tokenizer, thinks=self._thinks)
         if len(prompt) > self._reader.context:
             _say(
                 f"the conversation has {len(prompt)} tokens, and the program's cache holds {self._reader.context}: full"
@@ -123,13 +129,12 @@ class _Talk:
         from prgec.training.reader import Answer
 
         tokenizer = self._program.tokenizer
-        ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
         answer = Answer(
             self._reader,
             prompt,
             self._samplers[name],
             tokenizer.decode,
-            ends=ends,
+            ends=tuple(tokenizer.end_ids),
             max_tokens=self._max_tokens,
             stops=self._stops,
         )

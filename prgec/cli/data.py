@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from prgec.cli.render import print_json, print_lines
-from prgec.cli.task_option import TASK
+from prgec.cli.task_option import COLUMNS, NO_EOS, TASK
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 
 if TYPE_CHECKING:
+    from prgec.contract.tokenizer import Tokenizer
     from prgec.data.dataset import Dataset
     from prgec.data.encode import Encoded
     from prgec.data.stats import RowStats, Spread
@@ -35,7 +36,10 @@ def data() -> None:
     help="Whose tokenizer: a checkpoint as prgec compile takes it, or a .pte, whose T and K then hold.",
 )
 @click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
+@COLUMNS
+@NO_EOS
 @click.option("--seq-len", type=click.IntRange(min=2), help="T to count cuts for [default: what the rows need].")
+@click.option("--generate", is_flag=True, help="Count as prgec compile --generate does: with room for answers.")
 @click.option(
     "--batch-size",
     "batch_sizes",
@@ -46,7 +50,17 @@ def data() -> None:
     help="Examples a step, whose padding is counted (repeatable).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def stats(file: Path, model: str, task: str, seq_len: int | None, batch_sizes: tuple[int, ...], as_json: bool) -> int:
+def stats(
+    file: Path,
+    model: str,
+    task: str,
+    columns: tuple[str, ...],
+    no_eos: bool,
+    seq_len: int | None,
+    generate: bool,
+    batch_sizes: tuple[int, ...],
+    as_json: bool,
+) -> int:
     """Count lengths, padding by batch size, cuts and answers of FILE, and say the T and K it needs."""
     from prgec.compile.lengths import shorter_length
     from prgec.data.dataset import load_dataset
@@ -56,45 +70,98 @@ def stats(file: Path, model: str, task: str, seq_len: int | None, batch_sizes: t
     is_program = model.endswith(_PROGRAM_SUFFIX)
     if is_program and seq_len is not None:
         raise UsageError("a program has its T; leave out --seq-len, or give the checkpoint as --model")
-    dataset = load_dataset(file, task)
-    encoded, sizes = (_for_program if is_program else _for_checkpoint)(dataset, model, seq_len or 0)
+    dataset = load_dataset(file, task, no_eos=no_eos, columns=columns)
+    encoded, sizes, _ = (_for_program if is_program else _for_checkpoint)(dataset, model, seq_len or 0, generate)
     found = stats_of(dataset, encoded, sizes, sorted(set(batch_sizes)))
     if as_json:
         print_json(_document(dataset, model, found, sizes))
     else:
         lengths = f"T = {sizes.seq_len}, K = {sizes.num_labels}, "
         lengths += f"of {model}" if is_program else "as prgec compile --data would choose"
-        if not is_program and seq_len is None and (shorter := shorter_length(encoded, sizes.seq_len)):
+        if not is_program and seq_len is None and (shorter := shorter_length(encoded, sizes.seq_len, generate)):
             lengths += f"; {shorter}"
         print_lines(*_lines(dataset, found, lengths))
     return 0
 
 
-def _for_program(dataset: Dataset, model: str, seq_len: int) -> tuple[list[Encoded], Any]:
+@data.command()
+@click.argument("file", type=FILE)
+@click.option(
+    "--model", help="Whose tokenizer and chat template: as prgec data stats takes it [default: none, the texts alone]."
+)
+@click.option("-n", "count", type=click.IntRange(min=1), default=2, show_default=True, help="Rows to show.")
+@click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
+@COLUMNS
+@NO_EOS
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+def show(
+    file: Path, model: str | None, count: int, task: str, columns: tuple[str, ...], no_eos: bool, as_json: bool
+) -> int:
+    """Print the first rows of FILE as the model sees them, with the learned tokens between marks."""
+    from prgec.data.dataset import load_dataset
+
+    dataset = load_dataset(file, task, no_eos=no_eos, columns=columns)
+    shown = _texts_of(dataset, count) if model is None else _rows_of(dataset, model, count)
+    if as_json:
+        print_json({"file": str(file), "task": dataset.task.name, "found_by": dataset.found_by, "rows": shown})
+        return 0
+    print_lines(dataset.describe())
+    for row in shown:
+        sizes = f"  {row['tokens']} tokens, {row['learned']} learned" if "tokens" in row else ""
+        print_lines("", f"{row['where']}{sizes}", row["text"])
+    return 0
+
+
+def _texts_of(dataset: Dataset, count: int) -> list[dict[str, Any]]:
+    from prgec.data.show import marked_item
+
+    return [{"where": item.where, "text": marked_item(item)} for item in dataset.examples[:count]]
+
+
+def _rows_of(dataset: Dataset, model: str, count: int) -> list[dict[str, Any]]:
+    """Rows with their tokens counted, cut where the model is a program."""
+    from prgec.data.cut import shorten
+    from prgec.data.show import marked_row
+
+    few = dataclasses.replace(dataset, examples=dataset.examples[:count])
+    is_program = model.endswith(_PROGRAM_SUFFIX)
+    encoded, sizes, tokenizer = (_for_program if is_program else _for_checkpoint)(few, model, 0, False)
+    encoded, _ = shorten(encoded, sizes.seq_len)
+    rows = []
+    for each in encoded[:count]:
+        text = marked_row(each.row, lambda ids: tokenizer.decode(ids, skip_special_tokens=False))
+        rows.append(
+            {"where": each.where, "tokens": len(each.row.tokens), "learned": len(each.row.targets), "text": text}
+        )
+    return rows
+
+
+def _for_program(dataset: Dataset, model: str, seq_len: int, generate: bool) -> tuple[list[Encoded], Any, Tokenizer]:
     """Rows of right answers as a program reads them, and its sizes."""
-    del seq_len
-    from prgec.data.encode import encode_item
+    del seq_len, generate
+    from prgec.data.encode import encode_each
     from prgec.data.first_tokens import up_to_first
     from prgec.engines.executorch.runtime import read_constants
 
     manifest, tokenizer = read_constants(Path(model))
-    encoded = [encode_item(item, tokenizer) for item in dataset.examples]
-    return [up_to_first(each) for each in encoded] if manifest.emits else encoded, manifest
+    encoded = encode_each(dataset.choosing_from(manifest.answers).examples, tokenizer)
+    return [up_to_first(each) for each in encoded] if manifest.emits else encoded, manifest, tokenizer
 
 
-def _for_checkpoint(dataset: Dataset, model: str, seq_len: int) -> tuple[list[Encoded], Any]:
+def _for_checkpoint(dataset: Dataset, model: str, seq_len: int, generate: bool) -> tuple[list[Encoded], Any, Tokenizer]:
     """Rows of right answers, and the sizes a program compiled for them would have."""
     from prgec.compile.lengths import encode_choices, lengths_of
     from prgec.compile.options import CompileOptions
-    from prgec.data.encode import RowSizes, encode_item
+    from prgec.data.encode import RowSizes, encode_each
     from prgec.frontend.limits import read_limits
 
     limits = read_limits(model)
     # A wrong candidate may be the longest: T and K are for scoring too.
-    scored = list(encode_choices(dataset, limits.tokenizer))
-    options = CompileOptions(model=model, seq_len=seq_len, num_labels=0)
+    scored = encode_choices(dataset, limits.tokenizer)
+    options = CompileOptions(model=model, seq_len=seq_len, num_labels=0, generate=generate)
     chosen = lengths_of(scored, options, limits.max_positions)
-    return [encode_item(item, limits.tokenizer) for item in dataset.examples], RowSizes(*chosen, limits.vocab_size)
+    encoded = encode_each(dataset.examples, limits.tokenizer) if dataset.has_choices else scored
+    return encoded, RowSizes(*chosen, limits.vocab_size), limits.tokenizer
 
 
 def _document(dataset: Dataset, model: str, found: RowStats, sizes: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from prgec.cli.adapters_option import ADAPTERS, take_turns
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
-from prgec.cli.task_option import TASK
+from prgec.cli.task_option import COLUMNS, NO_EOS, TASK
 from prgec.cli.verify_option import NO_VERIFY
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 
@@ -25,6 +25,8 @@ FILE = click.Path(path_type=Path)
 @click.argument("program", type=FILE)
 @click.option("--data", type=FILE, required=True, help="Labelled rows.")
 @click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
+@COLUMNS
+@NO_EOS
 @ADAPTERS
 @NO_VERIFY
 @click.option("--side", type=FILE, help="The network beside a program of --method side (prgec side build).")
@@ -34,6 +36,8 @@ def eval_command(
     program: Path,
     data: Path,
     task: str,
+    columns: tuple[str, ...],
+    no_eos: bool,
     adapters: tuple[Path, ...],
     no_verify: bool,
     side: Path | None,
@@ -51,7 +55,7 @@ def eval_command(
     from prgec.runs.open import open_with_adapter
     from prgec.training.evaluate import evaluate
 
-    dataset = load_dataset(data, task)
+    dataset = load_dataset(data, task, no_eos=no_eos, columns=columns)
     loaded = open_with_adapter(program, None, verify=not no_verify)
     documents: list[dict[str, Any]] = []
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import click
 
 from prgec import __version__
+from prgec.cli.repeats import refuse_repeats
 from prgec.errors import InternalError, PrgecError
 from prgec.machine.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
 
@@ -87,14 +88,17 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the subcommand; a wrong word is answered with the nearest ones."""
+        """Find the command; answer a wrong word with the nearest ones, and refuse options that are given twice."""
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
         except click.UsageError as error:
             words = difflib.get_close_matches(args[0], [*COMMANDS, *ALIASES], n=2, cutoff=0.6)
             names = dict.fromkeys(ALIASES.get(word, word) for word in words)
             hint = f". Did you mean {' or '.join(f'prgec {name}' for name in names)}?" if names else ""
             raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx) from error
+        if command is not None:
+            refuse_repeats(command, rest, ctx)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command list from the table's summaries, without importing a command."""

@@ -80,7 +80,7 @@ def _parameter(item: Item, kind: click.ParamType[Any] | None) -> Callable[[_Comm
     if item.is_argument:
         return click.argument(item.name, type=kind or _kind(item))
     attributes: dict[str, Any] = {"help": option.help, "section": option.section, "metavar": option.metavar}
-    names = item.is_many and item.kind is str and not option.choices
+    names = item.is_many and item.kind is str and not option.choices and not option.is_repeated
     if option.unset:
         attributes["help"] = f"{option.help.removesuffix('.')} [default: {option.unset}]."
         attributes["default"] = None
@@ -98,7 +98,7 @@ def _parameter(item: Item, kind: click.ParamType[Any] | None) -> Callable[[_Comm
 def _kind(item: Item) -> click.ParamType[Any]:
     if item.option.choices:
         return click.Choice(item.option.choices)
-    if item.is_many and item.kind is str:
+    if item.is_many and item.kind is str and not item.option.is_repeated:
         return _Names()
     kinds: dict[type, click.ParamType[Any]] = {Path: FILE, int: click.INT, float: click.FLOAT, str: click.STRING}
     return kinds[item.kind]

@@ -12,10 +12,10 @@ from prgec.cli.adapters_option import ADAPTERS, take_turns
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
-from prgec.cli.task_option import TASK
+from prgec.cli.task_option import COLUMNS, TASK
 from prgec.cli.verify_option import NO_VERIFY
 from prgec.data.formats import CompletionFormat
-from prgec.data.task import Document, Example, Item, Task, TemplateTask
+from prgec.data.task import Example, Item, Task, TemplateTask
 from prgec.data.tasks import AUTO_TASK, TASK_HELP, find_task
 from prgec.errors import UsageError
 
@@ -38,6 +38,7 @@ _SHOWN_PROMPT = 60
     show_default=True,
     help=TASK_HELP + " For --text auto is completion with --candidate or --generate, else sst2",
 )
+@COLUMNS
 @click.option(
     "--candidate",
     "candidates",
@@ -62,6 +63,7 @@ def predict(
     data: Path | None,
     texts: tuple[str, ...],
     task: str,
+    columns: tuple[str, ...],
     candidates: tuple[str, ...],
     max_tokens: int | None,
     adapters: tuple[Path, ...],
@@ -71,7 +73,7 @@ def predict(
     as_json: bool,
 ) -> int:
     """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
-    found, items = _items(data, texts, task, is_free=bool(candidates) or max_tokens is not None)
+    found, items = _items(data, texts, task, columns, is_free=bool(candidates) or max_tokens is not None)
     from prgec.cli.side_answers import Beside, predict_side
 
     beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
@@ -82,7 +84,7 @@ def predict(
     from prgec.runs.open import open_with_adapter
 
     loaded = open_with_adapter(program, None, verify=not no_verify)
-    choices = candidates or found.candidates
+    choices = candidates or found.candidates or loaded.manifest.answers
     answers: list[dict[str, Any]] = []
     shown: list[str] = []
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
@@ -126,10 +128,10 @@ def _choose(
 def _write(
     program: GeneratingProgram, items: list[Item], max_tokens: int, display: RunDisplay, should_stop: Callable[[], bool]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    from prgec.training.generate import generate, prompt_ids
+    from prgec.data.encode import prompt_ids
+    from prgec.training.generate import generate
 
-    asked = [Example(item.text, None, item.where) if isinstance(item, Document) else item for item in items]
-    prompts = [prompt_ids(item, program.tokenizer) for item in asked]
+    prompts = [prompt_ids(item, program.tokenizer) for item in items]
     answers = (
         generate(program, prompts, max_tokens=max_tokens, on_call=display.on_eval_batch, should_stop=should_stop) or []
     )
@@ -138,13 +140,15 @@ def _write(
     return rows, [row["completion"] for row in rows]
 
 
-def _items(data: Path | None, texts: tuple[str, ...], task: str, *, is_free: bool) -> tuple[Task, list[Item]]:
+def _items(
+    data: Path | None, texts: tuple[str, ...], task: str, columns: tuple[str, ...], *, is_free: bool
+) -> tuple[Task, list[Item]]:
     if (data is None) == (not texts):
         raise UsageError("predict needs either --data or --text")
     if data is not None:
         from prgec.data.dataset import load_dataset
 
-        dataset = load_dataset(data, task, labelled=False)
+        dataset = load_dataset(data, task, labelled=False, columns=columns)
         return dataset.task, list(dataset.examples)
     found = find_task(("completion" if is_free else "sst2") if task == AUTO_TASK else task)
     if not isinstance(found, TemplateTask | CompletionFormat) or len(found.fields) > 1:

@@ -1,4 +1,4 @@
-"""The --task option: a row of the task table, `auto`, or a TOML file."""
+"""Options that say how a file becomes rows: --task (a known one, `auto` or a TOML file), --map and --no-eos."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from prgec.data.tasks import AUTO_TASK, TASKS, TOML_SUFFIX
+from prgec.data.columns import MAP_HELP
+from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASKS, TOML_SUFFIX
 
 
 class _TaskType(click.ParamType[str]):
@@ -22,3 +23,5 @@ class _TaskType(click.ParamType[str]):
 
 
 TASK = _TaskType()
+COLUMNS = click.option("--map", "columns", multiple=True, metavar="OURS=THEIRS", help=MAP_HELP)
+NO_EOS = click.option("--no-eos", is_flag=True, help=NO_EOS_HELP)

@@ -8,7 +8,7 @@ import click
 
 from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines
-from prgec.cli.task_option import TASK
+from prgec.cli.task_option import COLUMNS, NO_EOS, TASK
 from prgec.data.tasks import AUTO_TASK, TASK_HELP
 
 FILE = click.Path(path_type=Path)
@@ -19,9 +19,20 @@ FILE = click.Path(path_type=Path)
 @click.argument("data", type=FILE)
 @click.option("-o", "--output", type=FILE, default=Path("rows.bin"), show_default=True, help="File to write.")
 @click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
+@COLUMNS
+@NO_EOS
 @FORCE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def tokenize(program: Path, data: Path, output: Path, task: str, force: bool, as_json: bool) -> int:
+def tokenize(
+    program: Path,
+    data: Path,
+    output: Path,
+    task: str,
+    columns: tuple[str, ...],
+    no_eos: bool,
+    force: bool,
+    as_json: bool,
+) -> int:
     """Encode DATA for PROGRAM (a .pte), so that a device can train without a tokenizer."""
     from prgec.data.batches import warn_of_padding
     from prgec.data.dataset import load_dataset
@@ -32,7 +43,7 @@ def tokenize(program: Path, data: Path, output: Path, task: str, force: bool, as
     from prgec.machine.files import check_free, write_atomic
 
     check_free(output, force=force)
-    dataset = load_dataset(data, task)
+    dataset = load_dataset(data, task, no_eos=no_eos, columns=columns)
     manifest, tokenizer = read_constants(program)
     if manifest.emits:
         row_set: RowSet = encode_dataset(dataset, tokenizer, manifest).row_set()

@@ -8,12 +8,14 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import prgec
 from prgec.compile.options import CompileOptions
-from prgec.data.records import HUB_PREFIX
+from prgec.data.folders import files_of
+from prgec.data.records import NO_FILE
+from prgec.errors import DataError
 from prgec.frontend.checkpoint import Checkpoint
 
 # Fields that no byte of a program depends on. --memory stays: it decides whether there is a program.
@@ -26,18 +28,18 @@ def cache_key(options: CompileOptions, checkpoint: Checkpoint) -> str | None:
     """Return the key of a compilation, 64 hexadecimal digits; None where nothing of it can be reused.
 
     Files go by their contents, so a changed checkpoint or data file is another compilation, and a copied one is not.
-    A compilation that also writes files beside its program, or reads data from a hub, has no key.
+    A compilation that also writes files beside its program, or reads data from a hub or standard input, has no key.
 
     Raises:
         OSError: If a file of the checkpoint or the data cannot be read.
     """
-    if options.dump_passes or options.save_program or any(str(path).startswith(HUB_PREFIX) for path in options.data):
+    if options.dump_passes or options.save_program or any(str(path).startswith(NO_FILE) for path in options.data):
         return None
     values = {name: value for name, value in dataclasses.asdict(options).items() if name not in _IRRELEVANT}
     parts = {
         "options": values,
         "checkpoint": [checkpoint.name, *_hashes(_files_of(checkpoint.path))],
-        "data": [[path.name, *_hashes(_files_of(path))] for path in options.data],
+        "data": [[path.name, *_hashes(_data_files(path))] for path in options.data],
         "lora_a": _of_adapter(options),
         "prgec": [prgec.__version__, *_code()],
         "packages": [[name, _version(name)] for name in _PACKAGES],
@@ -52,8 +54,16 @@ def _of_adapter(options: CompileOptions) -> list[str]:
     return [options.lora_a.resolve().name, *_hashes(_files_of(options.lora_a))]
 
 
+def _data_files(path: Path) -> Sequence[Path]:
+    """Files that hold the rows of a path; the path itself where that has none, which reading will say."""
+    try:
+        return files_of(path)
+    except DataError:
+        return [path]
+
+
 def _files_of(path: Path) -> Iterator[Path]:
-    """Files that a checkpoint, an adapter or a data file consists of, in the order of their names."""
+    """Files that a checkpoint or an adapter consists of, in the order of their names."""
     if path.is_dir():
         yield from sorted(each for each in path.iterdir() if each.is_file() and each.name not in _IGNORED)
     else:

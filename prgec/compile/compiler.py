@@ -176,7 +176,8 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
             a_sha256=hash_of(given),
             planned_bytes=planned.total if planned is not None else 0,
             config=repeating_text(
-                replace(said, seq_len=options.seq_len, num_labels=options.num_labels), source.checkpoint.name
+                replace(said, seq_len=options.seq_len, num_labels=options.num_labels, answers=options.answers),
+                source.checkpoint.name,
             ),
         )
         if PREFIX_METHOD in methods:

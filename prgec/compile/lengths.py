@@ -6,15 +6,17 @@ Letters: T tokens, K label positions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from prgec.compile.check import check_options
 from prgec.compile.options import CompileOptions
 from prgec.contract.names import SIDE
-from prgec.data.dataset import Dataset, load_dataset
-from prgec.data.encode import Encoded, Encoder, encode_item, encode_pair
+from prgec.data.cut import shorten
+from prgec.data.dataset import Dataset, load_datasets
+from prgec.data.encode import encode_each, encode_pair
 from prgec.data.first_tokens import up_to_first
+from prgec.data.row import Encoded, Encoder, answer_starts
 from prgec.data.stats import spread_of
 from prgec.data.task import Example
 from prgec.errors import DataError
@@ -42,24 +44,34 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
     """
     if not options.data:
         return options
-    encoded = [each for path in options.data for each in encode_choices(load_dataset(path, options.task), tokenizer)]
+    datasets = load_datasets(
+        options.data, options.task, no_eos=options.no_eos, columns=options.columns, known=options.answers
+    )
+    encoded = [each for dataset in datasets for each in encode_choices(dataset, tokenizer)]
     if options.method == SIDE:
         encoded = [up_to_first(each) for each in encoded]
     seq_len, num_labels = lengths_of(encoded, options, max_positions)
     rows = [each for each in encoded if not each.is_text]
-    _check_targets([len(each.row.targets) for each in rows], min(num_labels, seq_len - 1), num_labels < seq_len)
-    num_long = sum(len(each.row.tokens) > seq_len for each in rows)
-    if num_long:
+    # A conversation that is too long loses turns, and what was to be learned of them.
+    fitting, lost = shorten(rows, seq_len)
+    _check_targets([len(each.row.targets) for each in fitting], min(num_labels, seq_len - 1), num_labels < seq_len)
+    if lost:
         logger.warning(
-            "%d of %d rows are longer than T = %d, the longest has %d tokens: cut from the left",
-            num_long,
+            "%d of %d rows are longer than T = %d, the longest has %d tokens: cut from the left. The first is %s, "
+            "which %s",
+            len(lost),
             len(rows),
             seq_len,
             max(len(each.row.tokens) for each in rows),
+            *lost[0],
         )
     if not options.seq_len and (shorter := shorter_length(rows, seq_len, options.generate)):
         logger.warning("T = %d holds the longest row, and memory grows with T: %s", seq_len, shorter)
-    fitted = replace(options, seq_len=seq_len, num_labels=num_labels)
+    # Files of several tasks have no answers in common.
+    answers = {dataset.answers for dataset in datasets}
+    fitted = replace(
+        options, seq_len=seq_len, num_labels=num_labels, answers=answers.pop() if len(answers) == 1 else options.answers
+    )
     check_options(fitted)
     if options.method == "shortcut":
         _remark_on_text(encoded)
@@ -100,12 +112,20 @@ def shorter_length(encoded: Sequence[Encoded], seq_len: int, generate: bool = Fa
 
 
 def _needed(rows: Sequence[Encoded], generate: bool) -> list[int]:
-    """Return the tokens that each row takes, with room for tokens generated after its prompt."""
+    """Return the tokens that each row takes, with room for tokens generated after its last prompt."""
+    lengths = [len(each.row.tokens) for each in rows]
     if not generate:
-        return [len(each.row.tokens) for each in rows]
+        return lengths
+    starts = [answer_starts(each.row) for each in rows]
     # An answer that is generated may be as long as the longest that is known.
-    room = _most_targets(rows)
-    return [each.row.label_pos[0] + room for each in rows]
+    ends = [[*each[1:], len(row.row.label_pos)] for each, row in zip(starts, rows, strict=True)]
+    room = max(
+        (end - start for pair in zip(starts, ends, strict=True) for start, end in zip(*pair, strict=True)), default=0
+    )
+    return [
+        max(length, each.row.label_pos[start[-1]] + room)
+        for each, length, start in zip(rows, lengths, starts, strict=True)
+    ]
 
 
 def _most_targets(rows: Sequence[Encoded]) -> int:
@@ -116,14 +136,12 @@ def _rounded_up(num_tokens: int) -> int:
     return -(-num_tokens // _MULTIPLE) * _MULTIPLE
 
 
-def encode_choices(dataset: Dataset, tokenizer: Encoder) -> Iterator[Encoded]:
+def encode_choices(dataset: Dataset, tokenizer: Encoder) -> list[Encoded]:
     """Encode every item with its right answer, and with every candidate it is evaluated against."""
-    candidates = dataset.candidates()
-    for item in dataset.examples:
-        if isinstance(item, Example):
-            yield from (encode_pair(item, choice, tokenizer) for choice in _choices(item, candidates))
-        else:
-            yield encode_item(item, tokenizer)
+    if not dataset.has_choices:
+        return encode_each(dataset.examples, tokenizer)
+    candidates, examples = dataset.candidates(), [each for each in dataset.examples if isinstance(each, Example)]
+    return [encode_pair(item, text, tokenizer) for item in examples for text in item.candidates or candidates]
 
 
 def _remark_on_text(encoded: list[Encoded]) -> None:
@@ -145,8 +163,3 @@ def _check_targets(num_targets: list[int], limit: int, is_k: bool) -> None:
             f"{len(over)} of {len(num_targets)} completions are longer than {name}; the longest has {max(over)} tokens",
             hint="raise --label-tokens or --seq-len, or leave them out",
         )
-
-
-def _choices(item: Example, candidates: tuple[str, ...]) -> tuple[str, ...]:
-    own = item.candidates or candidates
-    return own or ((item.completion,) if item.completion is not None else ())

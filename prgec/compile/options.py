@@ -22,8 +22,9 @@ from prgec.contract.names import (
     SIDE,
     STATE_MODES,
 )
-from prgec.data.records import HUB_PREFIX
-from prgec.data.tasks import AUTO_TASK, TASK_HELP
+from prgec.data.columns import MAP_HELP
+from prgec.data.records import NO_FILE
+from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
 
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "w8a16", "w4a16", "int8", "int4")
 AUTO_ROUNDING = "auto"
@@ -114,9 +115,22 @@ class CompileOptions:
         "rows", 4, "Most tokens a completion may have.", "--label-tokens", unset="what --data needs, else 4"
     )
     data: tuple[Path, ...] = option(
-        "rows", (), "Rows the program must hold; repeat for more files.", no_path=HUB_PREFIX, is_kept=False
+        "rows", (), "Rows the program must hold; repeat for more files.", no_path=NO_FILE, is_kept=False
     )
     task: str = option("rows", AUTO_TASK, TASK_HELP, is_place=True, is_kept=False)
+    columns: tuple[str, ...] = option(
+        "rows", (), MAP_HELP, "--map", metavar="OURS=THEIRS", is_repeated=True, is_kept=False
+    )
+    answers: tuple[str, ...] = option(
+        "rows",
+        (),
+        "An answer that rows choose from, leading space included; repeat for each.",
+        "--candidate",
+        metavar="TEXT",
+        is_repeated=True,
+        unset="what --data repeats",
+    )
+    no_eos: bool = option("rows", False, NO_EOS_HELP, is_kept=False)
     static: bool = option("rows", False, "Fix T at --seq-len even where the backend could vary it.")
     generate: bool = option(
         "rows", False, "Add the method that generates text, for F1 of answers and prgec predict --generate."

@@ -18,7 +18,7 @@ from prgec.compile.options import CompileOptions
 from prgec.contract.names import IGNORE_TARGET
 from prgec.contract.tokenizer import Tokenizer
 from prgec.data.dataset import load_dataset
-from prgec.data.encode import encode_item
+from prgec.data.encode import encode_item, prompt_ids
 from prgec.data.task import Example, Item
 from prgec.passes.program import GraphProgram
 from prgec.passes.weights import layer_name
@@ -33,7 +33,8 @@ def prompts_of(options: CompileOptions, tokenizer: Tokenizer) -> list[list[int]]
 
     Conversations and documents have no prompt: they are read whole, as far as a row goes.
     """
-    items = [item for path in options.data for item in load_dataset(Path(path), options.task).examples]
+    datasets = (load_dataset(Path(path), options.task, columns=options.columns) for path in options.data)
+    items = [item for dataset in datasets for item in dataset.examples]
     chosen = _evenly(items, MAX_PROMPTS)
     return [_ids(item, tokenizer)[-options.seq_len :] for item in chosen]
 
@@ -138,7 +139,9 @@ def _batches(program: GraphProgram, prompts: Sequence[Sequence[int]], max_tokens
 
 
 def _ids(item: Item, tokenizer: Tokenizer) -> list[int]:
-    return tokenizer.encode(item.prompt) if isinstance(item, Example) else list(encode_item(item, tokenizer).row.tokens)
+    return (
+        prompt_ids(item, tokenizer) if isinstance(item, Example) else list(encode_item(item, tokenizer)[-1].row.tokens)
+    )
 
 
 def _evenly(items: Sequence[Any], count: int) -> list[Any]:

@@ -23,7 +23,8 @@ class Option:
         choices: All values there are; empty for any of the type.
         unset: The default in words, where it is not a fixed value.
         is_place: Whether a text names a file or folder wherever there is one of that name.
-        no_path: Prefix of values of a path option that are not paths.
+        no_path: Prefixes of values of a path option that are not paths.
+        is_repeated: Whether texts are given one a flag, not between commas.
         is_kept: Whether a file that repeats the work records it.
     """
 
@@ -34,7 +35,8 @@ class Option:
     choices: tuple[str | int, ...] = ()
     unset: str = ""
     is_place: bool = False
-    no_path: str = ""
+    no_path: tuple[str, ...] = ()
+    is_repeated: bool = False
     is_kept: bool = True
 
 

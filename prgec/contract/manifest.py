@@ -102,6 +102,7 @@ class Manifest:
         planned_bytes: Memory that training takes in the C++ driver and no file backs, as planned when it was
             compiled; 0 where nobody planned it.
         lr: Learning rate of a run that names none.
+        answers: Choices of an answer where the data it was compiled for gave them, and not a task; else empty.
         has_checksums: Whether a table of checksums follows the program (`prgec.contract.checksums`); not so in programs
             made before there was one.
     """
@@ -144,6 +145,7 @@ class Manifest:
     update: dict[str, float] = field(default_factory=dict)
     context: int = 0
     lr: float = DEFAULT_RATE
+    answers: tuple[str, ...] = ()
 
     @property
     def has_gradients(self) -> bool:
@@ -195,7 +197,8 @@ class Manifest:
         known = {f.name for f in fields(cls)}
         try:
             sites = tuple(Site(**site) for site in raw["sites"])
-            manifest = cls(**{**{k: v for k, v in raw.items() if k in known}, "sites": sites})
+            told = {name: value for name, value in raw.items() if name in known}
+            manifest = cls(**{**told, "sites": sites, "answers": tuple(raw.get("answers", ()))})
         except (TypeError, KeyError, AttributeError) as error:
             raise ProgramError(f"the program's manifest lacks a field: {error}", hint="compile it again") from error
         manifest._check()
@@ -238,6 +241,8 @@ class Manifest:
             raise ProgramError(f"the program's manifest has lr = {self.lr!r}; expected a finite number, 0 or more")
         if any(not isinstance(text, str) for text in self.versions.values()):
             raise ProgramError("the program's manifest has versions that are not texts")
+        if any(not isinstance(text, str) for text in self.answers):
+            raise ProgramError("the program's manifest has answers that are not text")
 
     def _check_update(self) -> None:
         """Refuse a program whose host would not know what to do with gradients."""

@@ -7,15 +7,16 @@ can read it without a decompressor. Members: `tokenizer.json` (Hugging Face fast
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from prgec.contract.chat import render_chat, spans_said
+from prgec.contract.chat import ASSISTANT, ChatTemplate, Written
 from prgec.errors import DataError, ProgramError
 
 if TYPE_CHECKING:
@@ -32,6 +33,20 @@ CLASSIFIER_FORMAT = 2
 _RECOMPILE = "compile the program again"
 # Largest known tokenizer.json files are near 40 MB; anything far beyond is not a tokenizer.
 _MAX_MEMBER_BYTES = {TOKENIZER_JSON: 256 << 20, SETTINGS_JSON: 4 << 20, SENTENCEPIECE_MODEL: 64 << 20}
+
+
+class ChatIds(NamedTuple):
+    """A conversation as tokens.
+
+    Attributes:
+        ids: Up to the end of the last turn that is learned.
+        is_said: Which of them are learned.
+        num_messages: Turns that are in it, from the first one.
+    """
+
+    ids: list[int]
+    is_said: list[bool]
+    num_messages: int
 
 
 @dataclass(frozen=True)
@@ -93,39 +108,88 @@ class Tokenizer:
         ids: list[int] = self.backend.encode(first, rest[0] if rest else None).ids
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[int], list[bool]]:
-        """Return the ids of a conversation under the chat template, and which of them the assistant says.
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, only_last: bool = False
+    ) -> list[ChatIds]:
+        """Return a conversation as the chat template writes it: one row, or one for each learned turn.
+
+        Args:
+            messages: The turns.
+            tools: JSON schemas of functions the assistant may call.
+            only_last: Whether to learn the last turn alone.
 
         Raises:
             DataError: If the checkpoint has no chat template, or it refuses the conversation.
         """
-        text, spans = spans_said(self._template(), messages, self.special_tokens)
-        # The template writes special tokens itself.
-        encoding = self.backend.encode(text, add_special_tokens=False)
-        is_said = [any(start < last and first < end for first, last in spans) for start, end in encoding.offsets]
-        return encoding.ids, is_said
+        written = self._template().write(messages, tools, self._shared_length, only_last=only_last)
+        return [self._chat_ids(each) for each in written]
 
-    def encode_chat_prompt(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    def encode_chat_prompt(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, thinks: bool = False
+    ) -> list[int]:
         """Return the ids of a conversation up to where the assistant is to begin.
 
+        Args:
+            messages: The turns.
+            tools: JSON schemas of functions the assistant may call.
+            thinks: Whether a model that can reason first does so.
+
         Raises:
             DataError: If the checkpoint has no chat template, or it refuses the conversation.
         """
-        text = render_chat(self._template(), messages, self.special_tokens, asks=True)
-        return self.encode(text, add_special_tokens=False)
+        return one_bos(
+            self.encode(self._template().prompt(messages, tools, thinks=thinks), add_special_tokens=False), self.bos_id
+        )
 
-    def _template(self) -> str:
+    @functools.cached_property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end an answer: EOS, and the one with which the chat template ends the assistant's turns."""
+        ends = set() if self.eos_id is None else {self.eos_id}
+        if self.chat_template is not None:
+            probe = [{"role": "user", "content": "a"}, {"role": ASSISTANT, "content": "b"}]
+            try:
+                last = self.encode_chat(probe)[0].ids[-1]
+            except DataError:
+                return frozenset(ends)
+            special = self.backend.get_added_tokens_decoder().get(last)
+            ends |= {last} if special is not None and special.special else set()
+        return frozenset(ends)
+
+    def _chat_ids(self, written: Written) -> ChatIds:
+        # The template writes special tokens itself.
+        encoding = self.backend.encode(written.text, add_special_tokens=False)
+        is_said = [
+            any(start < last and first < end for first, last in written.spans) for start, end in encoding.offsets
+        ]
+        ids = one_bos(encoding.ids, self.bos_id)
+        # An answer without an end would never stop.
+        end = [self.eos_id] if self.eos_id is not None and not written.is_ended else []
+        return ChatIds(ids + end, is_said[-len(ids) :] + [True] * len(end), written.num_messages)
+
+    def _shared_length(self, prompt: str, text: str) -> int:
+        """Return how many characters of a text are in the tokens that it begins with as a prompt does."""
+        left, right = (self.backend.encode(each, add_special_tokens=False) for each in (prompt, text))
+        shared = next((n for n, pair in enumerate(zip(left.ids, right.ids, strict=False)) if pair[0] != pair[1]), None)
+        place = min(len(left.ids), len(right.ids)) if shared is None else shared
+        return int(right.offsets[place][0]) if place < len(right.ids) else len(text)
+
+    def _template(self) -> ChatTemplate:
         if self.chat_template is None:
             raise DataError(
                 "the checkpoint has no chat template, so conversations cannot be written",
                 hint="compile a chat model, or use prompt and completion",
             )
-        return self.chat_template
+        return ChatTemplate(self.chat_template, self.special_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of some ids."""
         text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
+
+
+def one_bos(ids: list[int], bos_id: int | None) -> list[int]:
+    """Return the ids of a text that writes BOS itself without the tokenizer's own."""
+    return ids[1:] if bos_id is not None and ids[:2] == [bos_id, bos_id] else ids
 
 
 def _unzip(blob: bytes) -> dict[str, bytes]:

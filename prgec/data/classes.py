@@ -39,6 +39,9 @@ def target_of(example: Example, answer: str, classes: Sequence[str]) -> int:
         known = [name.strip().lower() for name in names]
         if answer.strip().lower() in known:
             return known.index(answer.strip().lower())
+    # A label that is a number is a place among classes that have names.
+    if answer.strip().isdecimal() and int(answer) < len(classes):
+        return int(answer)
     raise DataError(
         f"the answer {answer!r} is not one of the model's classes",
         where=example.where,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from prgec.contract.engine import GeneratingProgram
 from prgec.contract.manifest import Manifest
 from prgec.data.dataset import Dataset
-from prgec.data.encode import Encoder, encode_items, encode_rows
+from prgec.data.encode import Encoder, encode_items, encode_rows, prompt_ids
 from prgec.data.rows_file import RowSet
 from prgec.data.task import OF_TEXT, SPAN_F1, Example
 from prgec.errors import DataError
@@ -53,6 +53,7 @@ def encode_row_set(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) -> 
     Raises:
         DataError: If an example cannot be encoded for this program.
     """
+    dataset = dataset.choosing_from(manifest.answers)
     examples = tuple(each for each in dataset.examples if isinstance(each, Example))
     if len(examples) < len(dataset.examples):
         rows = encode_items(dataset.examples, tokenizer, manifest)
@@ -63,7 +64,7 @@ def encode_row_set(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) -> 
     pairs = [(example, choice) for example, options in zip(examples, choices, strict=True) for choice in options]
     rows = encode_rows(pairs, tokenizer, manifest)
     is_asked = dataset.task.metric in OF_TEXT and manifest.generate
-    questions = tuple(tuple(tokenizer.encode(example.prompt)) for example in examples) if is_asked else ()
+    questions = tuple(tuple(prompt_ids(example, tokenizer)) for example in examples) if is_asked else ()
     return EvalSet(tuple(rows), len(choices[0]), answers, examples, choices, questions, dataset.task.metric)
 
 

@@ -16,8 +16,10 @@ from prgec.contract.arrays import IntArray
 from prgec.contract.manifest import Manifest
 from prgec.contract.names import SCORE_UNIT
 from prgec.data.classes import texts_of
+from prgec.data.cut import fit
 from prgec.data.dataset import Dataset
-from prgec.data.encode import Encoded, Encoder, Row, encode_pair, fit
+from prgec.data.encode import encode_pair
+from prgec.data.row import Encoded, Encoder, Row
 from prgec.data.rows_file import RowSet
 from prgec.data.task import Example, Item
 from prgec.errors import DataError
@@ -68,7 +70,7 @@ def encode_dataset(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) -> 
     Raises:
         DataError: If the answers are free text or a row's own, or a row cannot be encoded for this program.
     """
-    candidates = dataset.candidates()
+    candidates = dataset.choosing_from(manifest.answers).candidates()
     if not candidates and not tokenizer.classes:
         raise DataError(
             f"task {dataset.task.name} has no answers that are the same for every row",

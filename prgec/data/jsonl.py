@@ -1,4 +1,4 @@
-"""Read a jsonl file into records that remember their line number, with one clear error for each way it can be bad."""
+"""Read JSON files into records that remember their place, with one clear error for each way they can be bad."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prgec.data.opening import BOM, head_of, open_data, text_of_file
 from prgec.errors import DataError
 
 
@@ -59,55 +60,110 @@ def text_of(value: Any, name: str, record: Record) -> str:
     return value
 
 
+def read_json(path: Path) -> tuple[list[Record], str]:
+    """Read JSON in any layout: an object a line, an array, objects over several lines, or one object around the rows.
+
+    Returns:
+        The records, and what the file is, for people.
+
+    Raises:
+        DataError: If the file is missing, unreadable, not UTF-8, or holds what is no JSON object.
+    """
+    if not head_of(path).lstrip().startswith(b"["):
+        try:
+            return read_jsonl(path), "jsonl"
+        except _FirstLineError as error:
+            records = _objects(text_of_file(path), path)
+            if records is None:
+                raise DataError(error.what, where=error.where, hint=error.hint) from error
+            return records, "json"
+    try:
+        value = json.loads(text_of_file(path))
+    except ValueError as error:
+        place = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise DataError(f"invalid JSON: {_reason(error)}", where=f"{path}{place}") from error
+    except RecursionError as error:
+        raise DataError("invalid JSON: nested too deeply", where=path) from error
+    return items_of(value, path), "json array"
+
+
+def items_of(values: list[Any], path: Path) -> list[Record]:
+    """Return the objects of an array as records.
+
+    Raises:
+        DataError: If one is none.
+    """
+    for number, value in enumerate(values, start=1):
+        if not isinstance(value, dict):
+            raise DataError(f"item {number} is not a JSON object but {type(value).__name__}", where=path)
+    return [Record(value, path, number, "item") for number, value in enumerate(values, start=1)]
+
+
 def read_jsonl(path: Path) -> list[Record]:
     """Read every non-blank line of a UTF-8 jsonl file, one at a time; a byte order mark is skipped.
 
     Raises:
         DataError: If the file is missing, unreadable, empty, not UTF-8, or a line is not a JSON object.
     """
-    try:
-        with path.open("rb") as file:
-            records = list(_records(file, path))
-    except FileNotFoundError as error:
-        raise DataError("no such data file", where=path) from error
-    except OSError as error:
-        raise DataError(f"cannot read the data file: {error.strerror}", where=path) from error
+    with open_data(path) as (file, _):
+        records = list(_records(file, path))
     if not records:
         raise DataError("the data file is empty", where=path, hint="it needs one JSON object per line")
     return records
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a data file.
+class _FirstLineError(DataError):
+    """The first line with anything on it is no JSON: the file may have another layout."""
 
-    Raises:
-        DataError: If the file is missing or unreadable.
-    """
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise DataError("no such data file", where=path) from error
-    except OSError as error:
-        raise DataError(f"cannot read the data file: {error.strerror}", where=path) from error
+
+def _objects(text: str, path: Path) -> list[Record] | None:
+    """Return objects that take several lines each; None where there are none of them."""
+    decoder, place, records = json.JSONDecoder(), 0, list[Record]()
+    while place < len(text):
+        if text[place].isspace():
+            place += 1
+            continue
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            if not records:
+                return None
+            line = text.count("\n", 0, getattr(error, "pos", place)) + 1
+            raise DataError(f"invalid JSON: {_reason(error)}", where=f"{path}, line {line}") from error
+        line = text.count("\n", 0, place) + 1
+        if not isinstance(value, dict):
+            raise DataError(f"not a JSON object but {type(value).__name__}", where=f"{path}, line {line}")
+        records.append(Record(value, path, line))
+        # Objects in a row may have commas between them.
+        place = end + 1 if text[end : end + 1] == "," else end
+    return records
 
 
 def _records(lines: Iterable[bytes], path: Path) -> Iterator[Record]:
+    is_first = True
     for number, line in enumerate(lines, start=1):
-        text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        text = line.removeprefix(BOM) if number == 1 else line
         if text.strip():
-            yield _parse_line(text.removesuffix(b"\n"), path, number)
+            yield _parse_line(text.removesuffix(b"\n"), path, number, is_first=is_first)
+            is_first = False
 
 
-def _parse_line(raw: bytes, path: Path, line: int) -> Record:
+def _parse_line(raw: bytes, path: Path, line: int, *, is_first: bool) -> Record:
     where = f"{path}, line {line}"
     try:
         value = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 text (byte {error.start + 1} of the line)", where=where) from error
     except ValueError as error:
-        raise DataError(f"invalid JSON: {error}", where=where) from error
+        kind = _FirstLineError if is_first else DataError
+        raise kind(f"invalid JSON: {_reason(error)}", where=where) from error
     except RecursionError as error:
         raise DataError("invalid JSON: nested too deeply", where=where) from error
     if not isinstance(value, dict):
         raise DataError(f"not a JSON object but {type(value).__name__}", where=where)
     return Record(fields=value, path=path, line=line)
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong and in which column, without a line: it is that of the place."""
+    return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)

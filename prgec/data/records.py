@@ -1,81 +1,103 @@
-"""Read a data file of any published layout into records: jsonl, json, tsv, txt, and whatever `datasets` reads.
+"""Read data into records, whatever people keep them in: told by content, and by the name where content says nothing.
 
-GLUE's tsv files are read as they are published (no quoting; MRPC's odd header and QQP's too), SuperGLUE's MultiRC and
-the SQuAD json are flattened to one record a question and answer.
+JSON in any layout, csv and tsv, plain text, Parquet and Arrow, each packed or not, folders of such files, what
+`datasets` saves, and its hub. GLUE's files are read as they are published (MRPC's odd header and QQP's too). MultiRC of
+SuperGLUE and the SQuAD json are flattened to one record a question and answer.
 """
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from prgec.data.jsonl import Record, read_bytes, read_jsonl
+from prgec.data.arrow import read_arrow
+from prgec.data.folders import files_of
+from prgec.data.jsonl import Record, items_of, read_json
+from prgec.data.opening import ARROW_FILE, ARROW_STREAM, PARQUET, STDIN, head_of, open_data, text_of_file
+from prgec.data.table import SEPARATORS, read_csv, read_tsv, separator_of
 from prgec.errors import DataError
 from prgec.machine.extras import extra_hint
 
 # `hf:NAME:CONFIG:SPLIT` is loaded by `datasets`, from a folder, its cache or the hub; the split is train if not named.
 HUB_PREFIX = "hf:"
-_DATASETS_SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
+# What a value of a path begins with that names no file.
+NO_FILE = (HUB_PREFIX, STDIN)
 # First column of the MRPC corpus, whose files are called .txt.
 _MRPC_HEADER = b"Quality\t"
+_PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 
 
-def read_records(path: Path) -> list[Record]:
-    """Read a data file, chosen by its suffix; a file of another suffix is read as jsonl.
+def read_records(path: Path) -> tuple[list[Record], str]:
+    """Read a data file, a folder of them, or `-`, standard input.
+
+    Returns:
+        The records, and what they were kept in, for people.
 
     Raises:
-        DataError: If it is missing, empty or damaged, or needs `datasets`, which is not installed.
+        DataError: If something is missing, empty or damaged, or needs a package that is not installed.
     """
-    if str(path).startswith(HUB_PREFIX) or path.suffix in _DATASETS_SUFFIXES or path.is_dir():
-        return _read_with_datasets(path)
-    reader = {".tsv": _read_tsv, ".txt": _read_txt, ".json": _read_json}.get(path.suffix.lower(), read_jsonl)
-    return list(chain.from_iterable(map(_flatten, reader(path))))
+    if str(path).startswith(HUB_PREFIX):
+        return _some(_read_with_datasets(path), path), "datasets"
+    files = files_of(path)
+    found = [_read_file(file) for file in files]
+    kind = found[0][1] if len(files) == 1 else f"{len(files)} files of {found[0][1]}"
+    return _some([record for records, _ in found for record in records], path), kind
 
 
-def _read_tsv(path: Path) -> list[Record]:
-    # GLUE's files hold unbalanced quotes: a tab is the only thing that means anything.
-    lines = io.StringIO(_text(path), newline=None).read().split("\n")
-    header = lines[0].split("\t")
-    records = []
-    for number, line in enumerate(lines[1:], start=2):
-        if not line.strip():
-            continue
-        cells = line.split("\t")
-        if len(cells) != len(header):
-            raise DataError(f"{len(cells)} columns, but the header has {len(header)}", where=f"{path}, line {number}")
-        records.append(Record(dict(zip(header, cells, strict=True)), path, number))
-    return _some(records, path, "it needs a header and rows, separated by tabs")
+def _read_file(path: Path) -> tuple[list[Record], str]:
+    with open_data(path) as (_, packing):
+        pass
+    records, kind = _read_unpacked(path, head_of(path))
+    records = list(chain.from_iterable(map(_flatten, _unwrapped(records))))
+    return records, f"{kind}, {packing}" if packing else kind
 
 
-def _read_txt(path: Path) -> list[Record]:
-    if read_bytes(path).removeprefix(b"\xef\xbb\xbf").startswith(_MRPC_HEADER):
-        return _read_tsv(path)
-    text = _text(path)
-    return _some([Record({"text": text}, path, 1)] if text.strip() else [], path, "it needs some text")
+def _read_unpacked(path: Path, head: bytes) -> tuple[list[Record], str]:
+    for magic in (PARQUET, ARROW_FILE, ARROW_STREAM):
+        if head.startswith(magic):
+            return read_arrow(path, magic)
+    suffix = _suffix_of(path)
+    if suffix in (".parquet", ".arrow"):
+        raise DataError("the file is named .parquet or .arrow, but holds neither", where=path)
+    if head.startswith(_MRPC_HEADER) or suffix == ".tsv":
+        return read_tsv(path)
+    is_json = head.lstrip()[:1] in (b"{", b"[")
+    if suffix == ".csv" and not is_json:
+        return read_csv(path, separator_of(head))
+    if suffix == ".txt" and not _is_jsonl(head):
+        text = text_of_file(path)
+        return ([Record({"text": text}, path, 1)] if text.strip() else []), "text"
+    if not is_json and suffix not in (".json", ".jsonl") and (separator := _table_separator(head)):
+        return read_tsv(path) if separator == "\t" else read_csv(path, separator)
+    return read_json(path)
 
 
-def _read_json(path: Path) -> list[Record]:
-    """Read SQuAD's layout, an array of objects, or jsonl under the name of json."""
-    text = _text(path)
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return read_jsonl(path)
-    except RecursionError as error:
-        raise DataError("invalid JSON: nested too deeply", where=path) from error
-    if isinstance(value, dict) and isinstance(value.get("data"), list):
-        rows = _checked(_squad, value["data"], path)
-    else:
-        rows = value if isinstance(value, list) else [value]
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise DataError(f"item {number} is not a JSON object but {type(row).__name__}", where=path)
-    records = [Record(row, path, number, "item") for number, row in enumerate(rows, start=1)]
-    return _some(records, path, "it needs an array of objects, or SQuAD's data")
+def _suffix_of(path: Path) -> str:
+    """Return the suffix that says what a file holds, before the one of its packing."""
+    return Path(path.stem if path.suffix.lower() in _PACKED_SUFFIXES else path.name).suffix.lower()
+
+
+def _is_jsonl(head: bytes) -> bool:
+    return head.lstrip().startswith((b'{"', b'[{"'))
+
+
+def _table_separator(head: bytes) -> str:
+    """Return the separator of a table without a name that says so; empty where it is none."""
+    header, _, rest = head.partition(b"\n")
+    separator = separator_of(header)
+    is_table = bool(rest.strip()) and separator.encode() in header
+    return separator if is_table and separator in SEPARATORS else ""
+
+
+def _unwrapped(records: list[Record]) -> list[Record]:
+    """Return the rows that a single object holds as `data`, SQuAD's articles among them."""
+    rows = records[0].fields.get("data") if len(records) == 1 else None
+    if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
+        return records
+    path = records[0].path
+    return items_of(_checked(_squad, rows, path) if any("paragraphs" in row for row in rows) else rows, path)
 
 
 def _squad(articles: list[Any]) -> Iterator[dict[str, Any]]:
@@ -113,39 +135,17 @@ def _read_with_datasets(path: Path) -> list[Record]:
     try:
         import datasets
     except ImportError as error:
-        raise DataError(
-            "this kind of data needs the package datasets", where=path, hint=extra_hint("datasets")
-        ) from error
+        raise DataError("the hub needs the package datasets", where=path, hint=extra_hint("datasets")) from error
+    source, config, split, *_ = [*str(path).removeprefix(HUB_PREFIX).split(":"), "", ""]
     try:
-        loaded = _load(datasets, path)
+        loaded = datasets.load_dataset(source, config or None, split=split or "train")
     except Exception as error:  # the library raises dozens of unrelated types
         raise DataError(f"datasets cannot load it: {error}", where=path) from error
-    if isinstance(loaded, dict):
-        raise DataError(
-            f"it has the splits {', '.join(loaded)}", where=path, hint="name the folder of one, or hf:NAME:CONFIG:SPLIT"
-        )
     records = [Record(dict(row), path, number, "row") for number, row in enumerate(loaded, start=1)]
-    return _some(list(chain.from_iterable(map(_flatten, records))), path, "it has no rows")
+    return list(chain.from_iterable(map(_flatten, records)))
 
 
-def _load(datasets: Any, path: Path) -> Any:
-    name = str(path)
-    if name.startswith(HUB_PREFIX):
-        source, config, split, *_ = [*name.removeprefix(HUB_PREFIX).split(":"), "", ""]
-        return datasets.load_dataset(source, config or None, split=split or "train")
-    if path.suffix in _DATASETS_SUFFIXES:
-        return datasets.load_dataset(_DATASETS_SUFFIXES[path.suffix], data_files=name, split="train")
-    return datasets.load_from_disk(name)
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path).removeprefix(b"\xef\xbb\xbf").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 text (byte {error.start + 1})", where=path) from error
-
-
-def _some(records: list[Record], path: Path, hint: str) -> list[Record]:
+def _some(records: list[Record], path: Path) -> list[Record]:
     if not records:
-        raise DataError("the data file is empty", where=path, hint=hint)
+        raise DataError("the data file is empty", where=path, hint="it needs some rows, below a header in a table")
     return records

@@ -13,8 +13,9 @@ import numpy as np
 
 from prgec.contract.arrays import IntArray
 from prgec.data.batches import MIN_SEQ_LEN, epoch_order
+from prgec.data.cut import fit
 from prgec.data.dataset import Dataset
-from prgec.data.encode import Encoded, Sizes, fit
+from prgec.data.row import Encoded, Sizes
 from prgec.data.task import Example
 
 # Of the order in which an epoch sees its rows: that of a run with the default seed.

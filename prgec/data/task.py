@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from prgec.data.jsonl import Record, text_of
@@ -36,6 +36,7 @@ class Example:
         references: Every answer that counts as right, where answers are compared as text.
         texts: The fields themselves, without a template around them: what an encoder reads.
         classes: Continuations in label order, by which an encoder's classes are called.
+        ends: Whether the end of the completion is learned too, as the tokenizer's EOS.
     """
 
     prompt: str
@@ -45,6 +46,7 @@ class Example:
     references: tuple[str, ...] = ()
     texts: tuple[str, ...] = field(default=(), compare=False)
     classes: tuple[str, ...] = field(default=(), compare=False)
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,14 @@ class Conversation:
     Attributes:
         messages: Turns with `role` and `content`, and whatever else the chat template reads.
         where: `file, line n`, for messages.
+        tools: JSON schemas of the functions that the assistant may call.
+        plain: The same for a model without a chat template; None where there is no such form.
     """
 
     messages: tuple[dict[str, Any], ...]
     where: str
+    tools: tuple[dict[str, Any], ...] = ()
+    plain: Example | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,14 @@ class Task(Protocol):
     def metric(self) -> str:
         """What evaluation reports besides the loss: one of `METRICS`."""
 
+    @property
+    def most_answers(self) -> int:
+        """Most different answers of a file that make a choice of them; 0 where data never do."""
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether answers are labels: a choice even where none repeats, and without an end."""
+
     def item(self, record: Record, *, labelled: bool) -> Item:
         """Return what a record becomes."""
 
@@ -126,6 +140,8 @@ class TemplateTask:
         aliases: Other published names of a field.
         derive: Returns values with more names, or with changed text.
         verbatim: Whether values keep white space at their ends.
+        most_answers: Unused: choices are those of the task.
+        has_labels: Unused.
         is_named: Whether fields alone do not tell it from another task: it wants its name, or that of a folder or file.
     """
 
@@ -141,6 +157,8 @@ class TemplateTask:
     derive: Callable[[Values, Record], Values] = lambda values, record: values
     verbatim: bool = False
     is_named: bool = False
+    most_answers: int = 0
+    has_labels: bool = False
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -157,14 +175,16 @@ class TemplateTask:
         prompt = fill(self.template, values)
         choices = tuple(fill(choice, values) for choice in self.choices)
         own = choices if choices != self.candidates else ()
-        read = {"texts": tuple(values[name] for name in self.fields), "classes": self.candidates}
+        example = Example(
+            prompt, None, record.where, own, texts=tuple(values[name] for name in self.fields), classes=self.candidates
+        )
         if not labelled:
-            return Example(prompt, None, record.where, own, **read)
+            return example
         if self.choices:
-            return Example(prompt, choices[self._label(record)], record.where, own, **read)
+            return replace(example, completion=choices[self._label(record)])
         references = answers_of(find(record, self.answer_field, self.aliases), self.answer_field, record)
         completion = fill(self.answer, {**values, "answer": references[0]})
-        return Example(prompt, completion, record.where, references=references, **read)
+        return replace(example, completion=completion, references=references)
 
     def prompt_of(self, text: str) -> str:
         """Return the prompt for a text given on the command line; for tasks of one field."""
@@ -203,7 +223,7 @@ def spellings(name: str, aliases: Mapping[str, tuple[str, ...]]) -> tuple[str, .
 
 def has(record: Record, name: str, aliases: Mapping[str, tuple[str, ...]]) -> bool:
     """Return whether a record has a field under any of its names."""
-    return any(_reach(record.fields, path) is not None for path in spellings(name, aliases))
+    return any(reach(record.fields, path) is not None for path in spellings(name, aliases))
 
 
 def find(record: Record, name: str, aliases: Mapping[str, tuple[str, ...]]) -> Any:
@@ -213,14 +233,14 @@ def find(record: Record, name: str, aliases: Mapping[str, tuple[str, ...]]) -> A
         DataError: If the record has none of them.
     """
     for path in spellings(name, aliases):
-        value = _reach(record.fields, path)
+        value = reach(record.fields, path)
         if value is not None:
             return value[0]
     found = ", ".join(sorted(record.fields)) or "none"
     raise DataError(f'missing field "{name}"; found {found}', where=record.where)
 
 
-def _reach(fields: Mapping[str, Any], path: str) -> tuple[Any] | None:
+def reach(fields: Mapping[str, Any], path: str) -> tuple[Any] | None:
     """Return the value at `a.b` in a tuple of one, so that null is told from absent; None if there is none."""
     if path in fields:
         return (fields[path],)

@@ -9,13 +9,15 @@ aliases.
 
 from __future__ import annotations
 
-from prgec.data.formats import ChatFormat, CompletionFormat, TextFormat
+from prgec.data.alpaca import AlpacaFormat
+from prgec.data.formats import ChatFormat, CompletionFormat, LabelFormat, TextFormat
 from prgec.data.jsonl import Record
 from prgec.data.task import CORRELATION, MATTHEWS, ROUGE, SPAN_F1, Task, TemplateTask, Values
 from prgec.errors import DataError, UsageError
 
 AUTO_TASK = "auto"
 TASK_HELP = "How fields become prompts: auto (from the fields), a known task, or a .toml file with your own."
+NO_EOS_HELP = "Learn free completions without their end; an answer then goes on until it is stopped."
 TOML_SUFFIX = ".toml"
 
 _NO_YES, _YES_NO = ("No", "Yes"), ("Yes", "No")
@@ -207,7 +209,9 @@ _TASKS: tuple[Task, ...] = (
         metric=SPAN_F1,
     ),
     CompletionFormat(),
+    AlpacaFormat(),
     ChatFormat(),
+    LabelFormat(),
     TextFormat(),
 )
 

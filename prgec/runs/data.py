@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prgec.contract.engine import GeneratingProgram
 from prgec.data.batches import warn_of_padding
-from prgec.data.dataset import LOW_VOLUME_TEST, Dataset, load_dataset
+from prgec.data.dataset import LOW_VOLUME_TEST, Dataset, load_datasets
 from prgec.data.encode import Row, encode_items
 from prgec.data.eval_set import encode_eval_set
 from prgec.data.rows_file import RowSet, read_rows
@@ -40,10 +40,15 @@ class RunFiles:
             DataError: If one is bad, or they are of different tasks.
             UsageError: If there is no such task.
         """
-        train = load_dataset(options.data, options.task) if options.data else None
+        paths = [path for path in (options.data, options.eval_data) if path is not None]
+        # Train and test choose from the same answers.
+        datasets = load_datasets(
+            list(dict.fromkeys(paths)), options.task, no_eos=options.no_eos, columns=options.columns
+        )
+        train = datasets[0] if options.data else None
         if train is not None:
             listener.on_data(train)
-        test = load_dataset(options.eval_data, options.task) if options.eval_data else None
+        test = datasets[-1] if options.eval_data else None
         if train is not None and test is not None and test.task != train.task:
             raise DataError(
                 f"--data is of task {train.task.name}, --eval-data of {test.task.name}",
@@ -65,7 +70,8 @@ class RunFiles:
         """
         options = self.options
         if self.train is not None:
-            rows: Sequence[Row] = encode_items(self.train.examples, program.tokenizer, program.manifest)
+            train = self.train.choosing_from(program.manifest.answers)
+            rows: Sequence[Row] = encode_items(train.examples, program.tokenizer, program.manifest)
             warn_of_padding(rows, program.manifest)
         else:
             rows = _read_rows(options.rows, program).right_rows()

@@ -9,8 +9,9 @@ from typing import Any
 
 from prgec.config.option import argument, option, table_of
 from prgec.config.toml_file import write_options
-from prgec.data.records import HUB_PREFIX
-from prgec.data.tasks import AUTO_TASK, TASK_HELP
+from prgec.data.columns import MAP_HELP
+from prgec.data.records import NO_FILE
+from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
 from prgec.engines.choose import ENGINES, EXECUTORCH, check_engine
 from prgec.errors import UsageError
 from prgec.trackers.table import TRACKERS, check_trackers
@@ -37,13 +38,16 @@ class RunOptions:
     data: Path | None = option(
         "data",
         None,
-        "Training rows: jsonl, json, tsv, txt, parquet, a folder of datasets, or hf:NAME:CONFIG:SPLIT.",
-        no_path=HUB_PREFIX,
+        "Training rows: a file (json, csv, tsv, txt, parquet, packed or not), a folder of such files, "
+        "hf:NAME:CONFIG:SPLIT, or - for stdin.",
+        no_path=NO_FILE,
     )
-    eval_data: Path | None = option("data", None, "Rows to evaluate before and after.", no_path=HUB_PREFIX)
+    eval_data: Path | None = option("data", None, "Rows to evaluate before and after.", no_path=NO_FILE)
     rows: Path | None = option("data", None, "Training rows made by prgec tokenize, instead of --data.")
     eval_rows: Path | None = option("data", None, "Rows made by prgec tokenize, instead of --eval-data.")
     task: str = option("data", AUTO_TASK, TASK_HELP, is_place=True)
+    columns: tuple[str, ...] = option("data", (), MAP_HELP, "--map", metavar="OURS=THEIRS", is_repeated=True)
+    no_eos: bool = option("data", False, NO_EOS_HELP)
     low_volume: bool = option(
         "data",
         False,

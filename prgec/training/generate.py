@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from prgec.contract.engine import GeneratingProgram
-from prgec.contract.tokenizer import Tokenizer
 from prgec.data.batches import evaluation_batches
 from prgec.data.encode import Row
-from prgec.data.task import Conversation, Example
 from prgec.errors import UsageError
 from prgec.training.reader import Reader
 from prgec.training.sampling import Sampler, Sampling
@@ -23,17 +21,6 @@ from prgec.training.sampling import Sampler, Sampling
 DEFAULT_MAX_TOKENS = 32
 # Answers of one line: what follows a line break is another text.
 LINE_END = "\n"
-
-
-def prompt_ids(item: Example | Conversation, tokenizer: Tokenizer) -> list[int]:
-    """Return the ids that a continuation follows.
-
-    Raises:
-        DataError: If a conversation has no chat template.
-    """
-    if isinstance(item, Conversation):
-        return tokenizer.encode_chat_prompt(item.messages)
-    return tokenizer.encode(item.prompt)
 
 
 def generate(
@@ -51,7 +38,7 @@ def generate(
         program: A program compiled with --generate.
         prompts: Ids; those longer than T, or the cache, less `max_tokens` lose tokens on their left.
         max_tokens: Most tokens to add.
-        stop: Text at which an answer ends, itself left out; the EOS token always ends it.
+        stop: Text at which an answer ends, itself left out; EOS and the end of a turn always end it.
         on_call: Called with (prompts ended, all prompts) after every call.
         should_stop: Checked before every call.
 
@@ -127,11 +114,11 @@ def _cut(program: GeneratingProgram, ids: list[int], limit: int) -> list[int]:
 
 
 def _has_ended(program: GeneratingProgram, new: list[int], stop: str | None) -> bool:
-    if new[-1] == program.tokenizer.eos_id:
+    if new[-1] in program.tokenizer.end_ids:
         return True
     return stop is not None and stop in program.tokenizer.decode(new).lstrip()
 
 
 def _text(program: GeneratingProgram, new: list[int], stop: str | None) -> str:
-    text = program.tokenizer.decode([token for token in new if token != program.tokenizer.eos_id])
+    text = program.tokenizer.decode([token for token in new if token not in program.tokenizer.end_ids])
     return text.strip() if stop is None else text.lstrip().split(stop, 1)[0].strip()

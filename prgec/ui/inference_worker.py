@@ -94,19 +94,24 @@ class InferenceWorker:
         return [{"answer": each.completion.strip(), "losses": each.losses} for each in found]
 
     def _chat(self, question: Mapping[str, Any]) -> str:
+        from prgec.data.encode import prompt_ids
+        from prgec.data.task import Conversation, Document
         from prgec.training.reader import Answer, Reader
         from prgec.training.sampling import Sampler, Sampling
 
         tokenizer = self._program.tokenizer
         messages = list(question["messages"])
-        if tokenizer.chat_template is None:
-            prompt = tokenizer.encode(messages[-1]["content"])
-        else:
-            prompt = tokenizer.encode_chat_prompt(messages)
-        ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
+        has_template = tokenizer.chat_template is not None
+        item = Conversation(tuple(messages), "the chat") if has_template else Document(messages[-1]["content"], "")
+        prompt = prompt_ids(item, tokenizer)
         sampler = Sampler(Sampling(0.0, 0, 1.0, 0))
         answer = Answer(
-            Reader(self._program), prompt, sampler, tokenizer.decode, ends=ends, max_tokens=int(question["max_tokens"])
+            Reader(self._program),
+            prompt,
+            sampler,
+            tokenizer.decode,
+            ends=tuple(tokenizer.end_ids),
+            max_tokens=int(question["max_tokens"]),
         )
         return "".join(answer)
 

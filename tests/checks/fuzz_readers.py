@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import json
 import struct
 import subprocess
 from collections.abc import Callable
@@ -120,8 +123,24 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
         "network": read_network,
         "gguf": lambda path: (config_of(read_gguf(path)), load_tokenizer(read_gguf(path))),
     }
-    others = {"shard": [_shard("i8")]}
+    # The kind of a data file follows from its content.
+    others = {"shard": [_shard("i8")], "jsonl": _tables()}
     return [Reader(kind, read[kind], [good[kind], *others.get(kind, []), *_kept(kind)]) for kind in read]
+
+
+def _tables() -> list[bytes]:
+    """The same rows as an array, a table, packed, and in Apache's formats."""
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [json.loads(line) for line in _JSONL.splitlines()]
+    table, parquet, stream = pyarrow.Table.from_pylist(rows), io.BytesIO(), io.BytesIO()
+    pyarrow.parquet.write_table(table, parquet)
+    with pyarrow.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    lines = ["sentence,label", *(f'"{row["sentence"]}",{row["label"]}' for row in rows)]
+    texts = [json.dumps(rows, indent=1), "\n".join(lines)]
+    return [*(text.encode() for text in texts), gzip.compress(_JSONL), parquet.getvalue(), stream.getvalue()]
 
 
 def _kept(kind: str) -> list[bytes]:

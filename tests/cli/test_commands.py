@@ -158,7 +158,7 @@ def test_truncation_warns_once(tiny_pte: Path, tmp_path: Path, capsys: pytest.Ca
         ('{"sentence": "x", "label": 7}', "error: unknown label 7 for task sst2 ("),
         (
             '{"prompt": "x", "completion": " great great great"}',
-            "error: 1 of 1 completions have more tokens than the program's K = 2 label positions; the longest has 3 (",
+            "error: 1 of 1 completions have more tokens than the program's K = 2 label positions; the longest has 4 (",
         ),
     ],
 )

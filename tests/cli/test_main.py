@@ -96,6 +96,14 @@ def test_no_arguments_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
             ["run", "m.pte", "--data", "x", "--steps", "many"],
             "error: Invalid value for '--steps': 'many' is not a valid integer. (see prgec run --help)\n",
         ),
+        (
+            ["run", "m.pte", "--data", "x", "--data", "y"],
+            "error: --data is given twice. Hint: it takes one value: leave the others out\n",
+        ),
+        (
+            ["data", "stats", "x", "--task", "sst2", "--task", "rte"],
+            "error: --task is given twice. Hint: it takes one value: leave the others out\n",
+        ),
         (["eval", "m.pte", "--data", "x", "--quick"], "error: No such option '--quick'. (see prgec eval --help)\n"),
     ],
 )
@@ -217,33 +225,36 @@ def test_flags_are_frozen() -> None:
     assert json.loads(json.dumps(found)) == {
         "plan": "--all --backend --bench --calibrate --chart --context --data --driver --html --json --label-tokens "
         "--memory --seq-len --steps --time --watts",
-        "compile": "--a-seed --accumulate --alpha --backend --batch-size --clip-norm --config --context --data --dtype "
-        "--dump-passes --emit-driver --force --generate --group-size --ignore-memory --json --label-tokens --layers "
-        "--lora-a --lowering --memory --method --no-cache --optimizer --output --passes --polyak --prefix --q "
-        "--quantize --quantize-cache --quantize-embedding --rank --recompute --rng --rounding "
-        "--save-program --seq-len --soc --state --static --targets --task --weight-decay -c -o",
+        "compile": "--a-seed --accumulate --alpha --backend --batch-size --candidate --clip-norm --config --context "
+        "--data --dtype --dump-passes --emit-driver --force --generate --group-size --ignore-memory --json "
+        "--label-tokens --layers --lora-a --lowering --map --memory --method --no-cache --no-eos "
+        "--optimizer --output --passes --polyak --prefix --q --quantize --quantize-cache "
+        "--quantize-embedding --rank --recompute --rng --rounding --save-program --seq-len --soc --state --static "
+        "--targets --task --weight-decay -c -o",
         "inspect": "--config --json",
         "doctor": "--json",
         "cache list": "--folder --json",
         "cache clear": "--folder --json --older-than",
         "opt": "--dump-passes --force --json --list --output --passes --why -o -p",
-        "data stats": "--batch-size --json --model --seq-len --task",
-        "tokenize": "--force --json --output --task -o",
+        "data stats": "--batch-size --generate --json --map --model --no-eos --seq-len --task",
+        "data show": "--json --map --model --no-eos --task -n",
+        "tokenize": "--force --json --map --no-eos --output --task -o",
         "run": "--accumulate --adapter --base --config --data --device --diverged --early-stop --engine --eps "
         "--estimator --eval-data --eval-every --eval-rows --force --ignore-memory --init-adapter --json --log-to "
-        "--low-volume --lr --lr-probe --lr-schedule --max-g --no-verify --not-finite --out --over-limit "
+        "--low-volume --lr --lr-probe --lr-schedule --map --max-g --no-eos --no-verify --not-finite --out --over-limit "
         "--prefix-cache --resume --rows --seed --snapshot-every --steps --task --torch-compile --warmup --window -c",
         "probe": "--accumulate --adapter --base --config --data --device --engine --eps --estimator --eval-data "
-        "--eval-rows --ignore-memory --init-adapter --json --low-volume --lr --max-g --no-verify --not-finite "
-        "--over-limit --prefix-cache --rows --seed --steps --task --torch-compile -c",
+        "--eval-rows --ignore-memory --init-adapter --json --low-volume --lr --map --max-g --no-eos --no-verify "
+        "--not-finite --over-limit --prefix-cache --rows --seed --steps --task --torch-compile -c",
         "study": "--data --forward-rows --json --lr --model --on --only --out --preset --seeds",
         "replay": "--adapter --force --json --no-verify --output --program --step -o",
         "export": "--base --format --json --output --program -o",
         "report": "--force --json --output --side -o",
         "ui": "--port --program",
-        "eval": "--adapter --data --json --key --no-verify --side --task",
-        "predict": "--adapter --candidate --data --generate --json --key --no-verify --side --task --text",
-        "chat": "--adapter --compare --max-tokens --no-verify --seed --stop --system --temperature --top-k --top-p",
+        "eval": "--adapter --data --json --key --map --no-eos --no-verify --side --task",
+        "predict": "--adapter --candidate --data --generate --json --key --map --no-verify --side --task --text",
+        "chat": "--adapter --compare --max-tokens --no-verify --seed --stop --system --temperature --think --top-k "
+        "--top-p",
         "demo": "--backend --estimator --json --lr --method --out --seed --steps",
         "bench step": "--against-plan --backend --batch-size --json --layers --out --preset --q --quantize "
         "--quantize-embedding --repeats --seq-len --variants",

@@ -13,7 +13,8 @@ import pytest
 from prgec.compile.compiler import build_graphs
 from prgec.compile.lengths import TEXT_SEQ_LEN, fit_options
 from prgec.compile.options import CompileOptions
-from prgec.errors import DataError
+from prgec.errors import DataError, UsageError
+from tests.chat_tokenizer import byte_tokenizer
 from tests.data.test_encode import CharTokenizer
 from tests.models import TinyLlama
 
@@ -21,7 +22,7 @@ from tests.models import TinyLlama
 def _options(tmp_path: Path, *records: dict[str, Any], **options: Any) -> CompileOptions:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    chosen = {"seq_len": 0, "num_labels": 0, **options}
+    chosen = {"seq_len": 0, "num_labels": 0, "no_eos": True, **options}
     return CompileOptions(model="m", output=tmp_path / "m.pte", data=(path,), **chosen)
 
 
@@ -42,7 +43,28 @@ def test_t_and_k_are_those_of_the_longest(tmp_path: Path) -> None:
     # BOS, 20 and 3 characters, the last of which is only predicted: 23; rounded up to a multiple of 8.
     assert _fit(_options(tmp_path, _row(20, 3), _row(2, 7), *FREE)) == (24, 7)
     # As a choice, the long completion is also scored after the long prompt.
-    assert _fit(_options(tmp_path, _row(20, 3), _row(2, 7))) == (32, 7)
+    assert _fit(_options(tmp_path, _row(20, 3), _row(2, 7), _row(2, 7))) == (32, 7)
+
+
+def test_the_end_of_a_free_answer_takes_a_position_and_a_label(tmp_path: Path) -> None:
+    assert _fit(_options(tmp_path, _row(20, 4), no_eos=True)) == (24, 4)
+    assert _fit(_options(tmp_path, _row(20, 4), no_eos=False)) == (32, 5)
+    # A choice has no end to learn.
+    assert _fit(_options(tmp_path, _row(20, 4), _row(20, 4), _row(9, 3), no_eos=False)) == (24, 4)
+
+
+def test_a_file_named_twice_is_refused(tmp_path: Path) -> None:
+    options = _options(tmp_path, _row(4, 2))
+    with pytest.raises(UsageError, match=r"a data file is named twice \(.*rows.jsonl\)"):
+        _fit(replace(options, data=options.data * 2))
+
+
+def test_files_of_one_task_share_their_answers(tmp_path: Path) -> None:
+    options = _options(tmp_path, *[_row(4, 2)] * 2, *[_row(4, 9)] * 2, no_eos=False)
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text(json.dumps(_row(30, 2)))
+    # BOS, the long prompt and the long answer that only the other file has, and no EOS.
+    assert _fit(replace(options, data=(*options.data, dev))) == (40, 9)
 
 
 def test_wrong_candidates_count_too(tmp_path: Path) -> None:
@@ -53,6 +75,34 @@ def test_wrong_candidates_count_too(tmp_path: Path) -> None:
 def test_generation_leaves_room_behind_the_longest_prompt(tmp_path: Path) -> None:
     assert _fit(_options(tmp_path, _row(20, 1), _row(1, 9), *FREE)) == (24, 9)
     assert _fit(_options(tmp_path, _row(20, 1), _row(1, 9), *FREE, generate=True)) == (32, 9)
+
+
+CHATML = (
+    "{% for m in messages %}{{ m.role + ':' + m.content + ';' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(("generate", "seq_len"), [(False, 48), (True, 64)])
+def test_a_chat_leaves_room_behind_its_last_prompt(tmp_path: Path, generate: bool, seq_len: int) -> None:
+    """Two turns: the first answer is the longest, and may come again where the last one was."""
+    turns = [("user", "a"), ("assistant", "b" * 12), ("user", "c"), ("assistant", "d")]
+    record = {"messages": [{"role": role, "content": text} for role, text in turns]}
+    # Without the last token 48; the last prompt is 47, after which 13 more may come, the last of them unread.
+    assert len("user:a;assistant:bbbbbbbbbbbb;user:c;assistant:d;") == 49
+    options = _options(tmp_path, record, generate=generate)
+    fitted = fit_options(options, byte_tokenizer(CHATML), None)
+    assert (fitted.seq_len, fitted.num_labels) == (seq_len, len("bbbbbbbbbbbb;") + len("d;"))
+
+
+def test_a_program_knows_the_answers_of_its_data(tmp_path: Path) -> None:
+    rows = [_row(4, 2), _row(4, 2), _row(4, 9)]
+    fitted = fit_options(_options(tmp_path, *rows), CharTokenizer(), None)  # type: ignore[arg-type]
+    assert fitted.answers == ("cc", "c" * 9)
+    # The answers somebody names hold where the data have no others, also where there is one.
+    named = fit_options(_options(tmp_path, _row(4, 2), answers=("cc", "no")), CharTokenizer(), None)  # type: ignore[arg-type]
+    assert named.answers == ("cc", "no")
+    assert fit_options(_options(tmp_path, _row(4, 2)), CharTokenizer(), None).answers == ()  # type: ignore[arg-type]
 
 
 def test_several_files(tmp_path: Path) -> None:

@@ -75,6 +75,13 @@ def test_padding_to_the_batch_maximum() -> None:
     assert {array.dtype for array in (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)} == {np.dtype(np.int64)}
 
 
+def test_a_target_that_equals_the_padding_counts() -> None:
+    pad = _manifest().pad_token_id
+    batch = training_batch([Row((5, pad), (0, 1), (pad, pad)), Row((5,), (0,), (6,))], np.array([0, 1, 1]), _manifest())
+    assert batch.targets_NK[0].tolist() == [pad, pad]
+    assert batch.targets_NK[1].tolist() == [6, IGNORE_TARGET]
+
+
 def test_padding_to_the_compiled_length_when_static() -> None:
     assert training_batch(_rows(5), np.array([0, 1, 2]), _manifest(dynamic=False)).tokens_NT.shape == (12, 16)
 

@@ -13,7 +13,7 @@ from prgec.data.encode import Row, encode_items, encode_row, encode_rows
 from prgec.data.task import Document, Example
 from prgec.errors import DataError
 
-BOS = 1
+BOS, EOS = 1, 2
 
 
 class CharTokenizer:
@@ -21,6 +21,7 @@ class CharTokenizer:
 
     def __init__(self, *, bos: bool = True, merge: str = "") -> None:
         self.bos_id = BOS if bos else None
+        self.eos_id = EOS
         self._merge = merge
 
     classes: tuple[str, ...] = ()
@@ -80,6 +81,15 @@ def test_token_across_the_border_belongs_to_the_completion() -> None:
     assert _predicts(row) == [(ord("a"), 999), (999, ord("d"))]
 
 
+def test_eos_is_the_last_target_where_an_example_ends() -> None:
+    example = Example("ab", "cd", "w", ends=True)
+    row = encode_row(example, "cd", CharTokenizer(), _manifest(num_labels=3))
+    assert _predicts(row) == [(ord("b"), ord("c")), (ord("c"), ord("d")), (ord("d"), EOS)]
+    # A completion that writes EOS itself has one.
+    written = encode_row(example, "c" + chr(EOS), CharTokenizer(), _manifest())
+    assert written.targets == (ord("c"), EOS)
+
+
 def test_long_prompt_is_cut_on_the_left_behind_bos() -> None:
     row = _row("abcdefgh", "xy", seq_len=5)
     assert row.tokens == (BOS, ord("f"), ord("g"), ord("h"), ord("x"))
@@ -134,7 +144,8 @@ def test_one_warning_counts_the_cut_rows(caplog: pytest.LogCaptureFixture) -> No
         rows = encode_rows(pairs, CharTokenizer(), _manifest(seq_len=8))
     assert [row.truncated for row in rows] == [False, True, True]
     assert [record.getMessage() for record in caplog.records] == [
-        "2 of 3 rows are longer than 8 tokens, the longest has 31: cut from the left of the prompt"
+        "2 of 3 rows are longer than 8 tokens, the longest has 31: cut from the left of the prompt. The first is w, "
+        "which lost 13 of its 21 tokens"
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prgec.data.dataset import load_dataset
+from prgec.data.dataset import load_dataset, load_datasets
 from prgec.data.task import Example
 from prgec.errors import DataError, UsageError
 
@@ -82,6 +82,52 @@ def test_candidates_of_free_text(tmp_path: Path, distinct: int, expected: int) -
     candidates = load_dataset(_write(tmp_path, *records)).candidates()
     assert len(candidates) == expected
     assert list(candidates) == sorted(candidates)
+
+
+def test_answers_that_are_never_repeated_are_no_choice(tmp_path: Path) -> None:
+    records = [{"prompt": "p", "completion": f"c{i}"} for i in range(5)]
+    assert load_dataset(_write(tmp_path, *records)).candidates() == ()
+
+
+def test_a_dev_file_with_fewer_classes_knows_those_of_the_other_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {"train": "abcabc", "dev": "aad"}
+    for name, answers in files.items():
+        (tmp_path / name).write_text("\n".join(json.dumps({"prompt": "p", "completion": each}) for each in answers))
+    train, dev = load_datasets([tmp_path / "train", tmp_path / "dev"])
+    assert train.candidates() == dev.candidates() == ("a", "b", "c", "d")
+    assert not any(each.ends for each in (*train.examples, *dev.examples) if isinstance(each, Example))
+    assert caplog.messages == [f"{dev.path} has the answers 'd', which {train.path} never gives"]
+    assert load_dataset(tmp_path / "dev").candidates() == ("a", "d")
+
+
+@pytest.mark.parametrize(("answers", "found"), [("aa", ("a", "b")), ("ab", ("a", "b")), ("cc", ()), ("ca", ())])
+def test_a_file_of_few_answers_is_a_choice_of_what_a_program_knows(
+    tmp_path: Path, answers: str, found: tuple[str, ...]
+) -> None:
+    dataset = load_dataset(_write(tmp_path, *({"prompt": "p", "completion": each} for each in answers)))
+    known = dataset.choosing_from(("a", "b"))
+    assert known.candidates() == found
+    assert [each.ends for each in known.examples if isinstance(each, Example)] == [not found] * 2
+    # Nothing changes where a task has its own answers, or the program knows none.
+    assert dataset.choosing_from(()) is dataset
+    sst2 = load_dataset(_write(tmp_path, {"sentence": "x", "label": 1}))
+    assert sst2.choosing_from((" great",)) is sst2
+
+
+def test_a_sample_keeps_the_answers_of_all(tmp_path: Path) -> None:
+    records = [{"prompt": "p", "completion": "ab"[i > 0]} for i in range(30)]
+    assert load_dataset(_write(tmp_path, *records)).sample(2, seed=0).candidates() == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("answers", "no_eos", "ends"), [("abc", False, True), ("abc", True, False), ("aab", False, False)]
+)
+def test_free_answers_learn_their_end(tmp_path: Path, answers: str, no_eos: bool, ends: bool) -> None:
+    path = _write(tmp_path, *({"prompt": "p", "completion": each} for each in answers))
+    examples = load_dataset(path, no_eos=no_eos).examples
+    assert [each.ends for each in examples if isinstance(each, Example)] == [ends] * 3
 
 
 def test_unlabelled_records(tmp_path: Path) -> None:
