@@ -31,7 +31,16 @@ CLEAN = (
         "prgec/formats",
     ),
     *("prgec/frontend", "prgec/machine", "prgec/plan", "prgec/remote", "prgec/report", "prgec/side", "prgec/study"),
-    *("prgec/cli", "prgec/compile", "prgec/runs", "prgec/trackers", "prgec/training", "prgec/ui", "prgec/web"),
+    *(
+        "prgec/cli",
+        "prgec/compile",
+        "prgec/data",
+        "prgec/runs",
+        "prgec/trackers",
+        "prgec/training",
+        "prgec/ui",
+        "prgec/web",
+    ),
     *("docs", ":!docs/reports", "studies", ":!studies/reports", "CONTRIBUTING.md", "SECURITY.md", "pyproject.toml"),
 )
 # These two name the words.
