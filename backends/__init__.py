@@ -1,16 +1,17 @@
-"""Backends: one explicit table, resolved lazily."""
+"""Backends: one table, resolved lazily, with rows of our own and of installed packages."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
     from prgec.backends.base import Backend, Setting
-    from prgec.contract.manifest import Manifest
+    from prgec.core.contract.manifest import Manifest
 
 # How a program is lowered: by edits of its graphs in place, or by ExecuTorch's own traces.
 IN_PLACE, STOCK = "in-place", "stock"
@@ -26,6 +27,9 @@ BACKENDS: dict[str, str] = {
     "vulkan": "prgec.backends.vulkan:VulkanBackend",
     "portable": "prgec.backends.portable:PortableBackend",
 }
+# Packages add rows by entry points of this group; the runtime finds ours there too, and so imports none of them.
+ENTRY_POINTS = "prgec.backends"
+BACKENDS |= {point.name: point.value for point in entry_points(group=ENTRY_POINTS) if point.name not in BACKENDS}
 
 
 def find_backend(name: str) -> type[Backend]:

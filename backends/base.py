@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from prgec.backends import STOCK
-from prgec.contract.names import STATE_MODES
+from prgec.core.contract.names import STATE_MODES
 
 if TYPE_CHECKING:
     from executorch.exir.backend.backend_details import PreprocessResult
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
     from torch.fx.passes.infra.pass_base import PassResult
 
-    from prgec.contract.manifest import Manifest
+    from prgec.core.contract.manifest import Manifest
 
 
 EdgePass: TypeAlias = "Callable[[GraphModule], PassResult]"

@@ -10,8 +10,8 @@ from contextlib import contextmanager, redirect_stderr
 from typing import TYPE_CHECKING, ClassVar
 
 from prgec.backends.lower_only import LowerOnlyBackend
+from prgec.core.machine.extras import extra_hint
 from prgec.errors import BackendError
-from prgec.machine.extras import extra_hint
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-    from prgec.contract.manifest import Manifest
+    from prgec.core.contract.manifest import Manifest
 
 
 class LowerOnlyBackend(Backend):

@@ -23,7 +23,7 @@ from prgec.backends.delegation_report import DelegationReport
 from prgec.backends.edge.convert import EDGE_CONFIG, to_edge
 from prgec.backends.edge.delegate import delegate
 from prgec.backends.edge.execution import to_executorch
-from prgec.contract.names import (
+from prgec.core.contract.names import (
     EMIT_METHOD,
     EVALUATE_METHOD,
     EXTEND_METHOD,

@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-from prgec.contract.names import STATE_SUFFIX, STEP_INPUTS, TARGETS_INPUT
+from prgec.core.contract.names import STATE_SUFFIX, STEP_INPUTS, TARGETS_INPUT
 from prgec.passes.dependence import ROWS, downstream, updates_of, upstream
 
 LOG_SOFTMAX = exir_ops.edge.aten._log_softmax.default

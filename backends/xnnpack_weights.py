@@ -1,6 +1,6 @@
 """Refuses programs in which XNNPACK may take one weight for another.
 
-Methods share the weights that XNNPACK packs for them (prgec/engines, prgec/device): without that a program with
+Methods share the weights that XNNPACK packs for them (prgec/runtime/engines, prgec/device): without that a program with
 gradients holds most weights twice. ExecuTorch's cache of packed weights names a weight by its bytes alone and
 distinguishes layouts by a number of XNNPACK's, `outputs ^ inputs ^ nr ^ kr ^ sr ^ ...`, which does not change when
 outputs and inputs are swapped. A weight [1, 128] and a weight [128, 1] of the same values differ by `nr` where narrow

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import HIDDEN_INPUT, ROW_INPUTS
+from prgec.core.contract.names import HIDDEN_INPUT, ROW_INPUTS
 
 # Inputs with a value for each row, those of a program with a `prefix` method included.
 ROWS = frozenset({*ROW_INPUTS, HIDDEN_INPUT})

@@ -35,7 +35,7 @@ from typing import ClassVar, TypeAlias
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import IGNORE_TARGET, TARGETS_INPUT
+from prgec.core.contract.names import IGNORE_TARGET, TARGETS_INPUT
 from prgec.errors import PassError
 from prgec.passes.dependence import upstream
 from prgec.passes.derivatives import RULES

@@ -31,7 +31,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import TARGETS_INPUT
+from prgec.core.contract.names import TARGETS_INPUT
 from prgec.passes.dependence import downstream
 from prgec.passes.differentiate import outputs_of
 from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from prgec.contract.names import APPLY_INPUTS
+from prgec.core.contract.names import APPLY_INPUTS
 from prgec.errors import InternalError
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, copy_returning

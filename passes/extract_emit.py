@@ -6,7 +6,7 @@ these. It has neither state nor targets.
 
 from __future__ import annotations
 
-from prgec.contract.names import TARGETS_INPUT
+from prgec.core.contract.names import TARGETS_INPUT
 from prgec.errors import InternalError, PassError
 from prgec.passes.differentiate import outputs_of
 from prgec.passes.program import GraphProgram

@@ -6,7 +6,7 @@ state are those of `forward`; state that is inputs there is inputs here.
 
 from __future__ import annotations
 
-from prgec.contract.names import HIDDEN_INPUT, ROW_INPUTS
+from prgec.core.contract.names import HIDDEN_INPUT, ROW_INPUTS
 from prgec.errors import InternalError
 from prgec.passes.differentiate import outputs_of
 from prgec.passes.program import GraphProgram

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from prgec.contract.names import TARGETS_INPUT
+from prgec.core.contract.names import TARGETS_INPUT
 from prgec.errors import InternalError
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter, copy_returning, erase_dead

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import HIDDEN_INPUT
+from prgec.core.contract.names import HIDDEN_INPUT
 from prgec.errors import InternalError
 from prgec.passes.program import TOKENS, GraphProgram
 from prgec.passes.rewrite import Rewriter, copy_returning, erase_dead

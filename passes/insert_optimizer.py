@@ -37,7 +37,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import (
+from prgec.core.contract.names import (
     CALL_INPUT,
     HOST_STATE,
     LOSS_SUM_STATE,

@@ -32,7 +32,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import DUAL_EPS_STATE, HOST_STATE, STATE_MODES
+from prgec.core.contract.names import DUAL_EPS_STATE, HOST_STATE, STATE_MODES
 from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter

@@ -43,7 +43,7 @@ from typing import ClassVar
 import torch
 from torch.fx import Node
 
-from prgec.contract.names import GPTQ, NEAREST, ROUNDINGS
+from prgec.core.contract.names import GPTQ, NEAREST, ROUNDINGS
 from prgec.passes.gptq import correction_of, rounded_for
 from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram

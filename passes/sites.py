@@ -12,8 +12,8 @@ from typing import TypeGuard
 import torch
 from torch.fx import Node
 
-from prgec.contract.manifest import Site
-from prgec.contract.names import FROZEN_SUFFIX, STATE_INPUT, STATE_SUFFIX
+from prgec.core.contract.manifest import Site
+from prgec.core.contract.names import FROZEN_SUFFIX, STATE_INPUT, STATE_SUFFIX
 from prgec.passes.program import GraphProgram
 
 aten = torch.ops.aten

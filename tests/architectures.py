@@ -221,9 +221,9 @@ def measure(each: Architecture, folder: Path, *, steps: int = 4, backend: str = 
         steps: Training steps.
         backend: Backend to compile it for.
     """
-    from prgec.compile.compiler import compile_model
-    from prgec.compile.options import CompileOptions
-    from prgec.engines.executorch.open import open_pte
+    from prgec.compiler.compile import compile_model
+    from prgec.compiler.options import CompileOptions
+    from prgec.runtime.engines.executorch.open import open_pte
     from tests.lockstep import follow, oracle_for, random_steps
 
     checkpoint = each.write(folder / each.model_type)

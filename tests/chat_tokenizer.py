@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from prgec.contract.tokenizer import Tokenizer
+from prgec.core.contract.tokenizer import Tokenizer
 
 # Texts that templates of several families put around turns.
 _SPECIAL = re.compile(r"<\|[a-z_]+\|>|<(?:start|end)_of_turn>|\[/?[A-Z_]+\]|</?s>|<bos>|<eos>")

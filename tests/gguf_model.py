@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from prgec.machine.native_log import captured_stderr
+from prgec.core.machine.native_log import captured_stderr
 
 # Architecture of llama.cpp by transformers' model_type.
 NAMES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "phi3": "phi3"}

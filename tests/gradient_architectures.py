@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from prgec.data.batches import Batch
-from prgec.engines.executorch.program import Program
+from prgec.core.data.batches import Batch
+from prgec.runtime.engines.executorch.program import Program
 from tests.architectures import LENGTHS, SEQ_LEN, Architecture, random_rows
 from tests.autograd import IGNORED
 from tests.gradient_lockstep import by_site, cosine, flat, told_gradient
@@ -56,9 +56,9 @@ def measure_gradient(each: Architecture, folder: Path, method: str, *, backend: 
         method: `exact` or `shortcut`.
         backend: Backend to compile it for.
     """
-    from prgec.compile.compiler import compile_model
-    from prgec.compile.options import CompileOptions
-    from prgec.engines.executorch.open import open_pte
+    from prgec.compiler.compile import compile_model
+    from prgec.compiler.options import CompileOptions
+    from prgec.runtime.engines.executorch.open import open_pte
 
     each = each.deeper(max(BLOCKS, each.num_layers))
     done = compile_model(

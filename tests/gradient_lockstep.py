@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from prgec.contract.arrays import Float64Array, FloatArray, State
-from prgec.contract.manifest import Manifest
-from prgec.contract.names import STATE_SUFFIX, STATE_SUFFIX_MEAN
-from prgec.data.batches import Batch
-from prgec.engines.executorch.program import Program
+from prgec.core.contract.arrays import Float64Array, FloatArray, State
+from prgec.core.contract.manifest import Manifest
+from prgec.core.contract.names import STATE_SUFFIX, STATE_SUFFIX_MEAN
+from prgec.core.data.batches import Batch
+from prgec.runtime.engines.executorch.program import Program
 from tests.gradient_oracle import BETA1, GradientOracle
 from tests.lockstep import Step, batch_of
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from prgec.contract.manifest import Manifest
+from prgec.core.contract.manifest import Manifest
 from tests.autograd import STREAMS, LoraFa
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8

@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from prgec.contract.arrays import FloatArray, IntArray, State
-from prgec.contract.manifest import Manifest
-from prgec.contract.tokenizer import Tokenizer
-from prgec.data.batches import Batch, training_batch
-from prgec.data.encode import Row
-from prgec.engines.executorch.program import Program
-from prgec.formats.adapter import masters
-from prgec.training.estimators import Plain
-from prgec.training.trainer import Trainer
+from prgec.core.contract.arrays import FloatArray, IntArray, State
+from prgec.core.contract.manifest import Manifest
+from prgec.core.contract.tokenizer import Tokenizer
+from prgec.core.data.batches import Batch, training_batch
+from prgec.core.data.encode import Row
+from prgec.core.formats.adapter import masters
+from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.training.estimators import Plain
+from prgec.runtime.training.trainer import Trainer
 from tests.oracle import Example, Mezo, Settings
 
 Step = tuple[Sequence[Example], float]

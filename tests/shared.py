@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from prgec.compile.options import CompileOptions
+from prgec.compiler.options import CompileOptions
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Shared:
 
     def program(self, options: CompileOptions) -> Path:
         """Return the program of these options, compiled unless equal options were before, wherever they put it."""
-        from prgec.compile.compiler import compile_model
+        from prgec.compiler.compile import compile_model
 
         key = repr(replace(options, output=Path("model.pte")))
         name = f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.pte"

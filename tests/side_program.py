@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from prgec.compile.options import CompileOptions
-from prgec.data.dataset import load_dataset
-from prgec.data.first_tokens import FirstTokens, encode_dataset
-from prgec.engines.executorch.emitting_program import EmittingProgram, open_emitting
+from prgec.compiler.options import CompileOptions
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.first_tokens import FirstTokens, encode_dataset
+from prgec.runtime.engines.executorch.emitting_program import EmittingProgram, open_emitting
 from tests.architectures import SEQ_LEN
 from tests.models import TinyLlama
 from tests.shared import Shared

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from prgec.compile.options import CompileOptions
-from prgec.training.reader import Answer, Reader
-from prgec.training.sampling import Sampler, Sampling
+from prgec.compiler.options import CompileOptions
+from prgec.runtime.training.reader import Answer, Reader
+from prgec.runtime.training.sampling import Sampler, Sampling
 from tests.architectures import VOCAB_SIZE, architecture
 
 CONTEXT = 40

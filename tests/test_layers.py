@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # Links inside prgec/ lead to every folder of the package. All rooms may import these two.
 EVERYONES = {"errors", "__version__"}
+# Folders whose rooms are the folders in them. `compiler` has files of its own besides.
+WINGS = ("lab", "serve", "compiler", "runtime", "core")
 _ROW = re.compile(r"^\| `(?P<folder>[a-z_/]+)` \|[^|]*\|(?P<below>[^|]*)\|$", re.M)
 
 
@@ -33,16 +37,36 @@ def imports_of(source: str) -> Iterator[str]:
             yield from (each.name for each in node.names if each.name.startswith("prgec."))
 
 
+def room_of(module: str, rooms: Collection[str]) -> str:
+    """The room of a module such as `prgec.core.data.row`: `data`."""
+    _, name, *inner = module.split(".")
+    return inner[0] if name in WINGS and inner and inner[0] in rooms else name
+
+
+def read_rooms() -> dict[str, tuple[Path, ...]]:
+    """Room -> its files."""
+    found: dict[str, tuple[Path, ...]] = {}
+    for folder in (path for path in (ROOT / "prgec").iterdir() if path.is_dir()):
+        inner = [path for path in folder.iterdir() if path.is_dir()] if folder.name in WINGS else []
+        for room in inner:
+            found[room.name] = tuple(room.rglob("*.py"))
+        own = tuple(path for path in folder.glob("*.py") if path.name != "__init__.py")
+        if folder.name not in WINGS:
+            found[folder.name] = tuple(folder.rglob("*.py"))
+        elif own:
+            found[folder.name] = own
+    return {room: paths for room, paths in found.items() if paths}
+
+
 def read_imports() -> dict[str, dict[str, str]]:
     """Room -> imported room -> a file that does it."""
-    found: dict[str, dict[str, str]] = {}
-    rooms = [path for path in (ROOT / "prgec").iterdir() if path.is_dir() and any(path.rglob("*.py"))]
-    for room in rooms:
-        for path in room.rglob("*.py"):
-            named = {module.split(".")[1] for module in imports_of(path.read_text(encoding="utf-8"))}
-            for other in named - EVERYONES - {room.name}:
-                found.setdefault(room.name, {})[other] = str(path.relative_to(ROOT))
-        found.setdefault(room.name, {})
+    rooms = read_rooms()
+    found: dict[str, dict[str, str]] = {room: {} for room in rooms}
+    for room, paths in rooms.items():
+        for path in paths:
+            named = {room_of(module, rooms) for module in imports_of(path.read_text(encoding="utf-8"))}
+            for other in named - EVERYONES - {room}:
+                found[room][other] = str(path.relative_to(ROOT))
     return found
 
 
@@ -78,11 +102,39 @@ def test_the_table_allows_nothing_that_nobody_uses() -> None:
 
 
 def test_an_upward_import_is_reported() -> None:
-    imports = {"machine": {"cli": "prgec/machine/memory.py"}}
+    imports = {"machine": {"cli": "prgec/core/machine/memory.py"}}
     (told,) = climbing(imports, read_table())
-    assert told.startswith("prgec/machine/memory.py imports prgec.cli")
+    assert told.startswith("prgec/core/machine/memory.py imports prgec.cli")
 
 
 @pytest.mark.parametrize("line", ["from prgec.cli import main", "import prgec.cli.main", "from prgec import cli"])
 def test_every_way_to_import_is_seen(line: str) -> None:
     assert [module.split(".")[1] for module in imports_of(f"def f():\n    {line}\n")] == ["cli"]
+
+
+def test_the_runtime_imports_core_and_the_operators_alone() -> None:
+    rooms = read_rooms()
+    allowed = {path.name for wing in ("runtime", "core") for path in (ROOT / "prgec" / wing).iterdir()} | {
+        "runtime_ops"
+    }
+    imports = read_imports()
+    wings = {room: paths[0].relative_to(ROOT).parts[1] for room, paths in rooms.items()}
+    assert {room: set(imports[room]) - allowed for room, wing in wings.items() if wing in ("runtime", "core")} == {
+        room: set() for room, wing in wings.items() if wing in ("runtime", "core")
+    }
+
+
+# Imports every module of the two packages where nothing of the compiler can be imported.
+_ALONE = """
+import importlib, pkgutil, sys
+for name in ("torch", "transformers", "torchao", "prgec.compiler", "prgec.passes", "prgec.backends", "prgec.lab"):
+    sys.modules[name] = None
+for wing in ("runtime", "core"):
+    package = importlib.import_module(f"prgec.{wing}")
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+"""
+
+
+def test_the_runtime_needs_no_compiler() -> None:
+    subprocess.run([sys.executable, "-c", _ALONE], check=True)

@@ -43,7 +43,7 @@ def test_no_source_is_ignored() -> None:
 
 def test_the_contract_and_the_op_package_import_without_torch(tmp_path: Path) -> None:
     code = (
-        "import sys, prgec.contract.manifest, prgec.runtime_ops\n"
+        "import sys, prgec.core.contract.manifest, prgec.runtime_ops\n"
         "assert not {'torch', 'executorch', 'numpy'} & set(sys.modules)"
     )
     run_python(code, tmp_path)
@@ -71,8 +71,8 @@ def test_a_wheel_holds_prgec_and_its_kernels_only(wheel: Path) -> None:
     assert {f"prgec/runtime_ops/libprgec_{name}.so" for name in ("ops", "qnn")} <= names
     assert {"prgec/runtime_ops/csrc/philox.h", "prgec/py.typed"} <= names
     assert {"prgec/device/csrc/CMakeLists.txt", "prgec/device/csrc/include/prge/trainer.h"} <= names
-    assert {"prgec/report/page.html.jinja", "prgec/report/report.css"} <= names
-    assert {"prgec/ui/ui.css", "prgec/ui/ui.js", "prgec/ui/templates/base.html.jinja"} <= names
+    assert {"prgec/runtime/report/page.html.jinja", "prgec/runtime/report/report.css"} <= names
+    assert {"prgec/serve/ui/ui.css", "prgec/serve/ui/ui.js", "prgec/serve/ui/templates/base.html.jinja"} <= names
     assert any(name.startswith("prgec/demo/checkpoint/") for name in names)
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     assert not [name for name in names if "__pycache__" in name or "/tests/" in name or "/build/" in name]

@@ -16,9 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.frontend.model import load_model, weights_sha256
 from prgec.errors import CheckpointError, DataError
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.frontend.model import load_model, weights_sha256
 from tests.models import TinyLlama
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -131,7 +131,7 @@ def test_other_packages_are_refused(snippets: ModuleType, tmp_path: Path, packag
 def test_reviews_are_written_as_sst2(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import make_reviews
 
-    from prgec.data.dataset import load_dataset
+    from prgec.core.data.dataset import load_dataset
 
     monkeypatch.setattr(make_reviews, "SPLIT_ROWS", SIZES)
     make_reviews.write(tmp_path / "reviews", package, 1.0, 5)

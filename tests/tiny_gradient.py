@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from prgec.contract import names as contract
+from prgec.core.contract import names as contract
 from tests.shared import Shared
 from tests.tiny_program import MANIFEST, RANK, VOCAB, WIDTH, BagOfWords
 

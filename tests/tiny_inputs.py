@@ -11,11 +11,11 @@ def make_inputs(
     work: Path, method: str = "prge", backend: str = "portable", optimizer: str = "norm", state: str = "seeded"
 ) -> tuple[Path, Path, Path]:
     """Compile a tiny program that trains by a method; return it with rows to train on and to evaluate."""
-    from prgec.machine.quiet import quiet_libraries
+    from prgec.core.machine.quiet import quiet_libraries
 
     quiet_libraries()
-    from prgec.compile.compiler import compile_model
-    from prgec.compile.options import CompileOptions
+    from prgec.compiler.compile import compile_model
+    from prgec.compiler.options import CompileOptions
     from tests.models import TinyLlama
 
     # A shortcut needs a block to hand its gradient down to.
@@ -44,9 +44,9 @@ def make_inputs(
 
 def write_rows(path: Path, program: Path, examples: int) -> Path:
     """Write random rows with two answers each."""
-    from prgec.data.encode import Row
-    from prgec.data.rows_file import RowSet, pack_rows
-    from prgec.engines.executorch.runtime import read_constants
+    from prgec.core.data.encode import Row
+    from prgec.core.data.rows_file import RowSet, pack_rows
+    from prgec.runtime.engines.executorch.runtime import read_constants
 
     manifest, tokenizer = read_constants(program)
     ids = np.random.default_rng(examples).integers(0, manifest.vocab_size, (2 * examples, manifest.seq_len)).tolist()

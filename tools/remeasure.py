@@ -18,10 +18,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from prgec.machine.files import write_atomic
-from prgec.study.isolated import train_alone
-from prgec.study.results import Result, line_of, read_results
-from prgec.study.spec import EXECUTORCH, Run, Study, StudyTask, read_study
+from prgec.core.machine.files import write_atomic
+from prgec.lab.study.isolated import train_alone
+from prgec.lab.study.results import Result, line_of, read_results
+from prgec.lab.study.spec import EXECUTORCH, Run, Study, StudyTask, read_study
 
 # Four steps of q = 4 with four rows or of q = 16 with one, five of a gradient of eight.
 FORWARD_ROWS = 128

@@ -17,11 +17,11 @@ from pathlib import Path
 from board.picture import plot
 from board.scores import Score, scores_of
 
+from prgec.core.machine.files import write_atomic
 from prgec.errors import DataError, PrgecError
-from prgec.machine.files import write_atomic
-from prgec.study.results import read_results
-from prgec.study.runner import RESULTS_NAME
-from prgec.study.spec import Study, read_study
+from prgec.lab.study.results import read_results
+from prgec.lab.study.runner import RESULTS_NAME
+from prgec.lab.study.spec import Study, read_study
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES, KEPT = ROOT / "studies", ROOT / "studies" / "results"

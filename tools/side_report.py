@@ -21,24 +21,24 @@ from side.ablation import without_additive, without_selector
 from side.paper import link_times, operations, traffic
 from side.rivals import memory, rivals
 
-from prgec.compile.compiler import CompileResult, compile_model
-from prgec.compile.options import CompileOptions
-from prgec.data.dataset import load_dataset
-from prgec.data.first_tokens import FirstTokens, encode_dataset
+from prgec.compiler.compile import CompileResult, compile_model
+from prgec.compiler.options import CompileOptions
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.first_tokens import FirstTokens, encode_dataset
+from prgec.core.formats.side_network import NORMS
+from prgec.core.machine.describe import describe_machine
+from prgec.core.machine.quiet import quiet_libraries
 from prgec.demo import data_file
-from prgec.engines.executorch.emitting_program import EmittingProgram, open_emitting
-from prgec.formats.side_network import NORMS
-from prgec.machine.describe import describe_machine
-from prgec.machine.quiet import quiet_libraries
-from prgec.side.answers import Assisted, evaluate
-from prgec.side.audit import Attack, attacks
-from prgec.side.build import build
-from prgec.side.cache import Cache, read_cache
-from prgec.side.emit import EmitOptions, Emitted, emit
-from prgec.side.fit import fit
-from prgec.side.fit_options import FitOptions
-from prgec.side.row_ids import row_ids
-from prgec.side.side_program import open_side
+from prgec.runtime.engines.executorch.emitting_program import EmittingProgram, open_emitting
+from prgec.serve.side.answers import Assisted, evaluate
+from prgec.serve.side.audit import Attack, attacks
+from prgec.serve.side.build import build
+from prgec.serve.side.cache import Cache, read_cache
+from prgec.serve.side.emit import EmitOptions, Emitted, emit
+from prgec.serve.side.fit import fit
+from prgec.serve.side.fit_options import FitOptions
+from prgec.serve.side.row_ids import row_ids
+from prgec.serve.side.side_program import open_side
 
 KEY = bytes(range(32))
 KNOWN = 20

@@ -22,10 +22,10 @@ from demo.tokenizer import train_tokenizer
 from study.words import KINDS
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from prgec.data.batches import training_batch
-from prgec.data.encode import Row
-from prgec.machine.memory import Growth
-from prgec.study.method import build_method
+from prgec.core.data.batches import training_batch
+from prgec.core.data.encode import Row
+from prgec.core.machine.memory import Growth
+from prgec.lab.study.method import build_method
 
 SEQ_LENS, BATCH_SIZES = (64, 256), (1, 16)
 STEPS = 3

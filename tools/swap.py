@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from prgec.contract.engine import Engine
-from prgec.engines.choose import open_program
-from prgec.formats.adapter import load_adapter, save_adapter
-from prgec.machine.describe import machine_name
+from prgec.core.contract.engine import Engine
+from prgec.core.formats.adapter import load_adapter, save_adapter
+from prgec.core.machine.describe import machine_name
+from prgec.runtime.engines.choose import open_program
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from prgec.machine.describe import describe_machine
+from prgec.core.machine.describe import describe_machine
 
 NUM_RUNS, LONG_STEPS, REPEATS, MARKS = 200, 100_000, 10, 20
 WRITE_S = 0.2
@@ -140,7 +140,7 @@ def measure_browser(root: Path, path: str, found: dict[str, float]) -> None:
 
 def _measure_lag(page: Any, folder: Path, address: str, found: dict[str, float]) -> None:
     """Write steps, and see when the page shows them."""
-    from prgec.machine.folder_lock import FolderLock
+    from prgec.core.machine.folder_lock import FolderLock
 
     written: dict[int, float] = {}
     done = threading.Event()

@@ -62,7 +62,7 @@ class CudaBackend(Backend):
         from executorch.backends.cuda.cuda_partitioner import CudaPartitioner
         from executorch.exir.backend.compile_spec_schema import CompileSpec
 
-        from prgec.contract.names import FORWARD_METHOD
+        from prgec.core.contract.names import FORWARD_METHOD
 
         name = Delegate.generate_method_name_compile_spec(FORWARD_METHOD)
         return (CudaPartitioner([name, CompileSpec("triton_kernel_mode", b"OFF")]),)

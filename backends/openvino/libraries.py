@@ -23,9 +23,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from prgec.core.machine.extras import extra_hint
+from prgec.core.machine.native_log import captured_stderr
 from prgec.errors import BackendError
-from prgec.machine.extras import extra_hint
-from prgec.machine.native_log import captured_stderr
 
 PACKAGE = "openvino"
 LIBRARY_VARIABLE = "OPENVINO_LIB_PATH"

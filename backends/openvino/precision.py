@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from prgec.backends.openvino.libraries import LIBRARY_VARIABLE, load_libraries
+from prgec.core.machine.extras import extra_hint
 from prgec.errors import BackendError
-from prgec.machine.extras import extra_hint
 
 _WIDTH = 64
 # The least f32 above 1 that bfloat16, float16 and TF32 all take for 1.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from prgec.backends.base import Backend, Setting
 from prgec.backends.qnn.socs import DEFAULT_SOC, device_needs, find_soc
-from prgec.contract.names import SIDE
+from prgec.core.contract.names import SIDE
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
 
     from prgec.backends.base import EdgePass
-    from prgec.contract.manifest import Manifest
+    from prgec.core.contract.manifest import Manifest
 
 # docs/reports/qnn-tinyllama.md
 _MEMORY_BASE_BYTES = 1_000_000_000

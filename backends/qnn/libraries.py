@@ -12,8 +12,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from prgec.core.machine.extras import extra_hint
 from prgec.errors import BackendError
-from prgec.machine.extras import extra_hint
 
 SDK_VARIABLE = "QNN_SDK_ROOT"
 PACKAGE = "onnxruntime-qnn"

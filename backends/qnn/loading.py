@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 
 from prgec.backends.qnn.libraries import HTP, INSTALL_HINT, PREPARE, SDK_VARIABLE, SYSTEM, QnnLibraries, find_libraries
+from prgec.core.machine.native_log import captured_output
 from prgec.errors import BackendError
-from prgec.machine.native_log import captured_output
 from prgec.runtime_ops.native import qnn_adapter
 
 # ExecuTorch 1.5 is built against the first; the adapter was tried up to the second.

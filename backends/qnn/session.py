@@ -21,9 +21,9 @@ from prgec.backends.base import EdgePass
 from prgec.backends.edge_clones import remove_clones
 from prgec.backends.qnn.loading import sdk_root
 from prgec.backends.qnn.socs import Soc
-from prgec.contract.names import EMIT_METHOD, FORWARD_INPUTS, FORWARD_METHOD
+from prgec.core.contract.names import EMIT_METHOD, FORWARD_INPUTS, FORWARD_METHOD
+from prgec.core.machine.native_log import captured_native_stderr
 from prgec.errors import BackendError, PrgecError
-from prgec.machine.native_log import captured_native_stderr
 
 _INDICES = {"tokens", "label_pos"}
 _VECTOR_F16 = 64

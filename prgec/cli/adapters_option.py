@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from prgec.contract.engine import Engine
+    from prgec.core.contract.engine import Engine
 
 ADAPTERS = click.option(
     "--adapter",
@@ -28,7 +28,7 @@ def take_turns(program: Engine, adapters: Sequence[Path]) -> Iterator[tuple[Path
     Raises:
         ProgramError: If one does not fit; those before it have had their turn.
     """
-    from prgec.formats.adapter import load_adapter
+    from prgec.core.formats.adapter import load_adapter
 
     if not adapters:
         yield None, 0.0

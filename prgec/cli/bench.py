@@ -11,15 +11,15 @@ import click
 from click.core import ParameterSource
 
 from prgec.backends import BACKENDS, IN_PLACE, STOCK
-from prgec.bench.options import BenchOptions
-from prgec.bench.presets import PRESETS, narrowed
-from prgec.bench.variants import VARIANTS
 from prgec.cli.render import print_json, print_lines, stderr_console
-from prgec.compile.options import EMBEDDING_BITS, QUANTIZE_SCHEMES
+from prgec.compiler.options import EMBEDDING_BITS, QUANTIZE_SCHEMES
 from prgec.errors import UsageError
+from prgec.lab.bench.options import BenchOptions
+from prgec.lab.bench.presets import PRESETS, narrowed
+from prgec.lab.bench.variants import VARIANTS
 
 if TYPE_CHECKING:
-    from prgec.bench.result import BenchResult
+    from prgec.lab.bench.result import BenchResult
 
 _DEFAULTS = BenchOptions(model="")
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "bench.json", "bench.md", "bench.png"
@@ -126,7 +126,7 @@ def step(as_json: bool, shows_plan: bool, preset: str | None, **flags: Any) -> i
         said = {name for name in flags if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
         return _fill(preset, options, said, as_json)
     # Imported here: the compiler takes seconds, and --help needs none of it.
-    from prgec.bench.run import run_bench
+    from prgec.lab.bench.run import run_bench
 
     result = run_bench(options, lambda text: console.print(text, markup=False, soft_wrap=True))
     if options.out is not None:
@@ -134,11 +134,11 @@ def step(as_json: bool, shows_plan: bool, preset: str | None, **flags: Any) -> i
     if as_json:
         print_json(result.to_json())
     else:
-        from prgec.bench.markdown import to_markdown
+        from prgec.lab.bench.markdown import to_markdown
 
         print_lines(to_markdown(result).rstrip("\n"))
         if shows_plan:
-            from prgec.bench.against_plan import against_plan
+            from prgec.lab.bench.against_plan import against_plan
 
             print_lines("", *against_plan(result))
     return 0
@@ -172,9 +172,9 @@ def compile_command(
         model, flags = "", (model, *flags)
     if any(count < 1 for count in layers):
         raise UsageError(f"--layers is {','.join(map(str, layers))}; expected counts of at least 1")
-    from prgec.bench.compilation import measure_compilations
-    from prgec.bench.compilation_report import plot, to_markdown
-    from prgec.machine.files import write_atomic
+    from prgec.core.machine.files import write_atomic
+    from prgec.lab.bench.compilation import measure_compilations
+    from prgec.lab.bench.compilation_report import plot, to_markdown
 
     console = stderr_console()
     words = ["prgec", "bench", "compile", *([model] if model else ["--layers", ",".join(map(str, layers))])]
@@ -212,9 +212,9 @@ def _fill(name: str, options: BenchOptions, said: set[str], as_json: bool) -> in
     scheme = options.quantize[0] if "quantize" in said else ""
     whole, wanted = PRESETS[name], narrowed(PRESETS[name], **axes, quantize=scheme)
     console = stderr_console()
-    from prgec.bench.preset_run import fill
-    from prgec.bench.preset_table import command_of, plot, to_markdown
-    from prgec.machine.files import write_atomic
+    from prgec.core.machine.files import write_atomic
+    from prgec.lab.bench.preset_run import fill
+    from prgec.lab.bench.preset_table import command_of, plot, to_markdown
 
     filled = fill(wanted, options, name, lambda text: console.print(text, markup=False, soft_wrap=True))
     is_part = set(wanted.columns()) <= set(whole.columns()) and not scheme
@@ -232,9 +232,9 @@ def _fill(name: str, options: BenchOptions, said: set[str], as_json: bool) -> in
 
 
 def _write(folder: Path, result: BenchResult) -> None:
-    from prgec.bench.markdown import to_markdown
-    from prgec.bench.plot import plot_bench
-    from prgec.machine.files import write_atomic
+    from prgec.core.machine.files import write_atomic
+    from prgec.lab.bench.markdown import to_markdown
+    from prgec.lab.bench.plot import plot_bench
 
     document = json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n"
     write_atomic(folder / JSON_NAME, document.encode())

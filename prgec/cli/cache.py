@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from prgec.cli.render import print_json, print_lines
-from prgec.compile.program_cache import CachedProgram, ProgramCache
+from prgec.compiler.program_cache import CachedProgram, ProgramCache
+from prgec.core.machine.packed_weights import PackedFile, clear_packed, list_packed, packed_folder
 from prgec.errors import UsageError
-from prgec.machine.packed_weights import PackedFile, clear_packed, list_packed, packed_folder
 
 _FOLDER = click.option(
     "--folder",

@@ -12,12 +12,12 @@ import click
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.render import print_lines, print_part, stderr_console
 from prgec.cli.verify_option import NO_VERIFY
-from prgec.data.task import Conversation, Document
+from prgec.core.data.task import Conversation, Document
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
-    from prgec.contract.arrays import State
-    from prgec.contract.engine import Engine
+    from prgec.core.contract.arrays import State
+    from prgec.core.contract.engine import Engine
 
 FILE = click.Path(path_type=Path)
 _PROMPT = "> "
@@ -51,8 +51,8 @@ def chat(
     no_verify: bool,
 ) -> int:
     """Answer each line of stdin with PROGRAM (a .pte compiled with --generate --context C)."""
-    from prgec.training.reader import Reader
-    from prgec.training.sampling import Sampling
+    from prgec.runtime.training.reader import Reader
+    from prgec.runtime.training.sampling import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, seed)
     sampling.check()
@@ -91,7 +91,7 @@ class _Talk:
         *,
         thinks: bool,
     ) -> None:
-        from prgec.training.sampling import Sampler
+        from prgec.runtime.training.sampling import Sampler
 
         self._program, self._states, self._reader = program, states, reader
         # Each draws as if it were alone.
@@ -101,7 +101,7 @@ class _Talk:
 
     def answer(self, line: str, should_stop: Any) -> bool:
         """Answer a line; return whether there is room for another."""
-        from prgec.data.encode import prompt_ids
+        from prgec.core.data.encode import prompt_ids
 
         tokenizer = self._program.tokenizer
         self.messages.append({"role": "user", "content": line})
@@ -126,7 +126,7 @@ class _Talk:
         return not is_full
 
     def _write(self, name: str, prompt: list[int], should_stop: Any) -> tuple[bool, str]:
-        from prgec.training.reader import Answer
+        from prgec.runtime.training.reader import Answer
 
         tokenizer = self._program.tokenizer
         answer = Answer(
@@ -148,8 +148,8 @@ class _Talk:
 
 def _open(program: Path, adapter: Path | None, compare: bool, *, verify: bool) -> tuple[Engine, dict[str, State]]:
     """The program with its adapter, and the states to answer with by name."""
-    from prgec.formats.adapter import load_adapter
-    from prgec.runs.open import open_with_adapter
+    from prgec.core.formats.adapter import load_adapter
+    from prgec.runtime.runs.open import open_with_adapter
 
     loaded = open_with_adapter(program, None, verify=verify)
     base = loaded.read_state() if compare else {}

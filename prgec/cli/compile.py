@@ -13,15 +13,15 @@ from prgec.cli.interrupt import end_on_terminate
 from prgec.cli.options import FILE, SectionedCommand, options_of
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
-from prgec.compile.cached import compile_cached
-from prgec.compile.check import check_options
-from prgec.compile.options import CompileOptions, compile_table
+from prgec.compiler.cached import compile_cached
+from prgec.compiler.check import check_options
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.options import CompileOptions, compile_table
 from prgec.device.emit import check_driver_folder
 from prgec.device.emit import emit_driver as write_driver
-from prgec.frontend.checkpoint import find_checkpoint
 
 if TYPE_CHECKING:
-    from prgec.compile.result import CompileResult
+    from prgec.compiler.result import CompileResult
 
 _MOST_OPS = 8
 
@@ -88,7 +88,7 @@ def _shortened(ops: list[str]) -> str:
 
 
 def _to_json(result: CompileResult) -> dict[str, Any]:
-    from prgec.contract.inspection import inspect_program
+    from prgec.core.contract.inspection import inspect_program
 
     return {
         "output": str(result.path),

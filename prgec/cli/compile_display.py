@@ -7,8 +7,8 @@ import time
 from types import TracebackType
 
 from prgec.cli.render import stderr_console
-from prgec.compile.progress import Progress
-from prgec.plan.units import seconds_text
+from prgec.compiler.plan.units import seconds_text
+from prgec.compiler.progress import Progress
 
 _STAGES = {
     "load": "reading the checkpoint",

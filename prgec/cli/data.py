@@ -10,13 +10,13 @@ import click
 
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import COLUMNS, NO_EOS, TASK
-from prgec.data.tasks import AUTO_TASK, TASK_HELP
+from prgec.core.data.tasks import AUTO_TASK, TASK_HELP
 
 if TYPE_CHECKING:
-    from prgec.contract.tokenizer import Tokenizer
-    from prgec.data.dataset import Dataset
-    from prgec.data.encode import Encoded
-    from prgec.data.stats import RowStats, Spread
+    from prgec.core.contract.tokenizer import Tokenizer
+    from prgec.core.data.dataset import Dataset
+    from prgec.core.data.encode import Encoded
+    from prgec.core.data.stats import RowStats, Spread
 
 FILE = click.Path(path_type=Path)
 _BATCH_SIZES = (1, 2, 4, 8, 16)
@@ -62,9 +62,9 @@ def stats(
     as_json: bool,
 ) -> int:
     """Count lengths, padding by batch size, cuts and answers of FILE, and say the T and K it needs."""
-    from prgec.compile.lengths import shorter_length
-    from prgec.data.dataset import load_dataset
-    from prgec.data.stats import stats_of
+    from prgec.compiler.lengths import shorter_length
+    from prgec.core.data.dataset import load_dataset
+    from prgec.core.data.stats import stats_of
     from prgec.errors import UsageError
 
     is_program = model.endswith(_PROGRAM_SUFFIX)
@@ -98,7 +98,7 @@ def show(
     file: Path, model: str | None, count: int, task: str, columns: tuple[str, ...], no_eos: bool, as_json: bool
 ) -> int:
     """Print the first rows of FILE as the model sees them, with the learned tokens between marks."""
-    from prgec.data.dataset import load_dataset
+    from prgec.core.data.dataset import load_dataset
 
     dataset = load_dataset(file, task, no_eos=no_eos, columns=columns)
     shown = _texts_of(dataset, count) if model is None else _rows_of(dataset, model, count)
@@ -113,15 +113,15 @@ def show(
 
 
 def _texts_of(dataset: Dataset, count: int) -> list[dict[str, Any]]:
-    from prgec.data.show import marked_item
+    from prgec.core.data.show import marked_item
 
     return [{"where": item.where, "text": marked_item(item)} for item in dataset.examples[:count]]
 
 
 def _rows_of(dataset: Dataset, model: str, count: int) -> list[dict[str, Any]]:
     """Rows with their tokens counted, cut where the model is a program."""
-    from prgec.data.cut import shorten
-    from prgec.data.show import marked_row
+    from prgec.core.data.cut import shorten
+    from prgec.core.data.show import marked_row
 
     few = dataclasses.replace(dataset, examples=dataset.examples[:count])
     is_program = model.endswith(_PROGRAM_SUFFIX)
@@ -139,9 +139,9 @@ def _rows_of(dataset: Dataset, model: str, count: int) -> list[dict[str, Any]]:
 def _for_program(dataset: Dataset, model: str, seq_len: int, generate: bool) -> tuple[list[Encoded], Any, Tokenizer]:
     """Rows of right answers as a program reads them, and its sizes."""
     del seq_len, generate
-    from prgec.data.encode import encode_each
-    from prgec.data.first_tokens import up_to_first
-    from prgec.engines.executorch.runtime import read_constants
+    from prgec.core.data.encode import encode_each
+    from prgec.core.data.first_tokens import up_to_first
+    from prgec.runtime.engines.executorch.runtime import read_constants
 
     manifest, tokenizer = read_constants(Path(model))
     encoded = encode_each(dataset.choosing_from(manifest.answers).examples, tokenizer)
@@ -150,10 +150,10 @@ def _for_program(dataset: Dataset, model: str, seq_len: int, generate: bool) -> 
 
 def _for_checkpoint(dataset: Dataset, model: str, seq_len: int, generate: bool) -> tuple[list[Encoded], Any, Tokenizer]:
     """Rows of right answers, and the sizes a program compiled for them would have."""
-    from prgec.compile.lengths import encode_choices, lengths_of
-    from prgec.compile.options import CompileOptions
-    from prgec.data.encode import RowSizes, encode_each
-    from prgec.frontend.limits import read_limits
+    from prgec.compiler.frontend.limits import read_limits
+    from prgec.compiler.lengths import encode_choices, lengths_of
+    from prgec.compiler.options import CompileOptions
+    from prgec.core.data.encode import RowSizes, encode_each
 
     limits = read_limits(model)
     # A wrong candidate may be the longest: T and K are for scoring too.

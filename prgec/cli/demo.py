@@ -8,17 +8,18 @@ from typing import Any
 
 import click
 
+from prgec.cli.demo_run import DemoOptions, DemoResult, run_demo
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.main import INTERRUPTED_EXIT_CODE
 from prgec.cli.options import FILE
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.run import STOPPING, summary_lines
-from prgec.compile.progress import Progress
-from prgec.contract.names import TRAINING_METHODS
-from prgec.runs.demo import STEPS, DemoOptions, DemoResult, run_demo
-from prgec.training.estimators import ESTIMATORS
-from prgec.training.evaluate import Evaluation
+from prgec.compiler.progress import Progress
+from prgec.core.contract.names import TRAINING_METHODS
+from prgec.demo import STEPS
+from prgec.runtime.training.estimators import ESTIMATORS
+from prgec.runtime.training.evaluate import Evaluation
 
 # The papers' method, and the one that learns fastest for the time it takes to compile.
 _BOTH = ("prge", "shortcut")

@@ -10,7 +10,7 @@ from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.errors import BackendError
 
 if TYPE_CHECKING:
-    from prgec.compile.doctor import Health
+    from prgec.compiler.doctor import Health
 
 
 @click.command("doctor")
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def doctor(as_json: bool) -> int:
     """Report environment, versions, backends and memory; the exit code is 7 if the default backend does not work."""
     with stderr_console().status("examining this machine"):
-        from prgec.compile.doctor import examine
+        from prgec.compiler.doctor import examine
 
         health = examine()
     if as_json:
@@ -29,7 +29,7 @@ def doctor(as_json: bool) -> int:
 
 
 def _lines(health: Health) -> list[str]:
-    from prgec.compile.doctor import REFERENCE_MODEL
+    from prgec.compiler.doctor import REFERENCE_MODEL
 
     machine = health.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())

@@ -13,10 +13,10 @@ from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import COLUMNS, NO_EOS, TASK
 from prgec.cli.verify_option import NO_VERIFY
-from prgec.data.tasks import AUTO_TASK, TASK_HELP
+from prgec.core.data.tasks import AUTO_TASK, TASK_HELP
 
 if TYPE_CHECKING:
-    from prgec.training.evaluate import Evaluation
+    from prgec.runtime.training.evaluate import Evaluation
 
 FILE = click.Path(path_type=Path)
 
@@ -50,10 +50,10 @@ def eval_command(
     beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
     if beside.is_meant():
         return evaluate_side(beside, data, task, as_json)
-    from prgec.data.dataset import load_dataset
-    from prgec.data.eval_set import encode_eval_set
-    from prgec.runs.open import open_with_adapter
-    from prgec.training.evaluate import evaluate
+    from prgec.core.data.dataset import load_dataset
+    from prgec.core.data.eval_set import encode_eval_set
+    from prgec.runtime.runs.open import open_with_adapter
+    from prgec.runtime.training.evaluate import evaluate
 
     dataset = load_dataset(data, task, no_eos=no_eos, columns=columns)
     loaded = open_with_adapter(program, None, verify=not no_verify)

@@ -28,7 +28,7 @@ _SUFFIXES = {"peft": "-peft", "merged": "-merged", "gguf-lora": "-lora.gguf"}
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def export(run: Path, kind: str, base: str | None, program: Path | None, output: Path | None, as_json: bool) -> int:
     """Write the adapter of RUN, a run folder or an adapter.safetensors, for other tools."""
-    from prgec.runs.export import export_adapter, open_trained
+    from prgec.compiler.export import export_adapter, open_trained
 
     trained = open_trained(run, program)
     resolved = run.resolve()

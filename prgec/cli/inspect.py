@@ -9,7 +9,7 @@ from rich.table import Table
 
 from prgec.backends import details_of
 from prgec.cli.render import print_json, print_lines, stdout_console
-from prgec.contract.inspection import Inspection, inspect_program
+from prgec.core.contract.inspection import Inspection, inspect_program
 from prgec.errors import ProgramError
 
 

@@ -15,8 +15,8 @@ import click
 
 from prgec import __version__
 from prgec.cli.repeats import refuse_repeats
+from prgec.core.machine.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
 from prgec.errors import InternalError, PrgecError
-from prgec.machine.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
 
 INTERRUPTED_EXIT_CODE = 130
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}

@@ -9,8 +9,8 @@ import click
 
 from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines, stderr_console
+from prgec.core.machine.files import check_free
 from prgec.errors import ProgramError, UsageError
-from prgec.machine.files import check_free
 
 FILE = click.Path(path_type=Path)
 
@@ -42,7 +42,7 @@ def opt(program: Path | None, list_passes: bool, **flags: Any) -> int:
 def _run(
     program: Path, passes: str, output: Path | None, dump_passes: Path | None, why: str | None, as_json: bool
 ) -> int:
-    from prgec.compile.flags import named_by_flags
+    from prgec.compiler.flags import named_by_flags
     from prgec.passes import pass_table
     from prgec.passes.pipeline import dump_to, run_pipeline
     from prgec.passes.printer import print_program

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import click
 
-from prgec.config.option import Item
-from prgec.config.toml_file import read_options
+from prgec.core.config.option import Item
+from prgec.core.config.toml_file import read_options
 
 FILE = click.Path(path_type=Path)
 _Command: TypeAlias = Callable[..., int]

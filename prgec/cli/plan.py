@@ -11,17 +11,17 @@ import click
 from prgec.backends import BACKENDS
 from prgec.cli.plan_tables import plan_lines, plan_page
 from prgec.cli.render import print_json, print_lines, stderr_console
+from prgec.compiler.plan.calibration import calibrated_speed, keep_calibration
+from prgec.compiler.plan.options import PlanOptions
+from prgec.compiler.plan.plan import make_plan
+from prgec.compiler.plan.source import compile_name, read_config, read_shape
+from prgec.compiler.plan.speed import reported_speed, speed_of_bench
+from prgec.compiler.plan.units import parse_bytes, parse_seconds
+from prgec.core.machine.files import write_atomic
 from prgec.errors import UsageError
-from prgec.machine.files import write_atomic
-from prgec.plan.calibration import calibrated_speed, keep_calibration
-from prgec.plan.options import PlanOptions
-from prgec.plan.plan import make_plan
-from prgec.plan.source import compile_name, read_config, read_shape
-from prgec.plan.speed import reported_speed, speed_of_bench
-from prgec.plan.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
-    from prgec.plan.shape import ModelShape
+    from prgec.compiler.plan.shape import ModelShape
 
 FILE = click.Path(path_type=Path)
 _DEFAULTS = PlanOptions(memory=0)
@@ -118,7 +118,7 @@ def plan(
     speed = speed_of_bench(bench, shape) if bench is not None else calibrated_speed() or reported_speed(backend)
     found = make_plan(shape, options, speed, compile_name(model))
     if chart is not None:
-        from prgec.plan.chart import plot_plan
+        from prgec.compiler.plan.chart import plot_plan
 
         plot_plan(chart, found)
     if page is not None:
@@ -133,7 +133,7 @@ def plan(
 def _calibrate(model: str, shape: ModelShape, options: PlanOptions) -> None:
     """Time blocks of the model and keep what that says."""
     # Imported here: the compiler takes seconds, and other plans need none of it.
-    from prgec.bench.calibrate import calibrate
+    from prgec.lab.bench.calibrate import calibrate
 
     console = stderr_console()
     with console.status("calibrating") as status:
@@ -149,12 +149,12 @@ def _calibrate(model: str, shape: ModelShape, options: PlanOptions) -> None:
 
 def _lengths(model: str, data: Path) -> tuple[int, int, int]:
     """T, K and the number of rows of a data file, as prgec compile would choose them."""
-    from prgec.compile.lengths import fit_options
-    from prgec.compile.options import CompileOptions
-    from prgec.contract.tokenizer import Tokenizer
-    from prgec.data.dataset import load_dataset
-    from prgec.frontend.checkpoint import find_checkpoint
-    from prgec.frontend.tokenizer import pack_tokenizer
+    from prgec.compiler.frontend.checkpoint import find_checkpoint
+    from prgec.compiler.frontend.tokenizer import pack_tokenizer
+    from prgec.compiler.lengths import fit_options
+    from prgec.compiler.options import CompileOptions
+    from prgec.core.contract.tokenizer import Tokenizer
+    from prgec.core.data.dataset import load_dataset
 
     options = CompileOptions(model=model, data=(data,), seq_len=0, num_labels=0)
     tokenizer = Tokenizer.unpack(pack_tokenizer(find_checkpoint(model).path))

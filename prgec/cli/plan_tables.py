@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from prgec.plan.choose import way_text
-from prgec.plan.plan import Plan
-from prgec.plan.units import bytes_text, seconds_text
+from prgec.compiler.plan.choose import way_text
+from prgec.compiler.plan.plan import Plan
+from prgec.compiler.plan.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
-    from prgec.plan.rows import PlanRow
+    from prgec.compiler.plan.rows import PlanRow
 
 _HEAD = ("way to train", "peak", "mapped", "s/step", "run", "file", "to compile", "kept on disk", "fits")
 Cells = list[tuple[str, ...]]
@@ -26,8 +26,8 @@ def plan_lines(found: Plan, *, show_all: bool) -> list[str]:
 
 def plan_page(found: Plan, *, show_all: bool) -> str:
     """The plan as one HTML page, with the picture."""
-    from prgec.plan.chart import chart_png
-    from prgec.report.plan_page import PlanPage, to_html
+    from prgec.compiler.plan.chart import chart_png
+    from prgec.runtime.report.plan_page import PlanPage, to_html
 
     page = PlanPage(
         name=found.shape.name,

@@ -14,14 +14,14 @@ from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import COLUMNS, TASK
 from prgec.cli.verify_option import NO_VERIFY
-from prgec.data.formats import CompletionFormat
-from prgec.data.task import Example, Item, Task, TemplateTask
-from prgec.data.tasks import AUTO_TASK, TASK_HELP, find_task
+from prgec.core.data.formats import CompletionFormat
+from prgec.core.data.task import Example, Item, Task, TemplateTask
+from prgec.core.data.tasks import AUTO_TASK, TASK_HELP, find_task
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
-    from prgec.contract.engine import GeneratingProgram
-    from prgec.training.predict import Prediction
+    from prgec.core.contract.engine import GeneratingProgram
+    from prgec.runtime.training.predict import Prediction
 
 FILE = click.Path(path_type=Path)
 _SHOWN_PROMPT = 60
@@ -81,7 +81,7 @@ def predict(
         if max_tokens is not None:
             raise UsageError("--generate and --side exclude each other: a side network chooses between answers")
         return predict_side(beside, items, candidates or found.candidates, found.name, as_json)
-    from prgec.runs.open import open_with_adapter
+    from prgec.runtime.runs.open import open_with_adapter
 
     loaded = open_with_adapter(program, None, verify=not no_verify)
     choices = candidates or found.candidates or loaded.manifest.answers
@@ -116,7 +116,7 @@ def _choose(
     display: RunDisplay,
     should_stop: Callable[[], bool],
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    from prgec.training.predict import predict as choose
+    from prgec.runtime.training.predict import predict as choose
 
     examples = [item for item in items if isinstance(item, Example)]
     if len(examples) < len(items):
@@ -128,8 +128,8 @@ def _choose(
 def _write(
     program: GeneratingProgram, items: list[Item], max_tokens: int, display: RunDisplay, should_stop: Callable[[], bool]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    from prgec.data.encode import prompt_ids
-    from prgec.training.generate import generate
+    from prgec.core.data.encode import prompt_ids
+    from prgec.runtime.training.generate import generate
 
     prompts = [prompt_ids(item, program.tokenizer) for item in items]
     answers = (
@@ -146,7 +146,7 @@ def _items(
     if (data is None) == (not texts):
         raise UsageError("predict needs either --data or --text")
     if data is not None:
-        from prgec.data.dataset import load_dataset
+        from prgec.core.data.dataset import load_dataset
 
         dataset = load_dataset(data, task, labelled=False, columns=columns)
         return dataset.task, list(dataset.examples)

@@ -11,8 +11,8 @@ from prgec.cli.options import SectionedCommand, options_of
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
-from prgec.runs.options import RUN_TABLE, RunOptions
-from prgec.runs.probe import DEFAULT_STEPS, probe_rates
+from prgec.runtime.runs.options import RUN_TABLE, RunOptions
+from prgec.runtime.runs.probe import DEFAULT_STEPS, probe_rates
 
 # Options of a run without a use in a probe: it writes nothing, every rate is constant, and only ends are evaluated.
 _OF_RUNS_ONLY = {

@@ -8,12 +8,12 @@ from types import TracebackType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from prgec.cli.render import stderr_console
-from prgec.contract.engine import GeneratingProgram
-from prgec.data.dataset import Dataset
-from prgec.runs.probe import Probe
-from prgec.runs.result import Listener
-from prgec.training.evaluate import Evaluation
-from prgec.training.step import StepResult
+from prgec.core.contract.engine import GeneratingProgram
+from prgec.core.data.dataset import Dataset
+from prgec.runtime.runs.probe import Probe
+from prgec.runtime.runs.result import Listener
+from prgec.runtime.training.evaluate import Evaluation
+from prgec.runtime.training.step import StepResult
 
 # Weight of the newest loss in the displayed running mean.
 _SMOOTHING = 0.05

@@ -9,7 +9,7 @@ import click
 from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.verify_option import NO_VERIFY
-from prgec.machine.files import check_free
+from prgec.core.machine.files import check_free
 
 FILE = click.Path(path_type=Path)
 
@@ -36,10 +36,10 @@ def replay(
     as_json: bool,
 ) -> int:
     """Rebuild the adapter of any step of a run from its JOURNAL, with no data and no forward pass."""
-    from prgec.formats.adapter import masters_sha256, save_adapter
-    from prgec.formats.journal import read_journal
-    from prgec.runs.open import open_with_adapter
-    from prgec.runs.resume import rebuild
+    from prgec.core.formats.adapter import masters_sha256, save_adapter
+    from prgec.core.formats.journal import read_journal
+    from prgec.runtime.runs.open import open_with_adapter
+    from prgec.runtime.runs.resume import rebuild
 
     check_free(output, force=force)
     read = read_journal(journal)

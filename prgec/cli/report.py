@@ -9,8 +9,8 @@ import click
 
 from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines
+from prgec.core.machine.files import check_free
 from prgec.errors import UsageError
-from prgec.machine.files import check_free
 
 # Further runs beside the first.
 COMPARE_NAME = "compare.html"
@@ -33,9 +33,9 @@ def report(runs: tuple[Path, ...], output: Path | None, is_side: bool, force: bo
         check_free(output, force=force)
     if is_side:
         return _report_side(runs, output, as_json)
-    from prgec.formats.run_folder import REPORT_NAME
-    from prgec.report import compare, page
-    from prgec.report.record import read_run
+    from prgec.core.formats.run_folder import REPORT_NAME
+    from prgec.runtime.report import compare, page
+    from prgec.runtime.report.record import read_run
 
     records = [read_run(run) for run in runs]
     first, steps = runs[0], sum(len(record.steps) for record in records)
@@ -46,7 +46,7 @@ def report(runs: tuple[Path, ...], output: Path | None, is_side: bool, force: bo
 
 
 def _report_side(networks: tuple[Path, ...], output: Path | None, as_json: bool) -> int:
-    from prgec.report.side_page import side_page
+    from prgec.runtime.report.side_page import side_page
 
     if len(networks) > 1:
         raise UsageError("--side takes one network", hint="make a page of each")
@@ -55,7 +55,7 @@ def _report_side(networks: tuple[Path, ...], output: Path | None, as_json: bool)
 
 
 def _write(text: str, output: Path, as_json: bool, **told: Any) -> int:
-    from prgec.machine.files import write_atomic
+    from prgec.core.machine.files import write_atomic
 
     page = text.encode()
     write_atomic(output, page)

@@ -12,11 +12,11 @@ from prgec.cli.options import SectionedCommand, options_of
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
+from prgec.core.formats.run_folder import ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME
 from prgec.errors import UsageError
-from prgec.formats.run_folder import ADAPTER_NAME, METRICS_NAME, PLOT_NAME, SUMMARY_NAME
-from prgec.runs.options import RUN_TABLE, RunOptions
-from prgec.runs.result import RunResult
-from prgec.runs.run import run as train
+from prgec.runtime.runs.options import RUN_TABLE, RunOptions
+from prgec.runtime.runs.result import RunResult
+from prgec.runtime.runs.run import run as train
 
 STOPPING = "stopping after this step; press Ctrl-C again to abort without saving"
 

@@ -12,7 +12,7 @@ import click
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
-    from prgec.remote.connection import Server
+    from prgec.serve.remote.connection import Server
 
 FILE = click.Path(path_type=Path)
 TOKEN_VARIABLE = "PRGEC_SIDE_TOKEN"
@@ -45,7 +45,7 @@ def server_of(url: str, token_file: Path | None, ca: Path | None) -> Server:
     Raises:
         UsageError: If there is no token.
     """
-    from prgec.remote.connection import Server
+    from prgec.serve.remote.connection import Server
 
     if token_file is not None:
         return Server(url, token_file.read_text(encoding="utf-8").strip(), ca)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
-from prgec.data.task import MATTHEWS, Item
+from prgec.core.data.task import MATTHEWS, Item
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
-    from prgec.side.answers import Assisted, SideEvaluation
+    from prgec.serve.side.answers import Assisted, SideEvaluation
 
 _SHOWN_PROMPT = 60
 _MEASURES = ("accuracy", "matthews", "pearson", "spearman")
@@ -44,7 +44,7 @@ class Beside:
         Raises:
             ProgramError: If it is not a program.
         """
-        from prgec.engines.executorch.runtime import manifest_of
+        from prgec.runtime.engines.executorch.runtime import manifest_of
 
         return self.side is not None or manifest_of(self.program, verify=self.verify).emits
 
@@ -54,7 +54,7 @@ class Beside:
         Raises:
             PrgecError: If one of them cannot be used.
         """
-        from prgec.side.answers import open_assisted
+        from prgec.serve.side.answers import open_assisted
 
         if self.adapter is not None:
             raise UsageError("--adapter is for programs that train; one of --method side takes --side")
@@ -63,9 +63,9 @@ class Beside:
 
 def evaluate_side(beside: Beside, data: Path, task: str, as_json: bool) -> int:
     """Measure a backbone on labelled rows, with its network or without."""
-    from prgec.data.dataset import load_dataset
-    from prgec.data.first_tokens import encode_dataset
-    from prgec.side.answers import evaluate
+    from prgec.core.data.dataset import load_dataset
+    from prgec.core.data.first_tokens import encode_dataset
+    from prgec.serve.side.answers import evaluate
 
     dataset = load_dataset(data, task)
     assisted = beside.open()
@@ -97,7 +97,7 @@ def evaluate_side(beside: Beside, data: Path, task: str, as_json: bool) -> int:
 
 def predict_side(beside: Beside, items: Sequence[Item], candidates: Sequence[str], task: str, as_json: bool) -> int:
     """Choose an answer for each row by the scores of both."""
-    from prgec.data.first_tokens import encode_first_tokens
+    from prgec.core.data.first_tokens import encode_first_tokens
 
     assisted = beside.open()
     backbone = assisted.program

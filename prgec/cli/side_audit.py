@@ -13,7 +13,7 @@ from prgec.cli.render import print_json, print_lines
 from prgec.cli.side_emit import KEY_HELP
 from prgec.cli.task_option import TASK
 from prgec.cli.verify_option import NO_VERIFY
-from prgec.data.tasks import AUTO_TASK, TASK_HELP
+from prgec.core.data.tasks import AUTO_TASK, TASK_HELP
 from prgec.errors import DataError
 
 FILE = click.Path(path_type=Path)
@@ -32,12 +32,12 @@ def audit(
     shards: Path, program: Path, data: Path, task: str, known: int, key: Path | None, no_verify: bool, as_json: bool
 ) -> int:
     """Try to recover the labels of SHARDS, a folder that prgec side emit wrote, and say how many it gets."""
-    from prgec.data.dataset import load_dataset
-    from prgec.data.first_tokens import encode_dataset
-    from prgec.side.answers import open_assisted
-    from prgec.side.audit import attacks
-    from prgec.side.cache import read_cache
-    from prgec.side.row_ids import default_key_path, load_key, row_ids
+    from prgec.core.data.dataset import load_dataset
+    from prgec.core.data.first_tokens import encode_dataset
+    from prgec.serve.side.answers import open_assisted
+    from prgec.serve.side.audit import attacks
+    from prgec.serve.side.cache import read_cache
+    from prgec.serve.side.row_ids import default_key_path, load_key, row_ids
 
     dataset, cache = load_dataset(data, task), read_cache(shards)
     assisted = open_assisted(program, None, None, verify=not no_verify)

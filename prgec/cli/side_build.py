@@ -8,7 +8,7 @@ import click
 
 from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines
-from prgec.machine.files import check_free
+from prgec.core.machine.files import check_free
 
 FILE = click.Path(path_type=Path)
 
@@ -28,8 +28,8 @@ FILE = click.Path(path_type=Path)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def build(network: Path, output: Path, backend: str, batch_size: int, force: bool, as_json: bool) -> int:
     """Lower NETWORK, which prgec side fit wrote, to a program that eval and predict take with --side."""
-    from prgec.formats.side_network import read_network
-    from prgec.side.build import build as lower
+    from prgec.core.formats.side_network import read_network
+    from prgec.serve.side.build import build as lower
 
     check_free(output, force=force)
     found = read_network(network)

@@ -13,7 +13,7 @@ from prgec.cli.render import print_json, print_lines
 from prgec.cli.server_options import connection, server_of
 from prgec.cli.task_option import TASK
 from prgec.cli.verify_option import NO_VERIFY
-from prgec.data.tasks import AUTO_TASK, TASK_HELP
+from prgec.core.data.tasks import AUTO_TASK, TASK_HELP
 
 FILE = click.Path(path_type=Path)
 KEY_HELP = "The device's key, made where there is none [default: prgec/device.key in your folder of settings]."
@@ -57,13 +57,13 @@ def emit(
     as_json: bool,
 ) -> int:
     """Run PROGRAM (of prgec compile --method side) once over labelled rows and write shards for prgec side fit."""
-    from prgec.data.dataset import load_dataset
-    from prgec.data.first_tokens import encode_dataset
-    from prgec.engines.executorch.emitting_program import open_emitting
-    from prgec.remote.upload import Sender
-    from prgec.side.emit import EmitOptions
-    from prgec.side.emit import emit as write_shards
-    from prgec.side.row_ids import default_key_path, load_key
+    from prgec.core.data.dataset import load_dataset
+    from prgec.core.data.first_tokens import encode_dataset
+    from prgec.runtime.engines.executorch.emitting_program import open_emitting
+    from prgec.serve.remote.upload import Sender
+    from prgec.serve.side.emit import EmitOptions
+    from prgec.serve.side.emit import emit as write_shards
+    from prgec.serve.side.row_ids import default_key_path, load_key
 
     options = EmitOptions(y_pre, label_dp, dtype, shard_rows)
     options.check()

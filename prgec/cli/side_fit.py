@@ -11,10 +11,10 @@ import click
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines, stderr_console
-from prgec.machine.files import check_free
+from prgec.core.machine.files import check_free
 
 if TYPE_CHECKING:
-    from prgec.side.progress import Epoch
+    from prgec.serve.side.progress import Epoch
 
 FILE = click.Path(path_type=Path)
 
@@ -43,10 +43,10 @@ def fit(shards: Path, output: Path, no_norm: bool, resume: bool, force: bool, as
 
     Beside the output go its .jsonl, what every epoch measured, and its .png.
     """
-    from prgec.side.cache import read_cache
-    from prgec.side.fit import fit as learn
-    from prgec.side.fit_options import FitOptions
-    from prgec.side.picture import write_measures
+    from prgec.serve.side.cache import read_cache
+    from prgec.serve.side.fit import fit as learn
+    from prgec.serve.side.fit_options import FitOptions
+    from prgec.serve.side.picture import write_measures
 
     check_free(output, force=force or resume)
     options = FitOptions(norm="none" if no_norm else "rms", **said)

@@ -11,7 +11,7 @@ from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines, stderr_console
 from prgec.cli.server_options import connection, server_of
-from prgec.machine.files import check_free
+from prgec.core.machine.files import check_free
 
 FILE = click.Path(path_type=Path)
 _STORE = click.option(
@@ -27,8 +27,8 @@ _STORE = click.option(
 @click.option("--tls-key", type=FILE, help="Its private key as PEM.")
 def serve(store: Path, host: str, port: int, tls_cert: Path | None, tls_key: Path | None) -> int:
     """Learn side networks for devices, until Ctrl-C."""
-    from prgec.remote.serve import ServeOptions
-    from prgec.remote.serve import serve as run
+    from prgec.serve.remote.serve import ServeOptions
+    from prgec.serve.remote.serve import serve as run
 
     run(ServeOptions(store, host, port, tls_cert, tls_key), lambda url: print_lines(f"listening on {url}"))
     return 0
@@ -40,7 +40,7 @@ def serve(store: Path, host: str, port: int, tls_cert: Path | None, tls_key: Pat
 @click.option("--quota-mb", type=int, default=4096, show_default=True, help="Most MB of the device's shards.")
 def token(device: str, store: Path, quota_mb: int) -> int:
     """Print a new token for DEVICE, once: the server keeps a hash. An older token of the device is void."""
-    from prgec.remote.tokens import add_device
+    from prgec.serve.remote.tokens import add_device
 
     print_lines(add_device(store, device, quota_mb * 10**6))
     return 0
@@ -60,7 +60,7 @@ def push(
     shards: Path, url: str, token_file: Path | None, ca: Path | None, no_train: bool, as_json: bool, **said: Any
 ) -> int:
     """Send SHARDS, a folder that prgec side emit wrote, and ask for a network. The same command goes on."""
-    from prgec.remote.client import push as send
+    from prgec.serve.remote.client import push as send
 
     options = None if no_train else {name: value for name, value in said.items() if value is not None}
     with stderr_console().status("sending") as status:
@@ -87,7 +87,7 @@ def pull(
     shards: Path, url: str, token_file: Path | None, ca: Path | None, output: Path, wait: bool, force: bool
 ) -> int:
     """Fetch the network that was learnt from SHARDS, a folder that was pushed."""
-    from prgec.remote.client import pull as fetch
+    from prgec.serve.remote.client import pull as fetch
 
     check_free(output, force=force)
     with stop_on_interrupt("stopping") as should_stop, stderr_console().status("waiting") as status:
@@ -110,7 +110,7 @@ def pull(
 @connection(required=True)
 def forget(shards: Path, url: str, token_file: Path | None, ca: Path | None) -> int:
     """Delete what the server has of SHARDS, a folder that was pushed."""
-    from prgec.remote.client import forget as delete
+    from prgec.serve.remote.client import forget as delete
 
     delete(server_of(url, token_file, ca), shards)
     return 0

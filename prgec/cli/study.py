@@ -13,11 +13,11 @@ import click
 from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.main import INTERRUPTED_EXIT_CODE
 from prgec.cli.render import print_json, print_lines, stderr_console
+from prgec.core.machine.files import write_atomic
 from prgec.errors import UsageError
-from prgec.machine.files import write_atomic
-from prgec.study.presets import STUDY_PRESETS, study_of, table_of
-from prgec.study.results import Result
-from prgec.study.spec import EXECUTORCH, Run, Study, read_study
+from prgec.lab.study.presets import STUDY_PRESETS, study_of, table_of
+from prgec.lab.study.results import Result
+from prgec.lab.study.spec import EXECUTORCH, Run, Study, read_study
 
 FILE = click.Path(path_type=Path)
 REPORT_NAME, CURVES_NAME = "report.md", "curves.png"
@@ -48,10 +48,10 @@ def study(out: Path | None, only: tuple[str, ...], place: str | None, as_json: b
 
     A study that was stopped goes on with the runs that have no result yet.
     """
-    from prgec.study.curves import plot_curves
-    from prgec.study.report import report
-    from prgec.study.results import read_results
-    from prgec.study.runner import RESULTS_NAME
+    from prgec.lab.study.curves import plot_curves
+    from prgec.lab.study.report import report
+    from prgec.lab.study.results import read_results
+    from prgec.lab.study.runner import RESULTS_NAME
 
     asked = _Asked(**flags)
     spec = asked.read()
@@ -127,10 +127,10 @@ def _run(
     spec: Study, folder: Path, only: Sequence[str], place: str | None, should_stop: Callable[[], bool]
 ) -> Sequence[Result]:
     if place is None:
-        from prgec.study.runner import run_study
+        from prgec.lab.study.runner import run_study
 
         return run_study(spec, folder, only=only, begin=_begin, report=_tell, should_stop=should_stop)
-    from prgec.study.on_ray import run_study_on_ray
+    from prgec.lab.study.on_ray import run_study_on_ray
 
     return run_study_on_ray(spec, folder, place, only=only, report=_tell, should_stop=should_stop)
 

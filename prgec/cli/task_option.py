@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from prgec.data.columns import MAP_HELP
-from prgec.data.tasks import AUTO_TASK, NO_EOS_HELP, TASKS, TOML_SUFFIX
+from prgec.core.data.columns import MAP_HELP
+from prgec.core.data.tasks import AUTO_TASK, NO_EOS_HELP, TASKS, TOML_SUFFIX
 
 
 class _TaskType(click.ParamType[str]):

@@ -9,7 +9,7 @@ import click
 from prgec.cli.output_option import FORCE
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import COLUMNS, NO_EOS, TASK
-from prgec.data.tasks import AUTO_TASK, TASK_HELP
+from prgec.core.data.tasks import AUTO_TASK, TASK_HELP
 
 FILE = click.Path(path_type=Path)
 
@@ -34,13 +34,13 @@ def tokenize(
     as_json: bool,
 ) -> int:
     """Encode DATA for PROGRAM (a .pte), so that a device can train without a tokenizer."""
-    from prgec.data.batches import warn_of_padding
-    from prgec.data.dataset import load_dataset
-    from prgec.data.eval_set import encode_row_set
-    from prgec.data.first_tokens import encode_dataset
-    from prgec.data.rows_file import RowSet, pack_rows
-    from prgec.engines.executorch.runtime import read_constants
-    from prgec.machine.files import check_free, write_atomic
+    from prgec.core.data.batches import warn_of_padding
+    from prgec.core.data.dataset import load_dataset
+    from prgec.core.data.eval_set import encode_row_set
+    from prgec.core.data.first_tokens import encode_dataset
+    from prgec.core.data.rows_file import RowSet, pack_rows
+    from prgec.core.machine.files import check_free, write_atomic
+    from prgec.runtime.engines.executorch.runtime import read_constants
 
     check_free(output, force=force)
     dataset = load_dataset(data, task, no_eos=no_eos, columns=columns)

@@ -8,7 +8,7 @@ import click
 
 from prgec.cli.options import FILE
 from prgec.cli.render import print_lines
-from prgec.formats.run_folder import DEFAULT_PARENT
+from prgec.core.formats.run_folder import DEFAULT_PARENT
 
 
 @click.command()
@@ -20,7 +20,7 @@ def ui(runs: Path, program: Path | None, port: int) -> int:
 
     Open the address it prints. Runs go on when the page or this command ends.
     """
-    from prgec.ui.serve import UiOptions, serve
+    from prgec.serve.ui.serve import UiOptions, serve
 
     serve(UiOptions(runs, program, port), lambda address: print_lines(f"open {address}"))
     return 0

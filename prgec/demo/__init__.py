@@ -7,6 +7,11 @@ from pathlib import Path
 _FOLDER = Path(__file__).parent
 
 SPLITS = ("train", "dev", "test")
+# The longest row has fewer tokens.
+SEQ_LEN = 64
+# Steps after which each method has learnt the task, and examples of one.
+STEPS = {"prge": 1000, "exact": 150, "shortcut": 150}
+BATCH_SIZES = {"prge": 4, "exact": 16, "shortcut": 16}
 
 
 def checkpoint_dir() -> Path:

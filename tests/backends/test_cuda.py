@@ -16,16 +16,16 @@ from prgec.backends import load_backend
 from prgec.backends.cuda import preflight
 from prgec.backends.cuda.backend import CudaBackend, exact_integers
 from prgec.cli.main import main
-from prgec.compile.options import CompileOptions
-from prgec.compile.pipelines import default_pipeline
-from prgec.engines.executorch.device_gradient_program import DeviceGradientProgram
-from prgec.engines.executorch.device_program import DeviceProgram
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.frontend.model import export_loss, load_model
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.pipelines import default_pipeline
 from prgec.errors import BackendError
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.frontend.model import export_loss, load_model
 from prgec.passes.pipeline import run_pipeline
+from prgec.runtime.engines.executorch.device_gradient_program import DeviceGradientProgram
+from prgec.runtime.engines.executorch.device_program import DeviceProgram
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
 from prgec.runtime_ops import noise
 from tests.device_backend import DeviceBackend
 from tests.gradient_lockstep import follow_gradients
@@ -202,7 +202,7 @@ class _Package:
 
 @pytest.fixture(scope="module")
 def twin(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Twin:
-    from prgec.compile.compiler import compile_model
+    from prgec.compiler.compile import compile_model
 
     folder = tmp_path_factory.mktemp("twin")
     options = CompileOptions(model=str(checkpoint), output=folder / "m.pte", backend="portable", static=True, **SHAPES)
@@ -233,7 +233,7 @@ def test_compiled_step_follows_the_oracle(twin: Twin, checkpoint: Path) -> None:
 @pytest.mark.parametrize("method", ["exact", "shortcut"])
 def test_compiled_steps_along_gradients_follow_autograd(method: str, tmp_path: Path) -> None:
     """Gradients, losses and B over twenty steps, and an evaluation in between that changes nothing."""
-    from prgec.compile.compiler import compile_model
+    from prgec.compiler.compile import compile_model
 
     checkpoint = TinyLlama(num_layers=2, hidden_size=16).write(tmp_path / "checkpoint")
     shapes = {**SHAPES, "batch_size": 2, "method": method, "targets": ("o_proj", "down_proj", "v_proj")}

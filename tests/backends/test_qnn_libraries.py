@@ -160,7 +160,7 @@ def test_exceptions_of_extensions_loaded_later_are_caught(tmp_path: Path) -> Non
     script = (
         "import ctypes, pathlib, sys\n"
         "from prgec.backends.qnn.loading import load_libraries\n"
-        "from prgec.engines.executorch.open import open_pte\n"
+        "from prgec.runtime.engines.executorch.open import open_pte\n"
         "from prgec.errors import ProgramError\n"
         "folder = load_libraries().libraries.folder\n"
         "ctypes.CDLL(str(folder / 'libHtpPrepare.so'), mode=ctypes.RTLD_GLOBAL)\n"

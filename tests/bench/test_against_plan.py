@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from prgec.bench.against_plan import against_plan, planned_anon_bytes
-from prgec.bench.options import Cell
-from prgec.bench.result import BenchResult, CellResult, Row
-from prgec.bench.variants import VARIANTS
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.plan.memory import memory_of
-from prgec.plan.source import read_shape
-from prgec.plan.workload import Workload
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.plan.memory import memory_of
+from prgec.compiler.plan.source import read_shape
+from prgec.compiler.plan.workload import Workload
+from prgec.lab.bench.against_plan import against_plan, planned_anon_bytes
+from prgec.lab.bench.options import Cell
+from prgec.lab.bench.result import BenchResult, CellResult, Row
+from prgec.lab.bench.variants import VARIANTS
 
 CELL = Cell("none", 2, 4, 64)
 DEMO = find_checkpoint("demo")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from prgec.bench import run
-from prgec.bench.variants import VARIANTS
 from prgec.cli.main import main
-from prgec.engines.executorch.open import open_pte
 from prgec.errors import ProgramError
+from prgec.lab.bench import run
+from prgec.lab.bench.variants import VARIANTS
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.models import TinyLlama
 
 KEYS = [

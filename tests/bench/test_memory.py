@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from prgec.bench.job import Job
-from prgec.bench.memory import measure, watch
-from prgec.bench.options import Cell
-from prgec.bench.variants import VARIANTS
 from prgec.errors import BackendError
+from prgec.lab.bench.job import Job
+from prgec.lab.bench.memory import measure, watch
+from prgec.lab.bench.options import Cell
+from prgec.lab.bench.variants import VARIANTS
 
 MB = 2**20
 JOB = Job(VARIANTS["inference"], Cell("none", 1, 1, 16), "xnnpack", "demo", 320, 4, ("0", "2-3"), Path("missing.pte"))

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from prgec.bench.full import FullFirstOrder, FullMezo
-from prgec.bench.job import EPS, LR
-from prgec.bench.presets import PRESETS, narrowed
-from prgec.bench.variants import find_variant
 from prgec.cli.main import main
 from prgec.errors import UsageError
+from prgec.lab.bench.full import FullFirstOrder, FullMezo
+from prgec.lab.bench.job import EPS, LR
+from prgec.lab.bench.presets import PRESETS, narrowed
+from prgec.lab.bench.variants import find_variant
 from tests.models import TinyLlama
 
 

@@ -10,10 +10,10 @@ from types import ModuleType
 import pytest
 import torch
 
-from prgec.contract.tokenizer import Tokenizer
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.frontend.model import load_model
-from prgec.frontend.tokenizer import pack_tokenizer
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.frontend.model import load_model
+from prgec.compiler.frontend.tokenizer import pack_tokenizer
+from prgec.core.contract.tokenizer import Tokenizer
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "make_random_model.py"
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from prgec.bench import sources
-from prgec.bench.sources import named_modules, reached_files, sources_sha256
+from prgec.lab.bench import sources
+from prgec.lab.bench.sources import named_modules, reached_files, sources_sha256
 
-BUILD = "prgec.bench.build"
+BUILD = "prgec.lab.bench.build"
 
 
 def test_everything_a_compilation_imports_is_reached(tmp_path: Path) -> None:
     """Every backend, every pass, and what is imported only when it is needed."""
     script = (
         "import sys, pathlib\n"
-        "from prgec.bench.build import build_all, default_pipeline\n"
+        "from prgec.lab.bench.build import build_all, default_pipeline\n"
         "from prgec.backends import BACKENDS, load_backend\n"
         "from prgec.passes import pass_table\n"
-        "from prgec.compile.options import CompileOptions\n"
+        "from prgec.compiler.options import CompileOptions\n"
         "pass_table()\n"
         "options = CompileOptions(model='demo', output=pathlib.Path('m.pte'))\n"
         "default_pipeline(options, load_backend('xnnpack'))\n"

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from prgec.bench.timing import interleave, median_s, ratio_of
+from prgec.lab.bench.timing import interleave, median_s, ratio_of
 
 
 class Machine:

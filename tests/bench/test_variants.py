@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from prgec.backends import load_backend
-from prgec.bench.build import backend_of, pipeline_of
-from prgec.bench.options import BenchOptions, Cell
-from prgec.bench.variants import VARIANTS, Branch, find_variant
 from prgec.errors import UsageError
+from prgec.lab.bench.build import backend_of, pipeline_of
+from prgec.lab.bench.options import BenchOptions, Cell
+from prgec.lab.bench.variants import VARIANTS, Branch, find_variant
 from prgec.passes import PASSES
 from prgec.passes.pipeline import check_order
 from prgec.passes.spec import print_pipeline

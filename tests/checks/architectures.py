@@ -21,8 +21,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prgec.contract.names import TRAINING_METHODS
-from prgec.machine.quiet import quiet_libraries
+from prgec.core.contract.names import TRAINING_METHODS
+from prgec.core.machine.quiet import quiet_libraries
 
 if TYPE_CHECKING:
     from tests.architectures import Measured

@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from prgec.compile.compiler import compile_model
-from prgec.compile.options import CompileOptions
+from prgec.compiler.compile import compile_model
+from prgec.compiler.options import CompileOptions
+from prgec.core.machine.cross import COMPILER, WITH_SME, WITHOUT_SME, arm64_missing, arm64_wheel, emulated
+from prgec.core.machine.quiet import quiet_libraries
 from prgec.device.emit import emit_driver
-from prgec.machine.cross import COMPILER, WITH_SME, WITHOUT_SME, arm64_missing, arm64_wheel, emulated
-from prgec.machine.quiet import quiet_libraries
 from prgec.runtime_ops import native
 from tests.tiny_inputs import write_rows
 

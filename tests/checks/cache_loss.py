@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from prgec.data.dataset import load_dataset
-from prgec.data.encode import Row, encode_items
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
-from prgec.formats.adapter import load_adapter
-from prgec.training.reader import Reader
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.encode import Row, encode_items
+from prgec.core.formats.adapter import load_adapter
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.training.reader import Reader
 
 
 def losses(program: Program, rows: list[Row]) -> NDArray[np.float64]:

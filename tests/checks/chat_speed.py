@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prgec.bench.memory import watch
-from prgec.engines.executorch.runtime import manifest_of
-from prgec.machine.describe import describe_machine
+from prgec.core.machine.describe import describe_machine
+from prgec.lab.bench.memory import watch
+from prgec.runtime.engines.executorch.runtime import manifest_of
 from tests.checks.chat_ways import Job, to_json
 from tests.gguf_model import quantize_gguf, write_gguf_llama
 

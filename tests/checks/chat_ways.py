@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from prgec.contract.names import EXTEND_CHUNK
+from prgec.core.contract.names import EXTEND_CHUNK
 
 # Maps ids at positions from `start` on, after those read before, to the most likely next one.
 Read: TypeAlias = Callable[[Sequence[int], int], int]
@@ -76,7 +76,7 @@ def _write(read: Read, token: int, start: int, count: int) -> list[int]:
 
 
 def _prgec(job: Job) -> Read:
-    from prgec.engines.executorch.open import open_pte
+    from prgec.runtime.engines.executorch.open import open_pte
 
     if job.threads != os.cpu_count():
         # The bindings bring PyTorch, whose memory counts here; the runtime takes all cores by itself.

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from prgec.bench.memory import watch
-from prgec.engines.executorch.runtime import manifest_of
+from prgec.lab.bench.memory import watch
+from prgec.runtime.engines.executorch.runtime import manifest_of
 from tests.checks.faults import build_driver
 from tests.tiny_inputs import write_rows
 

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prgec.machine.quiet import quiet_libraries
-from prgec.runs.options import RunOptions
+from prgec.core.machine.quiet import quiet_libraries
+from prgec.runtime.runs.options import RunOptions
 
 if TYPE_CHECKING:
     import torch
 
-    from prgec.contract.engine import TrainableProgram
+    from prgec.core.contract.engine import TrainableProgram
 
 EPS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
 BITS = ("none", "8da8w", "8da4w")
@@ -95,9 +95,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def measure(model: str, backend: str, quantize: str, folder: Path, *, draws: int) -> Iterator[Row]:
     """Compile one program, and compare it with autograd in both states."""
-    from prgec.compile.compiler import compile_model
-    from prgec.compile.options import CompileOptions
-    from prgec.engines.executorch.open import open_pte
+    from prgec.compiler.compile import compile_model
+    from prgec.compiler.options import CompileOptions
+    from prgec.runtime.engines.executorch.open import open_pte
     from tests.models import TinyLlama
     from tests.tiny_program import write_reviews
 
@@ -145,8 +145,8 @@ class Oracle:
     def __init__(self, checkpoint: str, program: TrainableProgram, quantize: str) -> None:
         import torch
 
-        from prgec.frontend.checkpoint import find_checkpoint
-        from prgec.frontend.model import load_model
+        from prgec.compiler.frontend.checkpoint import find_checkpoint
+        from prgec.compiler.frontend.model import load_model
         from tests.autograd import LoraFa
 
         m = self._manifest = program.manifest
@@ -208,9 +208,9 @@ def _batches(program: TrainableProgram, data: Path, draws: int) -> list[tuple[li
     """Rows of each call, for the oracle and for the program."""
     import torch
 
-    from prgec.data.batches import step_indices, training_batch
-    from prgec.data.dataset import load_dataset
-    from prgec.data.encode import encode_items
+    from prgec.core.data.batches import step_indices, training_batch
+    from prgec.core.data.dataset import load_dataset
+    from prgec.core.data.encode import encode_items
 
     m = program.manifest
     rows = encode_items(load_dataset(data).examples, program.tokenizer, m)

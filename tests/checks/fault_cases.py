@@ -123,7 +123,7 @@ class Bench:
 
 def steps_in(folder: Path) -> int:
     """Return the steps in a folder's journal, 0 without one."""
-    from prgec.formats.journal import read_journal
+    from prgec.core.formats.journal import read_journal
 
     for name in ("journal.partial.bin", "journal.bin"):
         if (folder / name).exists():

@@ -146,7 +146,7 @@ def _serve() -> None:
     import torch
 
     import prgec.cli.run
-    from prgec.report.plot import plot_run
+    from prgec.runtime.report.plot import plot_run
     from prgec.runtime_ops.native import load_kernels
 
     assert encodings and executorch and tokenizers and torch and prgec

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from prgec.contract.names import HOST_STATE, OPTIMIZERS, TRAINING_METHODS
+from prgec.core.contract.names import HOST_STATE, OPTIMIZERS, TRAINING_METHODS
 from tests.checks.fault_cases import KILLED, Bench, Tally, run_cases
 from tests.checks.fault_drivers import CppDriver, PythonDriver
 from tests.checks.side_faults import side_faults

@@ -31,8 +31,8 @@ def flip(data: bytes, rng: random.Random) -> bytes:
 
 def open_in_python(path: Path) -> str:
     """Open a program; a damaged one must be refused before the runtime sees it, so this process is safe."""
-    from prgec.engines.executorch.open import open_pte
     from prgec.errors import ProgramError
+    from prgec.runtime.engines.executorch.open import open_pte
 
     try:
         open_pte(path)

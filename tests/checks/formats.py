@@ -184,8 +184,8 @@ def _labels(folder: Path, rows: Sequence[dict[str, Any]]) -> list[Sample]:
 
 def compile_for(samples: Sequence[Sample], folder: Path) -> Path:
     """Compile the bundled model, with a chat template, for the rows of every group."""
-    from prgec.compile.compiler import compile_model
-    from prgec.compile.options import CompileOptions
+    from prgec.compiler.compile import compile_model
+    from prgec.compiler.options import CompileOptions
 
     checkpoint = folder / "checkpoint"
     shutil.copytree(checkpoint_dir(), checkpoint)
@@ -208,8 +208,8 @@ def compile_for(samples: Sequence[Sample], folder: Path) -> Path:
 
 def losses_of(program: Path, sample: Sample, out: Path) -> tuple[float, ...]:
     """Train two steps on a sample and evaluate on it; return the losses before, in training and after."""
-    from prgec.runs.options import RunOptions
-    from prgec.runs.run import run
+    from prgec.runtime.runs.options import RunOptions
+    from prgec.runtime.runs.run import run
 
     options = RunOptions(
         program=program, data=sample.path, eval_data=sample.path, columns=sample.columns, steps=2, lr=0.01, out=out

@@ -163,7 +163,7 @@ def main() -> int:
     from tests.tiny_inputs import make_inputs
 
     with _instrumented(is_wanted=options.atheris is not None):
-        from prgec.frontend.tokenizer import pack_tokenizer
+        from prgec.compiler.frontend.tokenizer import pack_tokenizer
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         work = Path(name)
         with _instrumented(is_wanted=options.atheris is not None):

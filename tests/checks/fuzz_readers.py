@@ -77,20 +77,20 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
         tokenizer: Its packed tokenizer.
         work: Scratch folder.
     """
-    from prgec.contract.inspection import inspect_program
-    from prgec.contract.manifest import Manifest
-    from prgec.contract.tokenizer import Tokenizer
-    from prgec.data.dataset import load_dataset
-    from prgec.data.rows_file import read_rows
-    from prgec.engines.executorch.open import open_pte
-    from prgec.engines.executorch.pte_file import check_pte_file
-    from prgec.formats.adapter import load_adapter, save_adapter
-    from prgec.formats.gguf_file import read_gguf
-    from prgec.formats.journal import read_journal
-    from prgec.formats.shards import read_shard
-    from prgec.formats.side_network import read_network
-    from prgec.frontend.gguf_config import config_of
-    from prgec.frontend.gguf_tokenizer import load_tokenizer
+    from prgec.compiler.frontend.gguf_config import config_of
+    from prgec.compiler.frontend.gguf_tokenizer import load_tokenizer
+    from prgec.core.contract.inspection import inspect_program
+    from prgec.core.contract.manifest import Manifest
+    from prgec.core.contract.tokenizer import Tokenizer
+    from prgec.core.data.dataset import load_dataset
+    from prgec.core.data.rows_file import read_rows
+    from prgec.core.formats.adapter import load_adapter, save_adapter
+    from prgec.core.formats.gguf_file import read_gguf
+    from prgec.core.formats.journal import read_journal
+    from prgec.core.formats.shards import read_shard
+    from prgec.core.formats.side_network import read_network
+    from prgec.runtime.engines.executorch.open import open_pte
+    from prgec.runtime.engines.executorch.pte_file import check_pte_file
     from tests.tiny_inputs import write_rows
 
     opened = open_pte(program)
@@ -150,8 +150,8 @@ def _kept(kind: str) -> list[bytes]:
 def _journal(path: Path) -> bytes:
     import numpy as np
 
-    from prgec.formats.journal import JournalWriter
-    from prgec.formats.journal_records import EvaluationRecord, Header, Record, StateRecord, StepRecord
+    from prgec.core.formats.journal import JournalWriter
+    from prgec.core.formats.journal_records import EvaluationRecord, Header, Record, StateRecord, StepRecord
 
     header = Header(2, 3, -5, 9, 3e-3, 1e-2, "linear", "std", 7, 0xDEADBEEF, "ab" * 32, "cd" * 32)
     ones = np.ones((2, 2))
@@ -165,7 +165,7 @@ def _journal(path: Path) -> bytes:
 def _shard(dtype: str) -> bytes:
     import numpy as np
 
-    from prgec.formats.shards import Shard, ShardShape, narrow, pack_shard
+    from prgec.core.formats.shards import Shard, ShardShape, narrow, pack_shard
 
     acts = np.linspace(-2, 2, 3 * 2 * 4, dtype=np.float32).reshape(3, 2, 1, 4)
     sent, scales = narrow(acts, dtype, "here")
@@ -176,8 +176,8 @@ def _shard(dtype: str) -> bytes:
 def _network(path: Path) -> bytes:
     import numpy as np
 
-    from prgec.formats.shards import ShardShape
-    from prgec.formats.side_network import SideNetwork, weight_shapes, write_network
+    from prgec.core.formats.shards import ShardShape
+    from prgec.core.formats.side_network import SideNetwork, weight_shapes, write_network
 
     shape = ShardShape("ef" * 32, 2, 1, 4, 2)
     weights = {name: np.ones(sizes, dtype=np.float32) for name, sizes in weight_shapes(shape, 2).items()}

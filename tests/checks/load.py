@@ -93,9 +93,9 @@ def read_rows(program: Path, data: Path) -> None:
     """Read and encode a jsonl file as a run does, and print the most memory it took."""
     script = (
         "import resource, sys, time\nfrom dataclasses import replace\nfrom pathlib import Path\n"
-        "from prgec.data.dataset import load_dataset\nfrom prgec.data.encode import encode_items\n"
-        "from prgec.data.rows_file import RowSet, pack_rows\n"
-        "from prgec.engines.executorch.runtime import read_constants\n"
+        "from prgec.core.data.dataset import load_dataset\nfrom prgec.core.data.encode import encode_items\n"
+        "from prgec.core.data.rows_file import RowSet, pack_rows\n"
+        "from prgec.runtime.engines.executorch.runtime import read_constants\n"
         "m, t = read_constants(Path(sys.argv[1]))\n"
         "m = replace(m, seq_len=64, num_labels=32)\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
@@ -117,8 +117,8 @@ def read_rows(program: Path, data: Path) -> None:
     )
     script = (
         "import resource, sys\nfrom dataclasses import replace\nfrom pathlib import Path\n"
-        "from prgec.data.rows_file import fingerprint, read_rows\n"
-        "from prgec.engines.executorch.runtime import read_constants\n"
+        "from prgec.core.data.rows_file import fingerprint, read_rows\n"
+        "from prgec.runtime.engines.executorch.runtime import read_constants\n"
         "m, t = read_constants(Path(sys.argv[1]))\n"
         "m = replace(m, seq_len=64, num_labels=32)\n"
         "anonymous = lambda: int(Path('/proc/self/status').read_text().split('RssAnon:')[1].split()[0])\n"

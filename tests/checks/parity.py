@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prgec.contract.names import OPTIMIZERS, TRAINING_METHODS
-from prgec.machine.quiet import quiet_libraries
+from prgec.core.contract.names import OPTIMIZERS, TRAINING_METHODS
+from prgec.core.machine.quiet import quiet_libraries
 from tests.checks.parity_gradients import gradients_main
 
 if TYPE_CHECKING:
@@ -177,10 +177,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(case: Case, folder: Path, steps: int | None, layers: int) -> Row:
-    from prgec.compile.compiler import compile_model
-    from prgec.compile.options import CompileOptions
-    from prgec.engines.executorch.open import open_pte
+    from prgec.compiler.compile import compile_model
+    from prgec.compiler.options import CompileOptions
     from prgec.passes.weights import SCHEMES
+    from prgec.runtime.engines.executorch.open import open_pte
     from tests.lockstep import follow, oracle_for, random_steps
     from tests.models import TinyLlama, rounded_checkpoint
 

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prgec.contract.names import OPTIMIZERS, TRAINING_METHODS
-from prgec.machine.quiet import quiet_libraries
+from prgec.core.contract.names import OPTIMIZERS, TRAINING_METHODS
+from prgec.core.machine.quiet import quiet_libraries
 
 if TYPE_CHECKING:
     from tests.gradient_lockstep import GradientComparison
@@ -125,10 +125,10 @@ def run_case(case: GradientCase, folder: Path, steps: int | None, layers: int) -
     """Compile one program and follow it."""
     from transformers import AutoModelForCausalLM
 
-    from prgec.compile.compiler import compile_model
-    from prgec.compile.options import CompileOptions
-    from prgec.engines.executorch.open import open_pte
+    from prgec.compiler.compile import compile_model
+    from prgec.compiler.options import CompileOptions
     from prgec.passes.weights import SCHEMES
+    from prgec.runtime.engines.executorch.open import open_pte
     from tests.gradient_lockstep import follow_gradients
     from tests.lockstep import random_steps
     from tests.models import TinyLlama, rounded_checkpoint

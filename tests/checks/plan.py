@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prgec.bench.job import Job
-from prgec.bench.memory import measure
-from prgec.bench.options import Cell
-from prgec.bench.variants import VARIANTS
-from prgec.contract.names import LAYERS
-from prgec.plan.memory import Memory, memory_of
-from prgec.plan.shape import shape_of_config
-from prgec.plan.workload import Workload
+from prgec.compiler.plan.memory import Memory, memory_of
+from prgec.compiler.plan.shape import shape_of_config
+from prgec.compiler.plan.workload import Workload
+from prgec.core.contract.names import LAYERS
+from prgec.lab.bench.job import Job
+from prgec.lab.bench.memory import measure
+from prgec.lab.bench.options import Cell
+from prgec.lab.bench.variants import VARIANTS
 from tests.models import write_tokenizer
 
 _VARIANT = {"prge": "prgec", "exact": "exact", "shortcut": "shortcut"}
@@ -157,8 +157,8 @@ def compile_program(each: Program, path: Path) -> None:
     """Compile a random model of the program's shape."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from prgec.compile.compiler import compile_model
-    from prgec.compile.options import CompileOptions
+    from prgec.compiler.compile import compile_model
+    from prgec.compiler.options import CompileOptions
 
     work = each.work
     fields = {key: value for key, value in each.config.items() if key != "model_type"}

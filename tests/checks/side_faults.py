@@ -17,12 +17,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from prgec.remote.client import job_of, pull, push
-from prgec.remote.connection import Server
-from prgec.remote.tokens import add_device
-from prgec.side.cache import read_cache
-from prgec.side.fit import fit
-from prgec.side.fit_options import FitOptions
+from prgec.serve.remote.client import job_of, pull, push
+from prgec.serve.remote.connection import Server
+from prgec.serve.remote.tokens import add_device
+from prgec.serve.side.cache import read_cache
+from prgec.serve.side.fit import fit
+from prgec.serve.side.fit_options import FitOptions
 from tests.remote.running import RunningServer, make_certificate
 from tests.side.test_fit import write_shards
 

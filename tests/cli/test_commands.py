@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from prgec.cli.main import main
-from prgec.contract.checksums import append_checksums
-from prgec.contract.layout import part_starts
-from prgec.engines.executorch.open import open_pte
+from prgec.core.contract.checksums import append_checksums
+from prgec.core.contract.layout import part_starts
+from prgec.core.formats.adapter import save_adapter
 from prgec.errors import ProgramError
-from prgec.formats.adapter import save_adapter
+from prgec.runtime.engines.executorch.open import open_pte
 
 REPOSITORY = Path(__file__).parents[2]
 

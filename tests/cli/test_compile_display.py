@@ -12,7 +12,7 @@ import pytest
 
 from prgec.cli.compile_display import CompileDisplay, line
 from prgec.cli.main import INTERRUPTED_EXIT_CODE
-from prgec.compile.progress import SHARES, STAGES, Progress
+from prgec.compiler.progress import SHARES, STAGES, Progress
 from tests.architectures import architecture
 
 

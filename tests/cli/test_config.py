@@ -13,12 +13,12 @@ import pytest
 
 from prgec.cli.main import COMMANDS, main
 from prgec.cli.main import cli as group
-from prgec.compile.options import CompileOptions, compile_table
-from prgec.config.option import Item
-from prgec.contract.inspection import inspect_program
-from prgec.contract.manifest import Manifest
+from prgec.compiler.options import CompileOptions, compile_table
+from prgec.core.config.option import Item
+from prgec.core.contract.inspection import inspect_program
+from prgec.core.contract.manifest import Manifest
 from prgec.errors import ProgramError
-from prgec.runs.options import RUN_TABLE, RunOptions
+from prgec.runtime.runs.options import RUN_TABLE, RunOptions
 from tests.models import TinyLlama
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from prgec.cli.progress import RunDisplay
-from prgec.training.step import StepResult
+from prgec.runtime.training.step import StepResult
 
 
 def _shown(capsys: pytest.CaptureFixture[str], *steps: tuple[int, float]) -> list[str]:

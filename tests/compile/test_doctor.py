@@ -10,8 +10,8 @@ import pytest
 from prgec.backends import BACKENDS
 from prgec.backends.qnn.loading import load_libraries
 from prgec.cli.main import main
-from prgec.compile import doctor
-from prgec.compile.doctor import BackendHealth, Health
+from prgec.compiler import doctor
+from prgec.compiler.doctor import BackendHealth, Health
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from prgec.backends import load_backend
-from prgec.compile.compiler import build_graphs, compile_model
-from prgec.compile.fingerprint import prefix_sha256
-from prgec.compile.options import CompileOptions
-from prgec.compile.pipelines import default_pipeline
-from prgec.contract.manifest import Manifest
-from prgec.contract.names import PREFIX_METHOD
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.prefix import HiddenCache
+from prgec.compiler.compile import build_graphs, compile_model
+from prgec.compiler.fingerprint import prefix_sha256
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.pipelines import default_pipeline
+from prgec.core.contract.manifest import Manifest
+from prgec.core.contract.names import PREFIX_METHOD
 from prgec.passes.printer import print_program
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.prefix import HiddenCache
 from tests.engines.test_prefix import MANIFEST
 from tests.models import TinyLlama
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prgec.compile.flags import FLAGS, named_by_flags
+from prgec.compiler.flags import FLAGS, named_by_flags
 from prgec.errors import PassError, UsageError
 from prgec.passes import load_pass
 from prgec.passes.layer_choice import chosen

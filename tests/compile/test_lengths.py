@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from prgec.compile.compiler import build_graphs
-from prgec.compile.lengths import TEXT_SEQ_LEN, fit_options
-from prgec.compile.options import CompileOptions
+from prgec.compiler.compile import build_graphs
+from prgec.compiler.lengths import TEXT_SEQ_LEN, fit_options
+from prgec.compiler.options import CompileOptions
 from prgec.errors import DataError, UsageError
 from tests.chat_tokenizer import byte_tokenizer
 from tests.data.test_encode import CharTokenizer

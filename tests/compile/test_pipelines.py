@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from prgec.backends import load_backend
-from prgec.compile.check import check_options
-from prgec.compile.extend import reading_passes
-from prgec.compile.options import CompileOptions
-from prgec.compile.pipelines import default_pipeline
-from prgec.contract.manifest import Site
+from prgec.compiler.check import check_options
+from prgec.compiler.extend import reading_passes
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.pipelines import default_pipeline
+from prgec.core.contract.manifest import Site
 from prgec.errors import UsageError
 from prgec.passes.infra import Role
 from prgec.passes.spec import print_pipeline

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from prgec.backends import load_backend
-from prgec.compile import preflight
-from prgec.compile.compiler import compile_model
-from prgec.compile.options import CompileOptions
-from prgec.compile.preflight import check_device_memory, check_host_memory, workload_of
+from prgec.compiler import preflight
+from prgec.compiler.compile import compile_model
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.plan.memory import memory_of
+from prgec.compiler.plan.source import read_shape
+from prgec.compiler.preflight import check_device_memory, check_host_memory, workload_of
 from prgec.errors import BackendError, UsageError
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.plan.memory import memory_of
-from prgec.plan.source import read_shape
 
 OPTIONS = CompileOptions(model="demo", q=4, batch_size=4, seq_len=64)
 DEMO = find_checkpoint("demo")

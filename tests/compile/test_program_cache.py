@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from prgec.compile.cache_key import cache_key
-from prgec.compile.cached import compile_cached
-from prgec.compile.options import CompileOptions
-from prgec.compile.program_cache import ProgramCache
-from prgec.compile.result import CompileResult
-from prgec.data.records import HUB_PREFIX
+from prgec.compiler.cache_key import cache_key
+from prgec.compiler.cached import compile_cached
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.program_cache import ProgramCache
+from prgec.compiler.result import CompileResult
+from prgec.core.data.records import HUB_PREFIX
 from prgec.errors import UsageError
-from prgec.frontend.checkpoint import find_checkpoint
 from tests.architectures import architecture
 
 SIZES: dict[str, Any] = {"batch_size": 2, "seq_len": 16, "num_labels": 2, "rank": 4, "alpha": 8.0}
@@ -30,8 +30,8 @@ SIZES: dict[str, Any] = {"batch_size": 2, "seq_len": 16, "num_labels": 2, "rank"
 COMPILE = """
 import sys
 from pathlib import Path
-from prgec.compile.cached import compile_cached
-from prgec.compile.options import CompileOptions
+from prgec.compiler.cached import compile_cached
+from prgec.compiler.options import CompileOptions
 def listener(progress):
     if progress.stage == "export":
         print("executorch.exir" in sys.modules)

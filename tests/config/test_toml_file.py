@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from prgec.config.option import argument, option, table_of
-from prgec.config.toml_file import read_options, write_options
+from prgec.core.config.option import argument, option, table_of
+from prgec.core.config.toml_file import read_options, write_options
 from prgec.errors import UsageError
 
 

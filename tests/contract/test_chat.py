@@ -11,12 +11,12 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from prgec.contract.tokenizer import Tokenizer
-from prgec.data.dataset import load_dataset
-from prgec.data.encode import encode_item, encode_items, prompt_ids
-from prgec.data.task import Conversation, Document, Example
+from prgec.compiler.frontend.tokenizer import pack_tokenizer
+from prgec.core.contract.tokenizer import Tokenizer
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.encode import encode_item, encode_items, prompt_ids
+from prgec.core.data.task import Conversation, Document, Example
 from prgec.errors import DataError
-from prgec.frontend.tokenizer import pack_tokenizer
 from tests.models import write_tokenizer
 from tests.tiny_program import MANIFEST
 

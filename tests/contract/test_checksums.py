@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from prgec.contract import checksums
-from prgec.contract.checksums import append_checksums, read_checksums
-from prgec.contract.layout import part_starts
+from prgec.core.contract import checksums
+from prgec.core.contract.checksums import append_checksums, read_checksums
+from prgec.core.contract.layout import part_starts
 from prgec.errors import ProgramError
 
 NAMES = ["instructions", "constants", "tokenizer"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prgec.contract.sums import ordered_mean, ordered_sum
+from prgec.core.contract.sums import ordered_mean, ordered_sum
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 200])

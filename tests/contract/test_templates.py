@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from prgec.contract.tokenizer import Tokenizer
-from prgec.data.encode import encode_item, prompt_ids
-from prgec.data.task import Conversation
+from prgec.core.contract.tokenizer import Tokenizer
+from prgec.core.data.encode import encode_item, prompt_ids
+from prgec.core.data.task import Conversation
 from tests.chat_tokenizer import byte_tokenizer
 
 FOLDER = Path(__file__).resolve().parents[1] / "templates"

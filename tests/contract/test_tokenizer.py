@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from prgec.contract.tokenizer import SETTINGS_JSON, TOKENIZER_JSON, Tokenizer
+from prgec.compiler.frontend.tokenizer import pack_tokenizer
+from prgec.core.contract.tokenizer import SETTINGS_JSON, TOKENIZER_JSON, Tokenizer
 from prgec.errors import CheckpointError, ProgramError
-from prgec.frontend.tokenizer import pack_tokenizer
 
 AWKWARD = [
     "the film was great",

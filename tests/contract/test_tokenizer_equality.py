@@ -19,8 +19,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, LlamaTokenizer
 
-from prgec.contract.tokenizer import Tokenizer
-from prgec.frontend.tokenizer import pack_tokenizer
+from prgec.compiler.frontend.tokenizer import pack_tokenizer
+from prgec.core.contract.tokenizer import Tokenizer
 
 AWKWARD = [
     "",

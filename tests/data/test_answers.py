@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prgec.data.answers import exact_match, token_f1
+from prgec.core.data.answers import exact_match, token_f1
 
 
 @pytest.mark.parametrize(

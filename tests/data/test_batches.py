@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from prgec.contract.manifest import Manifest
-from prgec.contract.names import IGNORE_TARGET
-from prgec.data.batches import epoch_order, evaluation_batches, step_indices, training_batch, warn_of_padding
-from prgec.data.encode import Row
+from prgec.core.contract.manifest import Manifest
+from prgec.core.contract.names import IGNORE_TARGET
+from prgec.core.data.batches import epoch_order, evaluation_batches, step_indices, training_batch, warn_of_padding
+from prgec.core.data.encode import Row
 
 
 def _manifest(*, q: int = 2, batch_size: int = 3, dynamic: bool = True) -> Manifest:

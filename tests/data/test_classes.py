@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from prgec.data.classes import target_of, texts_of
-from prgec.data.task import Example
+from prgec.core.data.classes import target_of, texts_of
+from prgec.core.data.task import Example
 from prgec.errors import DataError
 
 PAIR = Example("Sentence 1: a\nSentence 2: b\n", "Yes", "f, line 1", texts=("a", "b"), classes=("No", "Yes"))

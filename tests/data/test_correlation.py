@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from prgec.data.correlation import matthews, pearson, spearman
+from prgec.core.data.correlation import matthews, pearson, spearman
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from prgec.contract.manifest import Manifest
-from prgec.data.encode import Row, encode_items, encode_row, encode_rows
-from prgec.data.task import Document, Example
+from prgec.core.contract.manifest import Manifest
+from prgec.core.data.encode import Row, encode_items, encode_row, encode_rows
+from prgec.core.data.task import Document, Example
 from prgec.errors import DataError
 
 BOS, EOS = 1, 2

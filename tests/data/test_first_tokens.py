@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from prgec.data.dataset import load_dataset
-from prgec.data.encode import encode_pair
-from prgec.data.first_tokens import encode_dataset, encode_first_tokens, first_tokens_of, up_to_first
-from prgec.data.task import Document, Example
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.encode import encode_pair
+from prgec.core.data.first_tokens import encode_dataset, encode_first_tokens, first_tokens_of, up_to_first
+from prgec.core.data.task import Document, Example
 from prgec.errors import DataError
 from tests.tiny_program import MANIFEST
 

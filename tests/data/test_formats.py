@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from prgec.data.dataset import Dataset, load_dataset, load_datasets
-from prgec.data.encode import encode_item, prompt_ids
-from prgec.data.show import marked_item, marked_row
-from prgec.data.task import Conversation, Example, Item
+from prgec.core.data.dataset import Dataset, load_dataset, load_datasets
+from prgec.core.data.encode import encode_item, prompt_ids
+from prgec.core.data.show import marked_item, marked_row
+from prgec.core.data.task import Conversation, Example, Item
 from prgec.errors import DataError, UsageError
 from tests.chat_tokenizer import byte_tokenizer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prgec.data.jsonl import read_jsonl
+from prgec.core.data.jsonl import read_jsonl
 from prgec.errors import DataError
 
 

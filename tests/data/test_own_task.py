@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from prgec.data.dataset import load_dataset
-from prgec.data.task import SPAN_F1, Example
-from prgec.data.tasks import find_task
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.task import SPAN_F1, Example
+from prgec.core.data.tasks import find_task
 from prgec.errors import UsageError
 
 TICKETS = """

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from prgec.data.dataset import load_dataset
-from prgec.data.task import Example
-from prgec.data.tasks import TASKS
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.task import Example
+from prgec.core.data.tasks import TASKS
 from prgec.errors import DataError
 from tests.published import SAMPLES, write_sample
 

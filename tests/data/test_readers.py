@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from prgec.data.dataset import load_dataset
-from prgec.data.encode import encode_each
-from prgec.data.records import read_records
-from prgec.data.row import Row
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.encode import encode_each
+from prgec.core.data.records import read_records
+from prgec.core.data.row import Row
 from prgec.errors import DataError
 from tests.chat_tokenizer import byte_tokenizer
 from tests.checks.formats import NUM_ROWS, TEMPLATE, Sample, write_samples
@@ -60,7 +60,7 @@ def test_layouts_are_said(samples: list[Sample]) -> None:
 def test_standard_input_is_read_as_a_file_is(samples: list[Sample]) -> None:
     """More than once, packed or not."""
     code = (
-        "from pathlib import Path; from prgec.data.dataset import load_dataset\n"
+        "from pathlib import Path; from prgec.core.data.dataset import load_dataset\n"
         "first, second = (load_dataset(Path('-')) for _ in range(2))\n"
         "assert first.examples == second.examples\n"
         "print(len(first.examples), first.kept_in, first.examples[0].where)"
@@ -75,8 +75,12 @@ def test_standard_input_is_read_as_a_file_is(samples: list[Sample]) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl.gz", gzip.compress(b'{"prompt": "a"}' * 99)[:-20], "the packed file is damaged or cut short"),
-        ("a.jsonl.gz", gzip.compress(b"{}")[:9] + b"\xff" * 9, "the packed file is damaged or cut short"),
+        (
+            "a.jsonl.gz",
+            gzip.compress(b'{"prompt": "a"}' * 99, mtime=0)[:-20],
+            "the packed file is damaged or cut short",
+        ),
+        ("a.jsonl.gz", gzip.compress(b"{}", mtime=0)[:9] + b"\xff" * 9, "the packed file is damaged or cut short"),
         ("a.jsonl.xz", lzma.compress(b'{"prompt": "a"}')[:-9], "the packed file is damaged or cut short"),
         ("a.csv", b'text,label\n"open,1\n', "not csv: unexpected end of data .*line 2"),
         ("a.csv", b"text,label\na,1,2\n", "3 columns, but the header has 2 .*line 2"),

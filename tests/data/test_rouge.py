@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from prgec.data.dataset import load_dataset
-from prgec.data.rouge import rouge
-from prgec.data.task import ROUGE, Example
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.rouge import rouge
+from prgec.core.data.task import ROUGE, Example
 
 
 def test_by_hand() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from prgec.contract.manifest import Manifest
-from prgec.data.encode import Row
-from prgec.data.rows_file import RowSet, fingerprint, pack_rows, read_rows
+from prgec.core.contract.manifest import Manifest
+from prgec.core.data.encode import Row
+from prgec.core.data.rows_file import RowSet, fingerprint, pack_rows, read_rows
 from prgec.errors import DataError
 
 TOKENIZER = "5e" * 32

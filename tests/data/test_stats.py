@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from prgec.cli.main import main
-from prgec.compile.lengths import fit_options
-from prgec.compile.options import CompileOptions
-from prgec.data.batches import step_indices, training_batch
-from prgec.data.encode import Row
-from prgec.data.stats import padding_ratio, spread_of
+from prgec.compiler.frontend.limits import read_limits
+from prgec.compiler.lengths import fit_options
+from prgec.compiler.options import CompileOptions
+from prgec.core.data.batches import step_indices, training_batch
+from prgec.core.data.encode import Row
+from prgec.core.data.stats import padding_ratio, spread_of
 from prgec.demo import data_file
-from prgec.frontend.limits import read_limits
 from tests.data.test_encode import _manifest
 
 PAD = 0

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from prgec.data.dataset import load_dataset, load_datasets
-from prgec.data.task import Example
+from prgec.core.data.dataset import load_dataset, load_datasets
+from prgec.core.data.task import Example
 from prgec.errors import DataError, UsageError
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prgec.compile.compiler import compile_model
-from prgec.compile.options import CompileOptions
-from prgec.data.encode import Row
-from prgec.data.rows_file import RowSet, pack_rows
+from prgec.compiler.compile import compile_model
+from prgec.compiler.options import CompileOptions
+from prgec.core.data.encode import Row
+from prgec.core.data.rows_file import RowSet, pack_rows
 from prgec.device.emit import emit_driver
-from prgec.engines.executorch.runtime import read_constants
-from prgec.runs.options import RunOptions
-from prgec.runs.run import run
+from prgec.runtime.engines.executorch.runtime import read_constants
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.run import run
 from tests.device_backend import DeviceBackend
 from tests.models import TinyLlama
 from tests.tiny_program import GOOD

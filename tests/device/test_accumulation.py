@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from prgec.formats.journal import read_journal
-from prgec.runs.options import RunOptions
-from prgec.runs.run import run
-from prgec.training.gradient_trainer import GradientTrainer
+from prgec.core.formats.journal import read_journal
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.run import run
+from prgec.runtime.training.gradient_trainer import GradientTrainer
 from tests.device.conftest import Drivers, write_rows
 from tests.runs.killing import Killed, kill, metrics_of
 

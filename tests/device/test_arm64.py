@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prgec.machine import cross
+from prgec.core.machine import cross
 from tests.checks.arm64 import build, compare, noise_of_arm64, noise_of_host
 
 pytestmark = pytest.mark.slow

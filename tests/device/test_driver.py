@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
+from prgec.core.formats.journal import read_journal
+from prgec.core.machine.folder_lock import FolderLock
 from prgec.errors import NumericsError, UsageError
-from prgec.formats.journal import read_journal
-from prgec.machine.folder_lock import FolderLock
-from prgec.runs.result import Listener
-from prgec.runs.run import run
-from prgec.training.step import StepResult
+from prgec.runtime.runs.result import Listener
+from prgec.runtime.runs.run import run
+from prgec.runtime.training.step import StepResult
 from tests.device.conftest import PROGRAMS, QUICK, STEPS, Drivers, run_driver
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from prgec.cli.main import main
-from prgec.data.first_tokens import FirstTokens
-from prgec.engines.executorch.emitting_program import EmittingProgram
+from prgec.core.data.first_tokens import FirstTokens
 from prgec.errors import DataError
-from prgec.side.emit import EmitOptions, emit
+from prgec.runtime.engines.executorch.emitting_program import EmittingProgram
+from prgec.serve.side.emit import EmitOptions, emit
 
 KEY = bytes(range(32))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from prgec.data.rows_file import read_rows
-from prgec.engines.executorch.open import open_pte
-from prgec.formats.adapter import load_adapter, save_adapter
-from prgec.training.evaluate import evaluate
+from prgec.core.data.rows_file import read_rows
+from prgec.core.formats.adapter import load_adapter, save_adapter
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.training.evaluate import evaluate
 from tests.device.conftest import Drivers, run_driver
 
 

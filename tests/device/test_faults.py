@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prgec.formats.journal import read_journal
+from prgec.core.formats.journal import read_journal
 from tests.checks.fault_cases import Bench, Tally, run_cases
 from tests.checks.fault_drivers import CppDriver, Driver, PythonDriver
 from tests.checks.faults import table, workplace

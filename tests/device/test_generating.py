@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from prgec.contract.names import EXTEND_CHUNK
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.frontend.model import load_model
+from prgec.core.contract.names import EXTEND_CHUNK
+from prgec.core.formats.adapter import save_adapter
 from prgec.errors import DataError, ProgramError, UsageError
-from prgec.formats.adapter import save_adapter
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.frontend.model import load_model
-from prgec.training.reader import Answer, Reader
-from prgec.training.sampling import Sampler, Sampling
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.training.reader import Answer, Reader
+from prgec.runtime.training.sampling import Sampler, Sampling
 
 CONTEXT = 160
 NO_END = ("--end", 4000000000)

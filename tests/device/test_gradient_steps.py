@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from prgec.core.formats.journal import read_journal
 from prgec.errors import NumericsError
-from prgec.formats.journal import read_journal
-from prgec.runs.result import Listener
-from prgec.runs.run import run
-from prgec.training.step import StepResult
+from prgec.runtime.runs.result import Listener
+from prgec.runtime.runs.run import run
+from prgec.runtime.training.step import StepResult
 from tests.device.conftest import STEPS, Drivers
 
 FILES = ("journal.bin", "adapter.safetensors")

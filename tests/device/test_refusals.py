@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from prgec.contract.checksums import read_checksums
-from prgec.engines.executorch.open import open_pte
+from prgec.core.contract.checksums import read_checksums
 from prgec.errors import BackendError, ProgramError
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.device.conftest import DEVICE, Drivers
 from tests.e2e.conftest import MODEL, compiler
 from tests.e2e.test_lower_only import SMALL

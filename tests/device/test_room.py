@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prgec.contract.engine import Call
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.core.contract.engine import Call
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
 
 LENGTHS = (5, 9, 7, 12)
 

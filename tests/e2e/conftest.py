@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from prgec.compile.options import CompileOptions
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.compiler.options import CompileOptions
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
 from tests.models import TinyLlama
 from tests.shared import Shared
 

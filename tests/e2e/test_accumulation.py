@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from prgec.compile.options import CompileOptions
-from prgec.contract.engine import Call
-from prgec.engines.torch.program import TorchProgram
+from prgec.compiler.options import CompileOptions
+from prgec.core.contract.engine import Call
+from prgec.lab.torch.program import TorchProgram
 from tests.architectures import random_rows
 from tests.autograd import LoraFa
 from tests.models import TinyLlama

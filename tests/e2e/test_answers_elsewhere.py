@@ -18,8 +18,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from prgec.cli.main import main
-from prgec.engines.executorch.open import open_pte
-from prgec.formats.adapter import load_adapter
+from prgec.core.formats.adapter import load_adapter
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.gguf_model import write_gguf_llama
 from tests.models import TinyLlama
 from tests.talking import greedy, transformers_greedy

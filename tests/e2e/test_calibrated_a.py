@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from prgec.cli.main import main
-from prgec.compile.options import CompileOptions
-from prgec.contract.tokenizer import Tokenizer
-from prgec.data.dataset import load_dataset
-from prgec.data.task import Example
-from prgec.engines.torch.program import TorchProgram
+from prgec.compiler.options import CompileOptions
+from prgec.core.contract.tokenizer import Tokenizer
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.task import Example
 from prgec.errors import UsageError
+from prgec.lab.torch.program import TorchProgram
 from tests.architectures import random_rows
 from tests.models import TinyLlama
 from tests.tiny_program import write_reviews

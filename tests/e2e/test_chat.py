@@ -15,13 +15,13 @@ import pytest
 from numpy.typing import NDArray
 
 from prgec.cli.main import main
-from prgec.contract.names import EXTEND_METHOD, FORWARD_METHOD, IGNORE_TARGET
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.torch.program import TorchProgram
+from prgec.core.contract.names import EXTEND_METHOD, FORWARD_METHOD, IGNORE_TARGET
+from prgec.core.formats.adapter import save_adapter
 from prgec.errors import ProgramError, UsageError
-from prgec.formats.adapter import save_adapter
-from prgec.training.reader import Reader
-from prgec.ui.inference_worker import BASE, TRAINED, InferenceWorker
+from prgec.lab.torch.program import TorchProgram
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.training.reader import Reader
+from prgec.serve.ui.inference_worker import BASE, TRAINED, InferenceWorker
 from tests.architectures import ARCHITECTURES, architecture
 from tests.shared import Shared
 from tests.talking import (

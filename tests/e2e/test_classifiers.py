@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from prgec.cli.main import main
-from prgec.compile.compiler import build_graphs, compile_model
-from prgec.compile.options import CompileOptions
-from prgec.contract.names import EMIT_METHOD, FORWARD_METHOD
-from prgec.contract.tokenizer import Tokenizer
-from prgec.engines.executorch.emitting_program import open_emitting
+from prgec.compiler.compile import build_graphs, compile_model
+from prgec.compiler.options import CompileOptions
+from prgec.core.contract.names import EMIT_METHOD, FORWARD_METHOD
+from prgec.core.contract.tokenizer import Tokenizer
 from prgec.errors import CheckpointError, UsageError
+from prgec.runtime.engines.executorch.emitting_program import open_emitting
 from tests.classifiers import ENCODERS, Encoder, said_by_transformers
 
 # A pair and a single text: the second row ends in padding.

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from prgec.cli.main import main
-from prgec.contract.names import EXTEND_METHOD
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.torch.program import TorchProgram
+from prgec.core.contract.names import EXTEND_METHOD
+from prgec.lab.torch.program import TorchProgram
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.architectures import architecture
 from tests.shared import Shared
 from tests.talking import NAME, chat_options, text_of, write_checkpoint

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prgec.compile.compiler import compile_model
-from prgec.compile.options import CompileOptions
-from prgec.contract.checksums import read_checksums
-from prgec.contract.inspection import inspect_program
-from prgec.contract.ptd import data_path
-from prgec.engines.executorch.device_gradient_program import DeviceGradientProgram
-from prgec.engines.executorch.device_program import DeviceProgram
-from prgec.engines.executorch.open import open_pte
+from prgec.compiler.compile import compile_model
+from prgec.compiler.options import CompileOptions
+from prgec.core.contract.checksums import read_checksums
+from prgec.core.contract.inspection import inspect_program
+from prgec.core.contract.ptd import data_path
 from prgec.errors import ProgramError, UsageError
+from prgec.runtime.engines.executorch.device_gradient_program import DeviceGradientProgram
+from prgec.runtime.engines.executorch.device_program import DeviceProgram
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.device_backend import DeviceBackend
 from tests.e2e.conftest import MODEL, Compile
 from tests.gradient_lockstep import follow_gradients

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from prgec.compile.compiler import build_graphs, compile_model
-from prgec.contract.inspection import inspect_program
-from prgec.contract.names import EMIT_METHOD, SIDE_CONTRACT_VERSION
-from prgec.engines.executorch.emitting_program import open_emitting
-from prgec.engines.executorch.open import open_pte
+from prgec.compiler.compile import build_graphs, compile_model
+from prgec.core.contract.inspection import inspect_program
+from prgec.core.contract.names import EMIT_METHOD, SIDE_CONTRACT_VERSION
 from prgec.errors import PassError, ProgramError, UsageError
+from prgec.runtime.engines.executorch.emitting_program import open_emitting
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.architectures import ARCHITECTURES, LENGTHS, SEQ_LEN, Architecture, random_rows
 from tests.hooks import hooked
 from tests.models import TinyLlama

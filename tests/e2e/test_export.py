@@ -15,9 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from prgec.cli.main import main
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
-from prgec.formats.adapter import load_adapter, save_adapter
+from prgec.core.formats.adapter import load_adapter, save_adapter
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
 from tests.gguf_model import write_gguf_llama
 from tests.models import TinyLlama
 
@@ -266,9 +266,9 @@ def test_adapter_alone_needs_its_program(folder: Path, tmp_path: Path, capsys: p
 
 
 def test_gguf_refuses_what_llama_cpp_rearranges(tmp_path: Path) -> None:
+    from prgec.core.formats.gguf import write_gguf_lora
+    from prgec.core.formats.peft import PeftAdapter
     from prgec.errors import UsageError
-    from prgec.formats.gguf import write_gguf_lora
-    from prgec.formats.peft import PeftAdapter
 
     pytest.importorskip("gguf")
     with pytest.raises(UsageError, match="no gguf-lora for models of type gpt2"):

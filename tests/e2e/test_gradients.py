@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from prgec.backends import load_backend
-from prgec.compile.options import CompileOptions
-from prgec.compile.pipelines import default_pipeline
-from prgec.frontend.model import export_loss
+from prgec.compiler.frontend.model import export_loss
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.pipelines import default_pipeline
 from prgec.passes.insert_optimizer import InsertOptimizer
 from prgec.passes.pipeline import run_pipeline
 from prgec.passes.program import GraphProgram

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from prgec.cli.main import main
-from prgec.compile.compiler import compile_model
-from prgec.compile.options import CompileOptions
-from prgec.demo import data_file
-from prgec.runs.demo import BATCH_SIZES, SEQ_LEN, STEPS
+from prgec.compiler.compile import compile_model
+from prgec.compiler.options import CompileOptions
+from prgec.demo import BATCH_SIZES, SEQ_LEN, STEPS, data_file
 
 DRIVER = Path(__file__).parents[2] / "docs" / "host_driver.py"
 # Importing prgec fails.

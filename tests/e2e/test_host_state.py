@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from prgec.backends import load_backend
-from prgec.compile.check import check_options
-from prgec.compile.options import CompileOptions
-from prgec.compile.pipelines import default_pipeline
-from prgec.contract.arrays import FloatArray, IntArray
-from prgec.contract.engine import Call
-from prgec.contract.inspection import inspect_program
-from prgec.engines.executorch.host_gradient_program import HostGradientProgram
-from prgec.engines.executorch.host_program import HostProgram
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.compiler.check import check_options
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.pipelines import default_pipeline
+from prgec.core.contract.arrays import FloatArray, IntArray
+from prgec.core.contract.engine import Call
+from prgec.core.contract.inspection import inspect_program
+from prgec.core.formats.adapter import load_adapter, load_snapshot, save_adapter, save_snapshot
 from prgec.errors import PrgecError, UsageError
-from prgec.formats.adapter import load_adapter, load_snapshot, save_adapter, save_snapshot
+from prgec.runtime.engines.executorch.host_gradient_program import HostGradientProgram
+from prgec.runtime.engines.executorch.host_program import HostProgram
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
 from tests.e2e.conftest import Compile
 from tests.lockstep import batch_of, random_steps
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_is_refused_in_a_line(compile_once: Compile, tmp_path: Pa
         check_options(CompileOptions("model", output=tmp_path / "m.pte", state="host", rng="decomposed"))
     with pytest.raises(UsageError, match="--state dual is for --method prge"):
         check_options(CompileOptions("model", output=tmp_path / "m.pte", state="dual", method="exact"))
-    from prgec.engines.choose import open_program
+    from prgec.runtime.engines.choose import open_program
 
     with pytest.raises(PrgecError, match="engine torch cannot rebuild a program that leaves its state to the host"):
         open_program(compile_once(**BY_LOSSES["xnnpack"], state="host"), "torch")

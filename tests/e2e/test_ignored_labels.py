@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from prgec.compile.options import CompileOptions
-from prgec.contract.arrays import FloatArray, IntArray, State
-from prgec.contract.names import IGNORE_TARGET
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.compiler.options import CompileOptions
+from prgec.core.contract.arrays import FloatArray, IntArray, State
+from prgec.core.contract.names import IGNORE_TARGET
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
 from tests.models import write_tokenizer
 from tests.shared import Shared
 

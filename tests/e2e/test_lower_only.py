@@ -10,9 +10,9 @@ import pytest
 
 from prgec.backends import find_backend
 from prgec.cli.main import main
-from prgec.contract.inspection import inspect_program
-from prgec.engines.executorch.open import open_pte
+from prgec.core.contract.inspection import inspect_program
 from prgec.errors import BackendError, UsageError
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.e2e.conftest import Compile
 
 needs_coremltools = pytest.mark.skipif(importlib.util.find_spec("coremltools") is None, reason="needs the extra coreml")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from prgec.backends import IN_PLACE, STOCK
-from prgec.compile.compiler import compile_model
-from prgec.compile.options import CompileOptions
-from prgec.engines.executorch.open import open_pte
+from prgec.compiler.compile import compile_model
+from prgec.compiler.options import CompileOptions
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.architectures import ARCHITECTURES, SEQ_LEN, Architecture, architecture
 from tests.lockstep import Run, random_steps
 

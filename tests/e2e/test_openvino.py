@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 from prgec.backends.openvino.libraries import import_module
 from prgec.backends.openvino.narrow import pack_nibbles
 from prgec.cli.main import main
-from prgec.contract.inspection import inspect_program
-from prgec.engines.executorch.emitting_program import open_emitting
-from prgec.engines.executorch.open import open_pte
+from prgec.core.contract.inspection import inspect_program
 from prgec.passes.weights import SCHEMES
+from prgec.runtime.engines.executorch.emitting_program import open_emitting
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.architectures import random_rows
 from tests.e2e.conftest import Compile
 from tests.gradient_lockstep import follow_gradients

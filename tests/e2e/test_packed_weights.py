@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from prgec.engines.executorch import library, methods
-from prgec.engines.executorch.open import open_pte
-from prgec.machine.packed_weights import list_packed
+from prgec.core.machine.packed_weights import list_packed
+from prgec.runtime.engines.executorch import library, methods
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.e2e.conftest import PROGRAMS, Compile
 from tests.lockstep import Run, random_steps
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
 from prgec.errors import UsageError
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
 from tests.e2e.conftest import Compile
 from tests.lockstep import Comparison, Run, follow, oracle_for, random_steps
 from tests.models import TinyLlama

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from prgec.cli.main import main
-from prgec.contract.arrays import FloatArray, IntArray
-from prgec.contract.inspection import inspect_program
-from prgec.data.rows_file import RowSet
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
-from prgec.engines.prefix import PrefixRunner
+from prgec.core.contract.arrays import FloatArray, IntArray
+from prgec.core.contract.inspection import inspect_program
+from prgec.core.data.rows_file import RowSet
 from prgec.errors import UsageError
-from prgec.training.evaluate import Evaluation, evaluate
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.prefix import PrefixRunner
+from prgec.runtime.training.evaluate import Evaluation, evaluate
 from tests.e2e.conftest import Compile
 from tests.lockstep import Run, follow, oracle_for, random_examples, random_steps, row_of
 from tests.models import TinyLlama

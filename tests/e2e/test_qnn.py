@@ -17,13 +17,13 @@ from transformers import AutoModelForCausalLM
 
 from prgec.backends import load_backend
 from prgec.backends.lowering import lower
-from prgec.compile import preflight
-from prgec.compile.compiler import CompileResult, compile_model
-from prgec.compile.options import CompileOptions
+from prgec.compiler import preflight
+from prgec.compiler.compile import CompileResult, compile_model
+from prgec.compiler.options import CompileOptions
 from prgec.demo import data_file
-from prgec.engines.executorch.open import open_pte
 from prgec.errors import BackendError, UsageError
 from prgec.passes.weights import SCHEMES
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.architectures import architecture, random_rows
 from tests.gradient_lockstep import follow_gradients
 from tests.lockstep import batch_of, follow, oracle_for, random_steps

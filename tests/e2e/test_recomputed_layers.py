@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prgec.compile.compiler import compile_model
-from prgec.compile.options import CompileOptions
-from prgec.contract.arrays import State
-from prgec.contract.names import CHEAP, LAYERS
-from prgec.engines.executorch.open import open_pte
-from prgec.machine.apart import call_apart
-from prgec.machine.memory import SampledGrowth
+from prgec.compiler.compile import compile_model
+from prgec.compiler.options import CompileOptions
+from prgec.core.contract.arrays import State
+from prgec.core.contract.names import CHEAP, LAYERS
+from prgec.core.machine.apart import call_apart
+from prgec.core.machine.memory import SampledGrowth
+from prgec.runtime.engines.executorch.open import open_pte
 
 STEPS, TOKENS = 3, 64
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from prgec.cli.main import main
-from prgec.compile.compiler import build_graphs
-from prgec.compile.options import CompileOptions
-from prgec.engines.torch.program import TorchProgram
+from prgec.compiler.compile import build_graphs
+from prgec.compiler.options import CompileOptions
 from prgec.errors import UsageError
+from prgec.lab.torch.program import TorchProgram
 from tests.models import TinyLlama
 from tests.tiny_program import write_reviews
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from prgec.compile.options import CompileOptions
-from prgec.data.dataset import load_dataset
-from prgec.data.encode import encode_items
-from prgec.engines.torch.program import TorchProgram
-from prgec.training.gradient_trainer import GradientTrainer
-from prgec.training.loop import TrainingLoop
-from prgec.training.schedules import Rates
+from prgec.compiler.options import CompileOptions
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.encode import encode_items
+from prgec.lab.torch.program import TorchProgram
+from prgec.runtime.training.gradient_trainer import GradientTrainer
+from prgec.runtime.training.loop import TrainingLoop
+from prgec.runtime.training.schedules import Rates
 from tests.models import TinyLlama
 
 TEMPLATE = (

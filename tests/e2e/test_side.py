@@ -12,22 +12,22 @@ import pytest
 import torch
 
 from prgec.cli.main import main
-from prgec.contract.checksums import read_checksums
-from prgec.contract.layout import WEIGHTS
-from prgec.data.first_tokens import FirstTokens
-from prgec.engines.executorch.emitting_program import EmittingProgram
-from prgec.engines.executorch.open import open_pte
+from prgec.core.contract.checksums import read_checksums
+from prgec.core.contract.layout import WEIGHTS
+from prgec.core.data.first_tokens import FirstTokens
+from prgec.core.formats.shards import SECRET, read_shard
+from prgec.core.formats.side_network import read_network
 from prgec.errors import DataError, ProgramError
-from prgec.formats.shards import SECRET, read_shard
-from prgec.formats.side_network import read_network
-from prgec.side.answers import Assisted, evaluate, open_assisted
-from prgec.side.build import build
-from prgec.side.cache import read_cache
-from prgec.side.emit import LOCAL_NAME, EmitOptions, emit
-from prgec.side.fit import fit
-from prgec.side.fit_options import FitOptions
-from prgec.side.network import AdditiveNetwork
-from prgec.side.side_program import open_side
+from prgec.runtime.engines.executorch.emitting_program import EmittingProgram
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.serve.side.answers import Assisted, evaluate, open_assisted
+from prgec.serve.side.build import build
+from prgec.serve.side.cache import read_cache
+from prgec.serve.side.emit import LOCAL_NAME, EmitOptions, emit
+from prgec.serve.side.fit import fit
+from prgec.serve.side.fit_options import FitOptions
+from prgec.serve.side.network import AdditiveNetwork
+from prgec.serve.side.side_program import open_side
 from tests.hooks import hooked
 from tests.side_program import SIDE_MODEL
 
@@ -211,8 +211,8 @@ def test_another_backbone_is_reported(
 
 def test_old_drivers_refuse_it_by_its_version(side_pte: Path, learnt: Path) -> None:
     """They read the version first and know 1 and 2 (tests/device/test_gradient_steps.py)."""
-    from prgec.contract.names import VERSION_METHOD
-    from prgec.engines.executorch.runtime import constant, load_raw
+    from prgec.core.contract.names import VERSION_METHOD
+    from prgec.runtime.engines.executorch.runtime import constant, load_raw
 
     for path in (side_pte, learnt.with_name("side.pte")):
         assert constant(load_raw(path), VERSION_METHOD, path) == 3

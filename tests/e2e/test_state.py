@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from prgec.contract.arrays import FloatArray, State
-from prgec.contract.names import DUAL_EPS_STATE
-from prgec.data.batches import evaluation_batches
-from prgec.engines.executorch.program import Program
-from prgec.formats.adapter import masters
+from prgec.core.contract.arrays import FloatArray, State
+from prgec.core.contract.names import DUAL_EPS_STATE
+from prgec.core.data.batches import evaluation_batches
+from prgec.core.formats.adapter import masters
+from prgec.runtime.engines.executorch.program import Program
 from tests.lockstep import Run, Step, batch_of, oracle_for, random_examples, random_steps, row_of
 
 Open = Callable[[], Program]

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from prgec.cli.main import main
-from prgec.data.answers import token_f1
-from prgec.data.dataset import load_dataset
-from prgec.data.encode import encode_row
-from prgec.data.eval_set import encode_eval_set
-from prgec.data.task import Example
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
-from prgec.formats.adapter import masters
-from prgec.training.evaluate import evaluate
-from prgec.training.generate import generate
+from prgec.core.data.answers import token_f1
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.encode import encode_row
+from prgec.core.data.eval_set import encode_eval_set
+from prgec.core.data.task import Example
+from prgec.core.formats.adapter import masters
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.training.evaluate import evaluate
+from prgec.runtime.training.generate import generate
 from tests.models import TinyLlama
 from tests.published import SAMPLES, write_sample
 

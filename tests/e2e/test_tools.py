@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from prgec.cli.main import main
-from prgec.contract.inspection import inspect_program
-from prgec.contract.pte import read_pte
-from prgec.engines.executorch.open import open_pte
+from prgec.core.contract.inspection import inspect_program
+from prgec.core.contract.pte import read_pte
 from prgec.errors import ProgramError
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.e2e.conftest import PROGRAMS, Compile
 
 REQUIRED = ("contract_version", "backend", "q", "batch_size", "seq_len", "sites", "delegates", "cpu_ops", "file_bytes")

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from prgec.cli.main import main
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
-from prgec.engines.torch.noise import NoiseSource
-from prgec.engines.torch.program import TorchProgram
-from prgec.engines.torch.rebuild import rebuild
 from prgec.errors import ProgramError, UsageError
+from prgec.lab.torch.noise import NoiseSource
+from prgec.lab.torch.program import TorchProgram
+from prgec.lab.torch.rebuild import rebuild
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
 from prgec.runtime_ops import noise
 from tests.e2e.conftest import PROGRAMS, Compile
 from tests.lockstep import Run, follow, oracle_for, random_steps

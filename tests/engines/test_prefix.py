@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prgec.contract.manifest import Manifest, Site
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.prefix import FloatArray, HiddenCache, IntArray, PrefixRunner
+from prgec.core.contract.manifest import Manifest, Site
 from prgec.errors import UsageError
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.prefix import FloatArray, HiddenCache, IntArray, PrefixRunner
 
 WIDTH, PAD = 6, 2
 MANIFEST = Manifest(

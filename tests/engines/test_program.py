@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from prgec.contract.engine import state_sha256
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.core.contract.engine import state_sha256
 from prgec.errors import ProgramError
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
 
 SEED = 11
 REPOSITORY = Path(__file__).parents[2]
@@ -199,7 +199,7 @@ def test_program_that_is_not_ours(build_variant: Callable[..., Path], constants:
 def test_nothing_is_printed(tiny_pte: Path, tmp_path: Path) -> None:
     script = (
         "import sys, pathlib, numpy\n"
-        "from prgec.engines.executorch.open import open_pte\n"
+        "from prgec.runtime.engines.executorch.open import open_pte\n"
         "program = open_pte(pathlib.Path(sys.argv[1]))\n"
         "rows = numpy.full((8, 3), 5)\n"
         "program.forward(rows, rows[:, :2] * 0, rows[:, :2], numpy.zeros(2, 'f4'), 0.0, 0.0, 0, 1)\n"

@@ -13,10 +13,10 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.core.formats.adapter import adapter_metadata, load_adapter, masters, save_adapter
 from prgec.errors import ProgramError
-from prgec.formats.adapter import adapter_metadata, load_adapter, masters, save_adapter
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
 
 NAME = "head.lora_B"
 
@@ -124,7 +124,7 @@ def test_file_that_is_no_adapter(trained: Program, tmp_path: Path) -> None:
 
 def test_equal_content_is_equal_bytes(trained: Program, tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib, numpy as np; from prgec.formats.adapter import pack_adapter;"
+        "import sys, pathlib, numpy as np; from prgec.core.formats.adapter import pack_adapter;"
         "t = {k: np.full((2, 3), ord(k), np.float32) for k in 'ba'}; m = {k: k * 2 for k in 'hgfedcba'};"
         "sys.stdout.buffer.write(pack_adapter(t, m))"
     )

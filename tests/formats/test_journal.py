@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prgec.core.formats.journal import Journal, JournalWriter, read_journal
+from prgec.core.formats.journal_records import EvaluationRecord, Header, Record, StateRecord, StepRecord, pack_record
 from prgec.errors import DataError
-from prgec.formats.journal import Journal, JournalWriter, read_journal
-from prgec.formats.journal_records import EvaluationRecord, Header, Record, StateRecord, StepRecord, pack_record
 
 HEADER = Header(
     q=2,

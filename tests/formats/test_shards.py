@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prgec.core.formats.shards import ID_BYTES, MAX_SHARD_BYTES, Shard, ShardShape, narrow, pack_shard, read_shard
+from prgec.core.formats.shards import unpack_shard as unpack
+from prgec.core.formats.tensor_file import pack_tensors, unpack_tensors
 from prgec.errors import DataError
-from prgec.formats.shards import ID_BYTES, MAX_SHARD_BYTES, Shard, ShardShape, narrow, pack_shard, read_shard
-from prgec.formats.shards import unpack_shard as unpack
-from prgec.formats.tensor_file import pack_tensors, unpack_tensors
 
 SHAPE = ShardShape("ab" * 32, num_blocks=3, num_labels=1, width=5, num_classes=2)
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from prgec.compile.compiler import compile_model
-from prgec.compile.options import CompileOptions
+from prgec.compiler.compile import compile_model
+from prgec.compiler.frontend.checkpoint import ALIASES, find_checkpoint
+from prgec.compiler.options import CompileOptions
 from prgec.errors import CheckpointError, UsageError
-from prgec.frontend.checkpoint import ALIASES, find_checkpoint
 from tests.models import TinyLlama
 
 Damage = Callable[[Path], object]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from prgec.compiler.frontend.extend import export_extend
 from prgec.errors import CheckpointError
-from prgec.frontend.extend import export_extend
 from prgec.passes.program import GraphProgram
 from tests.architectures import ARCHITECTURES, WINDOW, architecture
 from tests.models import TinyLlama

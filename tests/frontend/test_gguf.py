@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from prgec.cli.main import main
-from prgec.contract.tokenizer import Tokenizer
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.frontend.gguf_weights import unpack
+from prgec.compiler.frontend.limits import read_limits
+from prgec.compiler.frontend.model import load_model, weights_sha256
+from prgec.compiler.frontend.tokenizer import pack_tokenizer
+from prgec.core.contract.tokenizer import Tokenizer
+from prgec.core.formats.gguf_file import BLOCKS, GgufFile, GgufTensor, read_gguf
 from prgec.errors import CheckpointError
-from prgec.formats.gguf_file import BLOCKS, GgufFile, GgufTensor, read_gguf
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.frontend.gguf_weights import unpack
-from prgec.frontend.limits import read_limits
-from prgec.frontend.model import load_model, weights_sha256
-from prgec.frontend.tokenizer import pack_tokenizer
 from tests.architectures import ARCHITECTURES
 from tests.contract.test_tokenizer_equality import AWKWARD
 from tests.gguf_model import add_merges, add_sentencepiece, write_gguf, write_gguf_llama
@@ -172,8 +172,8 @@ def test_limits_and_plan_need_no_weights(llama_file: Path, capsys: pytest.Captur
 
 def test_compiles_and_exports(llama_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From the command line, and the merged model of an untrained adapter is the file's."""
-    from prgec.engines.executorch.open import open_pte
-    from prgec.formats.adapter import save_adapter
+    from prgec.core.formats.adapter import save_adapter
+    from prgec.runtime.engines.executorch.open import open_pte
 
     output = tmp_path / "m.pte"
     sizes = ["--batch-size", "1", "--seq-len", "8", "--label-tokens", "1", "--backend", "portable", "--q", "1"]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from prgec.compiler.frontend import checkpoint
+from prgec.compiler.frontend.checkpoint import ALIASES, find_checkpoint
 from prgec.errors import CheckpointError
-from prgec.frontend import checkpoint
-from prgec.frontend.checkpoint import ALIASES, find_checkpoint
 from tests.models import TinyLlama
 
 HINT = "pass the folder of a checkpoint instead: prgec compile path/to/checkpoint"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from prgec.compile.options import CompileOptions
-from prgec.compile.source import load_source
-from prgec.frontend.limits import read_limits
+from prgec.compiler.frontend.limits import read_limits
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.source import load_source
 from tests.classifiers import ENCODERS, Encoder
 from tests.models import TinyLlama
 

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.frontend.model import LossModel, export_loss, label_loss, load_model, weights_sha256
 from prgec.errors import CheckpointError
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.frontend.model import LossModel, export_loss, label_loss, load_model, weights_sha256
 from tests.architectures import ARCHITECTURES, Architecture
 from tests.models import VOCAB_SIZE, TinyLlama, write_tokenizer
 

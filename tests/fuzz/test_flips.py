@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from prgec.contract.checksums import read_checksums
-from prgec.engines.executorch.open import open_pte
+from prgec.core.contract.checksums import read_checksums
 from prgec.errors import ProgramError
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.checks.flips import REFUSED, TRAINED, count, flip, open_in_python
 from tests.tiny_inputs import make_inputs
 

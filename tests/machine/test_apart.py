@@ -14,7 +14,7 @@ from tests.processes import has_ended, wait_until
 
 _ASKS = """
 import multiprocessing
-from prgec.machine.apart import call_apart
+from prgec.core.machine.apart import call_apart
 from tests.machine.test_apart import say_and_sleep
 if __name__ == "__main__":
     call_apart(multiprocessing.get_context("{how}"), "sleeping", say_and_sleep)

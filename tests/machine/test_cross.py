@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prgec.machine import cross
+from prgec.core.machine import cross
 
 
 def test_everything_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from prgec.core.machine.folder_lock import FolderLock, holder
 from prgec.errors import UsageError
-from prgec.machine.folder_lock import FolderLock, holder
 
 HOLD = "import sys, fcntl, os; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(); input()"
 

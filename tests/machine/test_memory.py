@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from prgec.machine.memory import Growth, SampledGrowth, give_back_freed, process_memory, resident_memory_bytes
+from prgec.core.machine.memory import Growth, SampledGrowth, give_back_freed, process_memory, resident_memory_bytes
 
 MB = 2**20
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from prgec.machine.packed_weights import clear_packed, list_packed, packed_folder
+from prgec.core.machine.packed_weights import clear_packed, list_packed, packed_folder
 
 HOLD = "import sys, fcntl, os; fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX); print(flush=True); input()"
 DAY = 86400

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext, StrictMinMaxConstraint
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from prgec.contract.names import FROZEN_SUFFIX, STATE_SUFFIX
+from prgec.core.contract.names import FROZEN_SUFFIX, STATE_SUFFIX
 from prgec.passes.lazy_module import LazyModule
 from prgec.passes.program import GraphProgram, traced_seq_len
 from prgec.passes.rewrite import Rewriter

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from prgec.contract.names import IGNORE_TARGET, STATE_SUFFIX
+from prgec.core.contract.names import IGNORE_TARGET, STATE_SUFFIX
 from prgec.passes.branch_to_bmm import BranchToBmm
 from prgec.passes.differentiate import Differentiate
 from prgec.passes.printer import print_program

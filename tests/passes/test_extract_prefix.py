@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from prgec.compiler.frontend.model import export_loss
 from prgec.errors import InternalError
-from prgec.frontend.model import export_loss
 from prgec.passes import pass_table
 from prgec.passes.dualize import Dualize
 from prgec.passes.extract_apply import extract_apply

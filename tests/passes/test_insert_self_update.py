@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prgec.contract.names import DUAL_EPS_STATE
+from prgec.core.contract.names import DUAL_EPS_STATE
 from prgec.errors import PassError
 from prgec.passes.infra import CHANGES
 from prgec.passes.insert_self_update import InsertSelfUpdate

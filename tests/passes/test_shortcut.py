@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prgec.contract.names import IGNORE_TARGET
+from prgec.core.contract.names import IGNORE_TARGET
 from prgec.errors import PassError
 from prgec.passes.differentiate import Differentiate, outputs_of
 from prgec.passes.program import GraphProgram

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from prgec.contract.manifest import Site
+from prgec.core.contract.manifest import Site
 from prgec.passes.dualize import Dualize
 from prgec.passes.insert_self_update import InsertSelfUpdate
 from prgec.passes.program import GraphProgram

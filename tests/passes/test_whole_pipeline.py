@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from prgec.contract.names import APPLY_INPUTS, FORWARD_INPUTS
-from prgec.frontend.model import LossModel
+from prgec.compiler.frontend.model import LossModel
+from prgec.core.contract.names import APPLY_INPUTS, FORWARD_INPUTS
 from prgec.passes.extract_apply import extract_apply
 from prgec.passes.printer import print_program
 from prgec.passes.program import GraphProgram

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from prgec.bench.calibrate import WAYS, slice_config
-from prgec.bench.fit import fit_costs
 from prgec.cli.main import main
+from prgec.compiler.plan.calibration import calibrated_speed, calibration_path, keep_calibration
+from prgec.compiler.plan.costs import Costs, counts_of
+from prgec.compiler.plan.shape import shape_of_config
+from prgec.compiler.plan.source import known_models, read_shape
+from prgec.compiler.plan.workload import Workload
 from prgec.errors import UsageError
-from prgec.plan.calibration import calibrated_speed, calibration_path, keep_calibration
-from prgec.plan.costs import Costs, counts_of
-from prgec.plan.shape import shape_of_config
-from prgec.plan.source import known_models, read_shape
-from prgec.plan.workload import Workload
+from prgec.lab.bench.calibrate import WAYS, slice_config
+from prgec.lab.bench.fit import fit_costs
 
 _TRUE = Costs(2e-12, 5e-12, 1e-10, 4e-11, 3e-4)
 SHAPE = read_shape("TinyLlama-1.1B")
@@ -74,7 +74,7 @@ def test_another_machine_has_not_been_measured(own_cache: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", '{"M": 3}', '{"M": {"none": {"prge": {"seconds": {"call": 1}}}}}'])
 def test_a_damaged_file_is_one_line(text: str, own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from prgec.machine.describe import machine_name
+    from prgec.core.machine.describe import machine_name
 
     own_cache.mkdir()
     (own_cache / "speeds.json").write_text(text.replace('"M"', json.dumps(machine_name())))

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from prgec.cli.main import main
-from prgec.plan.chart import curves, plot_plan
-from prgec.plan.memory import memory_of
-from prgec.plan.options import PlanOptions
-from prgec.plan.plan import Plan, make_plan
-from prgec.plan.source import known_models, read_shape
-from prgec.plan.speed import reported_speed
+from prgec.compiler.plan.chart import curves, plot_plan
+from prgec.compiler.plan.memory import memory_of
+from prgec.compiler.plan.options import PlanOptions
+from prgec.compiler.plan.plan import Plan, make_plan
+from prgec.compiler.plan.source import known_models, read_shape
+from prgec.compiler.plan.speed import reported_speed
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from prgec.bench.job import Job
-from prgec.bench.options import Cell
-from prgec.bench.variants import VARIANTS
-from prgec.plan.memory import memory_of
-from prgec.plan.shape import shape_of_config
-from prgec.plan.workload import Workload
+from prgec.compiler.plan.memory import memory_of
+from prgec.compiler.plan.shape import shape_of_config
+from prgec.compiler.plan.workload import Workload
+from prgec.lab.bench.job import Job
+from prgec.lab.bench.options import Cell
+from prgec.lab.bench.variants import VARIANTS
 from tests.checks.plan import Program, compile_program, decoder, measure_program
 
 _SMALL = decoder("llama", 128, 4, 352, 4, 2, head_dim=32, vocab_size=1280)
@@ -29,10 +29,10 @@ _QUICK = Program(
 # Prints what a program adds to a process that has the runtime: its largest memory, files left out, while it trains.
 _ADDED = """
 import sys
-from prgec.bench.job import Job
-from prgec.bench.steps import make_step
-from prgec.engines.executorch.runtime import load_runtime
-from prgec.machine.memory import Growth
+from prgec.lab.bench.job import Job
+from prgec.lab.bench.steps import make_step
+from prgec.runtime.engines.executorch.runtime import load_runtime
+from prgec.core.machine.memory import Growth
 import torch
 from executorch.extension.pybindings import _C
 _C._threadpool_get_thread_count()

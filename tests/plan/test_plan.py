@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from prgec.cli.main import main
+from prgec.compiler.plan.choose import commands_of
+from prgec.compiler.plan.memory import memory_of
+from prgec.compiler.plan.options import PlanOptions
+from prgec.compiler.plan.plan import Plan, make_plan
+from prgec.compiler.plan.shape import ModelShape, shape_of_config
+from prgec.compiler.plan.source import compile_name, known_models, read_shape
+from prgec.compiler.plan.speed import reported_speed
+from prgec.compiler.plan.workload import Workload
 from prgec.errors import UsageError
-from prgec.plan.choose import commands_of
-from prgec.plan.memory import memory_of
-from prgec.plan.options import PlanOptions
-from prgec.plan.plan import Plan, make_plan
-from prgec.plan.shape import ModelShape, shape_of_config
-from prgec.plan.source import compile_name, known_models, read_shape
-from prgec.plan.speed import reported_speed
-from prgec.plan.workload import Workload
 
 SHAPE = read_shape("TinyLlama-1.1B")
 # Measurements of the reports for the program at TinyLlama shapes, q = 4, B = 1, T = 64: MB of anonymous memory.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from prgec.compiler.plan import source
+from prgec.compiler.plan.source import known_models, read_shape
 from prgec.errors import CheckpointError
-from prgec.plan import source
-from prgec.plan.source import known_models, read_shape
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
+from prgec.compiler.plan.shape import ModelShape, shape_of_config
+from prgec.compiler.plan.source import known_models
 from prgec.errors import CheckpointError
-from prgec.plan.shape import ModelShape, shape_of_config
-from prgec.plan.source import known_models
 from tests.architectures import ARCHITECTURES
 
 _LLAMA = {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from prgec.cli.main import main
+from prgec.compiler.plan.source import read_shape
+from prgec.compiler.plan.speed import reported_speed, speed_of_bench
+from prgec.compiler.plan.workload import Workload
 from prgec.errors import UsageError
-from prgec.plan.source import read_shape
-from prgec.plan.speed import reported_speed, speed_of_bench
-from prgec.plan.workload import Workload
 
 SHAPE = read_shape("TinyLlama-1.1B")
 _ROW = {"variant": "prgec", "backend": "xnnpack", "quantize": "8da4w", "q": 4, "B": 1, "T": 64, "layers": "all"}

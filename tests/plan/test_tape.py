@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from prgec.plan.arena import Span, arena_bytes, live_bytes, spans_of
-from prgec.plan.op import Op
-from prgec.plan.source import read_shape
-from prgec.plan.step import step_sizes
-from prgec.plan.tape import Tape
-from prgec.plan.workload import Workload
+from prgec.compiler.plan.arena import Span, arena_bytes, live_bytes, spans_of
+from prgec.compiler.plan.op import Op
+from prgec.compiler.plan.source import read_shape
+from prgec.compiler.plan.step import step_sizes
+from prgec.compiler.plan.tape import Tape
+from prgec.compiler.plan.workload import Workload
 
 
 def test_the_peak_is_the_worst_moment() -> None:

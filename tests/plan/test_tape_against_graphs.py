@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.fx import Node
 
-from prgec.compile.compiler import build_graphs
-from prgec.compile.options import CompileOptions
-from prgec.plan.shape import shape_of_config
-from prgec.plan.step import step_sizes
-from prgec.plan.workload import Workload
+from prgec.compiler.compile import build_graphs
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.plan.shape import shape_of_config
+from prgec.compiler.plan.step import step_sizes
+from prgec.compiler.plan.workload import Workload
 from tests.architectures import ARCHITECTURES, Architecture
 
 aten = torch.ops.aten

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from prgec.compiler.plan.units import bytes_text, parse_bytes, parse_seconds, seconds_text
 from prgec.errors import UsageError
-from prgec.plan.units import bytes_text, parse_bytes, parse_seconds, seconds_text
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ import pytest
 
 from prgec.cli.main import main
 from prgec.errors import DataError, PrgecError, UsageError
-from prgec.remote.client import forget, job_of, pull, push
-from prgec.remote.connection import Server
-from prgec.remote.serve import ServeOptions
-from prgec.remote.tokens import add_device
-from prgec.remote.upload import Sender
-from prgec.side.cache import read_cache
-from prgec.side.fit import fit
-from prgec.side.fit_options import FitOptions
+from prgec.serve.remote.client import forget, job_of, pull, push
+from prgec.serve.remote.connection import Server
+from prgec.serve.remote.serve import ServeOptions
+from prgec.serve.remote.tokens import add_device
+from prgec.serve.remote.upload import Sender
+from prgec.serve.side.cache import read_cache
+from prgec.serve.side.fit import fit
+from prgec.serve.side.fit_options import FitOptions
 from tests.remote.running import RunningServer, make_certificate
 from tests.side.test_fit import write_shards
 
@@ -159,7 +159,7 @@ def test_where_a_server_does_not_listen(changes: dict[str, object], message: str
 
 
 def test_a_server_that_is_not_there(acts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prgec.remote.connection.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("prgec.serve.remote.connection.time.sleep", lambda seconds: None)
     with pytest.raises(PrgecError, match="cannot be reached: .*refused.*Hint: the same command goes on"):
         push(Server("http://127.0.0.1:9", "token"), acts, None)
     job = job_of(acts, make=False)

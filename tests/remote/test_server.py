@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prgec.formats.shards import MAX_SHARD_BYTES, pack_shard
-from prgec.remote.tokens import add_device
+from prgec.core.formats.shards import MAX_SHARD_BYTES, pack_shard
+from prgec.serve.remote.tokens import add_device
 from tests.formats.test_shards import make_shard
 from tests.remote.running import RunningServer
 

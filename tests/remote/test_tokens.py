@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prgec.errors import DataError, UsageError
-from prgec.remote.tokens import add_device, find_device, read_devices
+from prgec.serve.remote.tokens import add_device, find_device, read_devices
 
 
 def test_a_token_finds_its_device_and_is_not_kept(tmp_path: Path) -> None:

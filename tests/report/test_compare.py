@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from prgec.cli.main import main
-from prgec.report.compare import charts, differences, group, tables, to_html
-from prgec.report.record import RunRecord, read_run
-from prgec.report.thin import thin
+from prgec.runtime.report.compare import charts, differences, group, tables, to_html
+from prgec.runtime.report.record import RunRecord, read_run
+from prgec.runtime.report.thin import thin
 from tests.report.test_report import SUMMARY, _Page, _write
 
 

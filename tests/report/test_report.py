@@ -12,11 +12,11 @@ import pytest
 
 from prgec.cli.main import main
 from prgec.errors import DataError
-from prgec.report.chart import draw
-from prgec.report.curves import Chart, Curve, loss_chart
-from prgec.report.page import to_html
-from prgec.report.plot import plot_run
-from prgec.report.record import read_run
+from prgec.runtime.report.chart import draw
+from prgec.runtime.report.curves import Chart, Curve, loss_chart
+from prgec.runtime.report.page import to_html
+from prgec.runtime.report.plot import plot_run
+from prgec.runtime.report.record import read_run
 
 VOID = {"meta", "br", "polyline", "line", "circle"}
 

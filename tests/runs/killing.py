@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from prgec.runs.log import RunLog
-from prgec.runs.options import RunOptions
-from prgec.runs.result import Listener
-from prgec.runs.run import run
-from prgec.training.step import StepResult
+from prgec.runtime.runs.log import RunLog
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.result import Listener
+from prgec.runtime.runs.run import run
+from prgec.runtime.training.step import StepResult
 
 
 class Killed(BaseException):

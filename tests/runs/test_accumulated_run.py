@@ -9,9 +9,9 @@ import pytest
 
 from prgec.cli.main import main
 from prgec.errors import UsageError
-from prgec.runs.options import RunOptions
-from prgec.runs.run import run
-from prgec.training.gradient_trainer import GradientTrainer
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.run import run
+from prgec.runtime.training.gradient_trainer import GradientTrainer
 from tests.runs.killing import Killed, assert_same_run, kill, metrics_of, options_of
 
 STEPS, CALLS = 9, 3

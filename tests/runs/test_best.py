@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.core.formats.adapter import load_adapter
+from prgec.core.formats.run_folder import RunFolder
 from prgec.errors import UsageError
-from prgec.formats.adapter import load_adapter
-from prgec.formats.run_folder import RunFolder
-from prgec.runs.best import BestState
-from prgec.runs.options import RunOptions
-from prgec.runs.result import Listener
-from prgec.runs.run import run
-from prgec.training.evaluate import Evaluation
-from prgec.training.step import StepResult
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.runs.best import BestState
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.result import Listener
+from prgec.runtime.runs.run import run
+from prgec.runtime.training.evaluate import Evaluation
+from prgec.runtime.training.step import StepResult
 
 
 def _scored(accuracy: float | None, loss: float = 1.0) -> Evaluation:

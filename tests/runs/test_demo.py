@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prgec.runs.demo import DemoResult
-from prgec.runs.result import RunResult
-from prgec.training.evaluate import Evaluation
+from prgec.cli.demo_run import DemoResult
+from prgec.runtime.runs.result import RunResult
+from prgec.runtime.training.evaluate import Evaluation
 
 
 def test_json_has_the_keys_others_rely_on() -> None:

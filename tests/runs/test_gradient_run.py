@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from prgec.cli.main import main
-from prgec.contract.engine import optimizer_names
-from prgec.engines.executorch.open import open_pte
+from prgec.core.contract.engine import optimizer_names
+from prgec.core.formats.adapter import load_snapshot, read_adapter
+from prgec.core.formats.journal import read_journal
 from prgec.errors import NumericsError, ProgramError, UsageError
-from prgec.formats.adapter import load_snapshot, read_adapter
-from prgec.formats.journal import read_journal
-from prgec.runs.options import RunOptions
-from prgec.runs.result import Listener
-from prgec.runs.run import run
-from prgec.training.limits import SKIP
-from prgec.training.step import StepResult
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.result import Listener
+from prgec.runtime.runs.run import run
+from prgec.runtime.training.limits import SKIP
+from prgec.runtime.training.step import StepResult
 from tests.runs.killing import assert_same_run, kill, kill_in_log, metrics_of, options_of
 from tests.tiny_gradient import GRADIENT_MANIFEST
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from prgec.cli.main import main
-from prgec.runs.options import RunOptions
-from prgec.runs.probe import FACTORS, Probe, ProbeResult, probe_rates
-from prgec.runs.result import Listener
-from prgec.runs.run import run
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.probe import FACTORS, Probe, ProbeResult, probe_rates
+from prgec.runtime.runs.result import Listener
+from prgec.runtime.runs.run import run
 
 
 @pytest.fixture

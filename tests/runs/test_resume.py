@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from prgec.cli.main import main
+from prgec.core.formats.journal import read_journal
 from prgec.errors import DataError, PrgecError, UsageError
-from prgec.formats.journal import read_journal
-from prgec.runs.options import RunOptions
-from prgec.runs.result import Listener
-from prgec.runs.run import run
-from prgec.training.step import StepResult
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.result import Listener
+from prgec.runtime.runs.run import run
+from prgec.runtime.training.step import StepResult
 from tests.runs.killing import assert_same_run, kill, kill_in_log, options_of
 
 STEPS = 23
@@ -221,8 +221,8 @@ def test_replay_rebuilds_any_step(options: RunOptions, whole: Path, tmp_path: Pa
 
 
 def _replay(journal: Path, program: Path, *flags: str) -> None:
-    from prgec.engines.executorch.open import open_pte
-    from prgec.runs.resume import rebuild
+    from prgec.runtime.engines.executorch.open import open_pte
+    from prgec.runtime.runs.resume import rebuild
 
     rebuild(open_pte(program), read_journal(journal), int(flags[0]) if flags else None)
 

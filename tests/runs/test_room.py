@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from prgec.contract.checksums import append_checksums
+from prgec.core.contract.checksums import append_checksums
 from prgec.errors import ProgramError, UsageError
-from prgec.runs.options import RunOptions
-from prgec.runs.run import run
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.run import run
 from tests.tiny_program import MANIFEST, build_pte
 
 

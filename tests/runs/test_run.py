@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from prgec.cli.main import main
-from prgec.data.dataset import Dataset
+from prgec.core.data.dataset import Dataset
 from prgec.errors import DataError, NumericsError, PrgecError, ProgramError, UsageError
-from prgec.runs.options import RunOptions
-from prgec.runs.result import Listener
-from prgec.runs.run import run
-from prgec.training.step import StepResult
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.result import Listener
+from prgec.runtime.runs.run import run
+from prgec.runtime.training.step import StepResult
 
 FILES = {"adapter.safetensors", "journal.bin", "metrics.jsonl", "plot.png", "run.json", "run.toml"}
 

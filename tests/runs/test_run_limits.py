@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from prgec.cli.main import main
+from prgec.core.formats.journal import read_journal
 from prgec.errors import NumericsError
-from prgec.formats.journal import read_journal
-from prgec.runs.options import RunOptions
-from prgec.runs.result import Listener
-from prgec.runs.run import run
-from prgec.training.step import StepResult
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.result import Listener
+from prgec.runtime.runs.run import run
+from prgec.runtime.training.step import StepResult
 
 
 @pytest.fixture

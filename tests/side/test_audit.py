@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from prgec.errors import UsageError
-from prgec.side.audit import attacks
-from prgec.side.targets import difference, keep_probability, randomised
+from prgec.serve.side.audit import attacks
+from prgec.serve.side.targets import difference, keep_probability, randomised
 
 N, D, C = 3000, 16, 3
 KEY = bytes(32)

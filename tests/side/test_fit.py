@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from prgec.data.batches import epoch_order
+from prgec.core.data.batches import epoch_order
+from prgec.core.formats.shards import Shard, ShardShape, narrow, pack_shard
 from prgec.errors import DataError, UsageError
-from prgec.formats.shards import Shard, ShardShape, narrow, pack_shard
-from prgec.side.cache import Cache, read_cache
-from prgec.side.fit import fit, split
-from prgec.side.fit_options import FitOptions
-from prgec.side.network import AdditiveNetwork
-from prgec.side.progress import progress_path
+from prgec.serve.side.cache import Cache, read_cache
+from prgec.serve.side.fit import fit, split
+from prgec.serve.side.fit_options import FitOptions
+from prgec.serve.side.network import AdditiveNetwork
+from prgec.serve.side.progress import progress_path
 
 SHAPE = ShardShape("ef" * 32, num_blocks=2, num_labels=1, width=8, num_classes=2)
 OPTIONS = FitOptions(rank=4, epochs=4, lr=3e-3, batch_size=8, seed=5)
@@ -192,7 +192,7 @@ def test_rows_sent_twice_count_once(tmp_path: Path) -> None:
 
 
 def read_shard_of(folder: Path) -> Shard:
-    from prgec.formats.shards import read_shard
+    from prgec.core.formats.shards import read_shard
 
     return read_shard(folder / "shard-00000.safetensors")
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from prgec.formats.shards import ShardShape
-from prgec.formats.side_network import SideNetwork, read_network, unpack_network, weight_shapes, write_network
-from prgec.side.network import AdditiveNetwork
+from prgec.core.formats.shards import ShardShape
+from prgec.core.formats.side_network import SideNetwork, read_network, unpack_network, weight_shapes, write_network
+from prgec.serve.side.network import AdditiveNetwork
 
 SHAPE = ShardShape("cd" * 32, num_blocks=3, num_labels=2, width=6, num_classes=4)
 

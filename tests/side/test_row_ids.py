@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from prgec.data.encode import Row
+from prgec.core.data.encode import Row
 from prgec.errors import DataError
-from prgec.side.row_ids import default_key_path, load_key, row_ids
+from prgec.serve.side.row_ids import default_key_path, load_key, row_ids
 
 KEY = bytes(range(32))
 

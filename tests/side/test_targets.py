@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from prgec.errors import UsageError
-from prgec.side.targets import difference, keep_probability, randomised, secret_scores
+from prgec.serve.side.targets import difference, keep_probability, randomised, secret_scores
 
 KEY = bytes(range(32))
 IDS = [number.to_bytes(16, "big") for number in range(4000)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prgec.study.results import Point, Result
+from prgec.lab.study.results import Point, Result
 from tests.models import TinyLlama
 
 TEXT = """

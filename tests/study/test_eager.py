@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from prgec.data.batches import training_batch
-from prgec.data.encode import Row
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.frontend.model import load_model
+from prgec.core.data.batches import training_batch
+from prgec.core.data.encode import Row
 from prgec.errors import UsageError
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.frontend.model import load_model
-from prgec.study.eager import EagerProgram
-from prgec.study.first_order import FirstOrder
-from prgec.study.method import build_method
+from prgec.lab.study.eager import EagerProgram
+from prgec.lab.study.first_order import FirstOrder
+from prgec.lab.study.method import build_method
 from tests.classifiers import Encoder, said_by_transformers
 from tests.models import TinyLlama
 

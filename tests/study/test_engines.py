@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from prgec.contract.pte import read_pte
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.core.contract.pte import read_pte
 from prgec.errors import CheckpointError, UsageError
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.study.isolated import train_alone
-from prgec.study.method import build_method, prepare
-from prgec.study.spec import Run, read_study
+from prgec.lab.study.isolated import train_alone
+from prgec.lab.study.method import build_method, prepare
+from prgec.lab.study.spec import Run, read_study
 
 EXACT = {"kind": "gradient", "method": "exact", "batch_size": 2, "num_labels": 2, "seq_len": 16, "lr": 0.01}
 # Tokens of the shortest prompt of the task.

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from prgec.data.batches import Batch, training_batch
-from prgec.data.encode import Row
+from prgec.compiler.frontend.checkpoint import find_checkpoint
+from prgec.compiler.frontend.model import load_model
+from prgec.core.data.batches import Batch, training_batch
+from prgec.core.data.encode import Row
 from prgec.errors import NumericsError, UsageError
-from prgec.frontend.checkpoint import find_checkpoint
-from prgec.frontend.model import load_model
-from prgec.study.conmezo import ConMezo, warm_beta
-from prgec.study.eager import EagerProgram
-from prgec.study.first_order import FirstOrder
-from prgec.study.method import build_method
-from prgec.study.mezo import Mezo
-from prgec.study.prge import Prge
-from prgec.study.side import Side
-from prgec.study.spaces import SPACES, Settings
+from prgec.lab.study.conmezo import ConMezo, warm_beta
+from prgec.lab.study.eager import EagerProgram
+from prgec.lab.study.first_order import FirstOrder
+from prgec.lab.study.method import build_method
+from prgec.lab.study.mezo import Mezo
+from prgec.lab.study.prge import Prge
+from prgec.lab.study.side import Side
+from prgec.lab.study.spaces import SPACES, Settings
 from tests.hooks import hooked
 from tests.models import TinyLlama
 

@@ -9,10 +9,10 @@ import pytest
 
 from prgec.cli.main import main
 from prgec.errors import UsageError
-from prgec.study.on_ray import do_run
-from prgec.study.results import read_results
-from prgec.study.runner import RESULTS_NAME, run_study
-from prgec.study.spec import Run, read_study
+from prgec.lab.study.on_ray import do_run
+from prgec.lab.study.results import read_results
+from prgec.lab.study.runner import RESULTS_NAME, run_study
+from prgec.lab.study.spec import Run, read_study
 from tests.study.conftest import TEXT
 
 

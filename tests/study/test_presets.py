@@ -10,8 +10,8 @@ import pytest
 
 from prgec.cli.main import main
 from prgec.errors import UsageError
-from prgec.study.presets import study_of, table_of
-from prgec.study.spec import Study
+from prgec.lab.study.presets import study_of, table_of
+from prgec.lab.study.spec import Study
 from tests.study.conftest import result_of
 
 

@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 import pytest
 
 from prgec.cli.main import main
-from prgec.data.batches import Batch
+from prgec.core.data.batches import Batch
 from prgec.errors import BackendError, DataError, UsageError
-from prgec.study.baseline import Baseline
-from prgec.study.budget import Budget
-from prgec.study.cost import time_table
-from prgec.study.eager import EagerProgram
-from prgec.study.isolated import train_alone
-from prgec.study.method import KINDS
-from prgec.study.report import (
+from prgec.lab.study.baseline import Baseline
+from prgec.lab.study.budget import Budget
+from prgec.lab.study.cost import time_table
+from prgec.lab.study.eager import EagerProgram
+from prgec.lab.study.isolated import train_alone
+from prgec.lab.study.method import KINDS
+from prgec.lab.study.report import (
     accuracy_table,
     comparison_table,
     first_at,
@@ -31,10 +31,10 @@ from prgec.study.report import (
     report,
     speed_table,
 )
-from prgec.study.results import Result, append_result, read_results
-from prgec.study.runner import RESULTS_NAME, run_study
-from prgec.study.spec import Run, Study, read_study
-from prgec.study.train import train
+from prgec.lab.study.results import Result, append_result, read_results
+from prgec.lab.study.runner import RESULTS_NAME, run_study
+from prgec.lab.study.spec import Run, Study, read_study
+from prgec.lab.study.train import train
 from tests.study.conftest import TEXT, result_of
 
 

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from prgec.study.results import Point, Result, append_result, read_results
-from prgec.study.spec import Study, read_study
+from prgec.lab.study.results import Point, Result, append_result, read_results
+from prgec.lab.study.spec import Study, read_study
 
 ROOT = Path(__file__).resolve().parents[2]
 

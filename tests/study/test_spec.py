@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prgec.errors import DataError, UsageError
-from prgec.study.spec import Run, expand, read_study
+from prgec.lab.study.spec import Run, expand, read_study
 
 TEXT = """
 title = "t"

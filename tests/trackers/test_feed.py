@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from prgec.errors import UsageError
-from prgec.trackers import feed as feed_module
-from prgec.trackers import table
-from prgec.trackers.feed import Feeds
-from prgec.trackers.sink import TrackedRun, scalars
-from prgec.trackers.table import TRACKERS, check_trackers
+from prgec.runtime.trackers import feed as feed_module
+from prgec.runtime.trackers import table
+from prgec.runtime.trackers.feed import Feeds
+from prgec.runtime.trackers.sink import TrackedRun, scalars
+from prgec.runtime.trackers.table import TRACKERS, check_trackers
 
 RUN = TrackedRun(Path("runs/one"), {"lr": 0.1})
 

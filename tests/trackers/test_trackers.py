@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from prgec.cli.main import main
-from prgec.runs.options import RunOptions
-from prgec.runs.run import run
-from prgec.trackers.sink import TrackedRun
-from prgec.trackers.table import make_sinks
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.run import run
+from prgec.runtime.trackers.sink import TrackedRun
+from prgec.runtime.trackers.table import make_sinks
 
 STEPS = 12
 Points = list[tuple[int, float]]

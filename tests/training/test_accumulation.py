@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prgec.contract.engine import optimizer_names
-from prgec.data.batches import Batch, step_indices, training_batch
-from prgec.data.dataset import Dataset
-from prgec.data.encode import Row, encode_rows
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.core.contract.engine import optimizer_names
+from prgec.core.data.batches import Batch, step_indices, training_batch
+from prgec.core.data.dataset import Dataset
+from prgec.core.data.encode import Row, encode_rows
 from prgec.errors import NumericsError
-from prgec.training.gradient_trainer import GradientTrainer
-from prgec.training.limits import SKIP, Limits
-from prgec.training.loop import TrainingLoop
-from prgec.training.schedules import Rates
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.training.gradient_trainer import GradientTrainer
+from prgec.runtime.training.limits import SKIP, Limits
+from prgec.runtime.training.loop import TrainingLoop
+from prgec.runtime.training.schedules import Rates
 from tests.tiny_gradient import GATHERING_MANIFEST
 
 SEED, LR, STEPS = 5, 0.05, 12

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from prgec.errors import NumericsError
-from prgec.training.divergence import Divergence
+from prgec.runtime.training.divergence import Divergence
 
 
 def _hear(divergence: Divergence, losses: list[float]) -> int:

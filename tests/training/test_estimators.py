@@ -7,7 +7,7 @@ import pytest
 
 from prgec.cli.main import main
 from prgec.errors import UsageError
-from prgec.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Norm, Plain, Std, find_estimator
+from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS, Norm, Plain, Std, find_estimator
 
 PLUS, MINUS = np.array([1.10, 0.90, 1.00, 1.30]), np.array([1.00, 1.00, 1.00, 1.00])
 

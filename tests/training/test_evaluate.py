@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prgec.data.dataset import Dataset, load_dataset
-from prgec.data.encode import encode_row
-from prgec.data.eval_set import encode_eval_set
-from prgec.data.task import Example
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.core.data.dataset import Dataset, load_dataset
+from prgec.core.data.encode import encode_row
+from prgec.core.data.eval_set import encode_eval_set
+from prgec.core.data.task import Example
 from prgec.errors import NumericsError, UsageError
-from prgec.training.evaluate import evaluate
-from prgec.training.predict import predict
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.training.evaluate import evaluate
+from prgec.runtime.training.predict import predict
 
 
 @pytest.fixture

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from prgec.contract.engine import optimizer_names
-from prgec.contract.names import OPTIMIZER_STATE
-from prgec.data.batches import Batch, evaluation_batches, step_indices, training_batch
-from prgec.data.dataset import Dataset
-from prgec.data.encode import Row, encode_rows
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.core.contract.engine import optimizer_names
+from prgec.core.contract.names import OPTIMIZER_STATE
+from prgec.core.data.batches import Batch, evaluation_batches, step_indices, training_batch
+from prgec.core.data.dataset import Dataset
+from prgec.core.data.encode import Row, encode_rows
+from prgec.core.formats.journal_records import StepRecord
 from prgec.errors import InternalError, NumericsError, ProgramError
-from prgec.formats.journal_records import StepRecord
-from prgec.training.gradient_trainer import GradientTrainer
-from prgec.training.limits import SKIP, Limits
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.training.gradient_trainer import GradientTrainer
+from prgec.runtime.training.limits import SKIP, Limits
 from tests.tiny_gradient import BETA1, BETA2, DECAY, EPS, GRADIENT_MANIFEST, Evaluated
 
 SEED, LR, STEPS = 5, 0.05, 24

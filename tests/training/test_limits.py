@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from prgec.errors import NumericsError, UsageError
-from prgec.training.estimators import ESTIMATORS, Plain, find_estimator
-from prgec.training.limits import Limits, coefficients, intervention
+from prgec.runtime.training.estimators import ESTIMATORS, Plain, find_estimator
+from prgec.runtime.training.limits import Limits, coefficients, intervention
 
 EPS = 0.5
 LOSSES = np.array([[2.0, 1.0], [1.0, 4.0]])

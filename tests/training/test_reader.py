@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prgec.contract.names import EXTEND_CHUNK
+from prgec.core.contract.names import EXTEND_CHUNK
 from prgec.errors import ProgramError, UsageError
-from prgec.training.reader import Answer, Reader
-from prgec.training.sampling import Sampler, Sampling
+from prgec.runtime.training.reader import Answer, Reader
+from prgec.runtime.training.sampling import Sampler, Sampling
 from tests.tiny_program import MANIFEST
 
 CONTEXT, EOS = 300, 0

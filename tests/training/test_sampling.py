@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from prgec.errors import UsageError
-from prgec.training.sampling import Sampler, Sampling, likely, power_of_e, uniform
+from prgec.runtime.training.sampling import Sampler, Sampling, likely, power_of_e, uniform
 
 LOGITS = np.log(np.array([0.1, 0.5, 0.15, 0.25], dtype=np.float32))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from prgec.errors import UsageError
-from prgec.training.schedules import DEFAULT_SCHEDULE, SCHEDULES, Rates, course, find_schedule, learning_rate
+from prgec.runtime.training.schedules import DEFAULT_SCHEDULE, SCHEDULES, Rates, course, find_schedule, learning_rate
 
 
 @pytest.mark.parametrize(("name", "half", "end"), [("constant", 1.0, 1.0), ("linear", 0.5, 0.0), ("cosine", 0.5, 0.0)])

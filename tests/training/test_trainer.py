@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from prgec.data.batches import Batch, step_indices, training_batch
-from prgec.data.dataset import Dataset
-from prgec.data.encode import Row, encode_rows
-from prgec.engines.executorch.open import open_pte
-from prgec.engines.executorch.program import Program
+from prgec.core.data.batches import Batch, step_indices, training_batch
+from prgec.core.data.dataset import Dataset
+from prgec.core.data.encode import Row, encode_rows
 from prgec.errors import NumericsError
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.training.estimators import Plain
+from prgec.runtime.training.trainer import Trainer
 from prgec.runtime_ops import noise
-from prgec.training.estimators import Plain
-from prgec.training.trainer import Trainer
 
 # g is a difference of losses over 2 EPS, so a narrow EPS turns the last bits of a loss, which differ between
 # processors, into what the next losses differ by: at 1e-2 as much as 1e-5 of them after eight steps, at this 1e-6.

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from prgec.ui.curves import charts
-from prgec.ui.follow import Metrics
+from prgec.serve.ui.curves import charts
+from prgec.serve.ui.follow import Metrics
 from tests.ui.synthetic import write_run
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from prgec.compile.options import compile_table
-from prgec.config.toml_file import read_options
+from prgec.compiler.options import compile_table
+from prgec.core.config.toml_file import read_options
 from prgec.errors import UsageError
-from prgec.runs.options import RUN_TABLE, RunOptions
-from prgec.ui.forms import HIDDEN, sections, values
-from prgec.ui.jobs import options_text
+from prgec.runtime.runs.options import RUN_TABLE, RunOptions
+from prgec.serve.ui.forms import HIDDEN, sections, values
+from prgec.serve.ui.jobs import options_text
 
 
 def _fields(table, said: dict[str, str] | None = None):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from prgec.machine.folder_lock import FolderLock
-from prgec.ui.programs import KnownProgram, graph_rows, known, pass_names
-from prgec.ui.run_list import RunList
+from prgec.core.machine.folder_lock import FolderLock
+from prgec.serve.ui.programs import KnownProgram, graph_rows, known, pass_names
+from prgec.serve.ui.run_list import RunList
 from tests.ui.synthetic import write_run
 
 

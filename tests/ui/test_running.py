@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from prgec.cli.main import main
-from prgec.machine.folder_lock import FolderLock, holder
+from prgec.core.machine.folder_lock import FolderLock, holder
 from tests.processes import wait_until
 from tests.ui.running import RunningUi, error_of
 from tests.ui.synthetic import write_run

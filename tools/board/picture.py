@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from board.scores import Score
-from prgec.machine.files import write_atomic
-from prgec.study.spec import Study
+from prgec.core.machine.files import write_atomic
+from prgec.lab.study.spec import Study
 
 # PyTorch's own methods are grey, prgec's are blue.
 _COLOURS = {False: "tab:blue", True: "tab:gray"}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 from typing import Any
 
-from prgec.study.results import Result, mean_of_choice
-from prgec.study.spec import EXECUTORCH, TORCH, Study
+from prgec.lab.study.results import Result, mean_of_choice
+from prgec.lab.study.spec import EXECUTORCH, TORCH, Study
 
 _MEGABYTE = 1e6
 _ENGINES = {TORCH: "PyTorch", EXECUTORCH: "ExecuTorch"}

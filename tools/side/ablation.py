@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from prgec.data.first_tokens import FirstTokens
-from prgec.side.answers import Assisted
-from prgec.side.build import build
-from prgec.side.cache import Cache
-from prgec.side.fit import fit
-from prgec.side.fit_options import FitOptions
-from prgec.side.side_program import open_side
-from prgec.side.targets import difference
+from prgec.core.data.first_tokens import FirstTokens
+from prgec.serve.side.answers import Assisted
+from prgec.serve.side.build import build
+from prgec.serve.side.cache import Cache
+from prgec.serve.side.fit import fit
+from prgec.serve.side.fit_options import FitOptions
+from prgec.serve.side.side_program import open_side
+from prgec.serve.side.targets import difference
 
 
 def without_additive(

@@ -10,22 +10,22 @@ from pathlib import Path
 
 from prgec.backends import load_backend
 from prgec.backends.lowering import lower
-from prgec.bench.memory import Peak, watch
-from prgec.compile.compiler import build_graphs
-from prgec.compile.options import CompileOptions
-from prgec.compile.write import write_program
-from prgec.contract.names import EMIT_METHOD
-from prgec.data.dataset import load_dataset
-from prgec.data.encode import encode_items
-from prgec.data.eval_set import encode_row_set
-from prgec.demo import data_file
+from prgec.cli.demo_run import DemoOptions, run_demo
+from prgec.compiler.compile import build_graphs
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.write import write_program
+from prgec.core.contract.names import EMIT_METHOD
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.encode import encode_items
+from prgec.core.data.eval_set import encode_row_set
+from prgec.demo import BATCH_SIZES, STEPS, data_file
+from prgec.lab.bench.memory import Peak, watch
+from prgec.lab.study.first_order import FirstOrder
 from prgec.passes.differentiate import outputs_of
 from prgec.passes.rewrite import copy_returning, erase_dead
-from prgec.runs.demo import BATCH_SIZES, STEPS, DemoOptions, run_demo
-from prgec.study.first_order import FirstOrder
-from prgec.training.evaluate import evaluate
-from prgec.training.loop import TrainingLoop
-from prgec.training.schedules import Rates
+from prgec.runtime.training.evaluate import evaluate
+from prgec.runtime.training.loop import TrainingLoop
+from prgec.runtime.training.schedules import Rates
 
 _CALLS = 40
 _LORA_RATE = 1e-3

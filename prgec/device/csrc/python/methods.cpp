@@ -29,7 +29,7 @@ constexpr int64_t kMaxRank = 8;
 // Types of a view without a tensor: text of `sizes[0]` bytes, or the number `sizes[0]`.
 constexpr int64_t kText = -1, kNumber = -2;
 
-// As `View` of prgec/engines/executorch/library.py.
+// As `View` of prgec/runtime/engines/executorch/library.py.
 struct View {
   void* data;
   int64_t type;

@@ -1,4 +1,4 @@
-// The records of a journal: prgec's docs/journal.md has the bytes, prgec/formats/journal_records.py is the twin.
+// The records of a journal: prgec's docs/journal.md has the bytes, prgec/core/formats/journal_records.py is the twin.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which token comes next. The numbers are those of prgec/training/sampling.py, bit for bit.
+// Which token comes next. The numbers are those of prgec/runtime/training/sampling.py, bit for bit.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,91 @@
+"""The name of a compilation in the cache: a hash of all that its program depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import prgec
+from prgec.compiler.frontend.checkpoint import Checkpoint
+from prgec.compiler.options import CompileOptions
+from prgec.core.data.folders import files_of
+from prgec.core.data.records import NO_FILE
+from prgec.errors import DataError
+
+# Fields that no byte of a program depends on. --memory stays: it decides whether there is a program.
+_IRRELEVANT = ("model", "data", "lora_a", "output", "force", "dump_passes", "save_program")
+_PACKAGES = ("torch", "torchao", "executorch", "transformers", "tokenizers", "numpy")
+_IGNORED = ("README.md", ".gitattributes")
+
+
+def cache_key(options: CompileOptions, checkpoint: Checkpoint) -> str | None:
+    """Return the key of a compilation, 64 hexadecimal digits; None where nothing of it can be reused.
+
+    Files go by their contents, so a changed checkpoint or data file is another compilation, and a copied one is not.
+    A compilation that also writes files beside its program, or reads data from a hub or standard input, has no key.
+
+    Raises:
+        OSError: If a file of the checkpoint or the data cannot be read.
+    """
+    if options.dump_passes or options.save_program or any(str(path).startswith(NO_FILE) for path in options.data):
+        return None
+    values = {name: value for name, value in dataclasses.asdict(options).items() if name not in _IRRELEVANT}
+    parts = {
+        "options": values,
+        "checkpoint": [checkpoint.name, *_hashes(_files_of(checkpoint.path))],
+        "data": [[path.name, *_hashes(_data_files(path))] for path in options.data],
+        "lora_a": _of_adapter(options),
+        "prgec": [prgec.__version__, *_code()],
+        "packages": [[name, _version(name)] for name in _PACKAGES],
+        "machine": [platform.machine(), platform.python_version()],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _of_adapter(options: CompileOptions) -> list[str]:
+    if options.lora_a is None or options.is_calibrated:
+        return [str(options.lora_a)]
+    return [options.lora_a.resolve().name, *_hashes(_files_of(options.lora_a))]
+
+
+def _data_files(path: Path) -> Sequence[Path]:
+    """Files that hold the rows of a path; the path itself where that has none, which reading will say."""
+    try:
+        return files_of(path)
+    except DataError:
+        return [path]
+
+
+def _files_of(path: Path) -> Iterator[Path]:
+    """Files that a checkpoint or an adapter consists of, in the order of their names."""
+    if path.is_dir():
+        yield from sorted(each for each in path.iterdir() if each.is_file() and each.name not in _IGNORED)
+    else:
+        yield path
+
+
+def _hashes(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
+        with path.open("rb") as file:
+            yield f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}"
+
+
+def _code() -> Iterator[str]:
+    """Hashes of the compiler's own modules: between two versions they change with every edit."""
+    for root in prgec.__path__:
+        for folder, folders, names in os.walk(root, followlinks=True):
+            folders.sort()
+            yield from _hashes(Path(folder, name) for name in sorted(names) if name.endswith(".py"))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

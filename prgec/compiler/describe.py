@@ -1,0 +1,138 @@
+"""The manifest of a program, from its source and its passes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from prgec import __version__
+from prgec.compiler.options import WEIGHT_ONLY_BITS, CompileOptions
+from prgec.compiler.source import Source
+from prgec.core.contract.manifest import Manifest, Site
+from prgec.core.contract.names import HOST_STATE, RATES, SIDE, UPDATE_NUMBERS
+from prgec.core.contract.tokenizer import Tokenizer
+from prgec.errors import UsageError
+from prgec.passes.differentiate import Differentiate
+from prgec.passes.dualize import Dualize
+from prgec.passes.infra import Pass
+from prgec.passes.inject_lora_fa import InjectLoraFa
+from prgec.passes.insert_optimizer import InsertOptimizer
+from prgec.passes.insert_self_update import InsertSelfUpdate
+from prgec.passes.narrow_weights import NarrowWeights
+from prgec.passes.quantize_base import QuantizeBase
+from prgec.passes.quantize_embedding import QuantizeEmbedding
+from prgec.passes.return_state import ReturnState
+from prgec.passes.spec import print_pipeline
+
+P = TypeVar("P", bound=Pass)
+
+
+def manifest_of(
+    options: CompileOptions, source: Source, passes: Sequence[Pass], sites: tuple[Site, ...], dynamic: bool
+) -> Manifest:
+    """Describe a program whose passes have run; what only the backend knows is added later.
+
+    Raises:
+        UsageError: If the passes make no program that trains.
+    """
+    if not sites and options.method != SIDE:
+        raise UsageError("the pipeline trains nothing", hint="keep inject-lora-fa in --passes")
+    embedding = _first(passes, QuantizeEmbedding)
+    return Manifest(
+        model=source.checkpoint.name,
+        architecture=source.checkpoint.architecture,
+        backend=options.backend,
+        seq_len=options.seq_len,
+        dynamic_seq_len=dynamic,
+        num_labels=options.num_labels,
+        vocab_size=source.vocab_size,
+        quantize=scheme_of(passes),
+        quantize_embedding=embedding.bits if embedding else 0,
+        state_access=_state_access(passes),
+        generate=options.generate,
+        context=options.context,
+        answers=options.answers,
+        sites=sites,
+        pipeline=print_pipeline(passes),
+        base_sha256=source.base_sha256,
+        versions=_versions(),
+        pad_token_id=_pad_id(source),
+        has_checksums=True,
+        **(_of_side(options) if options.method == SIDE else _method_of(options, passes)),
+    )
+
+
+def _of_side(options: CompileOptions) -> dict[str, Any]:
+    """A program that trains nothing: as of one query and a branch of rank 1, in no layer."""
+    return {
+        "q": 1,
+        "batch_size": options.num_rows,
+        "state": "seeded",
+        "method": SIDE,
+        "rank": 1,
+        "alpha": 1.0,
+        "a_seed": 0,
+    }
+
+
+def _method_of(options: CompileOptions, passes: Sequence[Pass]) -> dict[str, Any]:
+    """The fields that differ between programs that measure losses and those that compute gradients."""
+    branch = _only(passes, InjectLoraFa)
+    adapter = {"rank": branch.rank, "alpha": branch.alpha, "a_seed": branch.seed}
+    differentiate = _first(passes, Differentiate)
+    if differentiate is None:
+        q, state = _only(passes, Dualize).q, _only(passes, InsertSelfUpdate).state
+        return {"q": q, "batch_size": options.num_rows // (2 * q), "state": state, **adapter}
+    optimizer = _only(passes, InsertOptimizer)
+    is_hosts = optimizer.state == HOST_STATE
+    return {
+        **adapter,
+        "q": 1,
+        "batch_size": options.num_rows,
+        "state": optimizer.state,
+        "method": differentiate.method,
+        "optimizer": optimizer.rule,
+        "lr": RATES[optimizer.rule],
+        # A host that has the gradients of a call can add them up.
+        "accumulates": optimizer.accumulate or is_hosts,
+        "update": {name: getattr(optimizer, name) for name in UPDATE_NUMBERS} if is_hosts else {},
+    }
+
+
+def _state_access(passes: Sequence[Pass]) -> str:
+    kept = (_first(passes, InsertSelfUpdate), _first(passes, InsertOptimizer))
+    if any(each is not None and each.state == HOST_STATE for each in kept):
+        return "inputs"
+    return "outputs" if _first(passes, ReturnState) else "buffers"
+
+
+def _pad_id(source: Source) -> int:
+    """The tokenizer's pad token, unless the embedding has no such row; nothing ever attends to padding."""
+    pad_id = Tokenizer.unpack(source.tokenizer).pad_id
+    return pad_id if pad_id < source.vocab_size else 0
+
+
+def _only(passes: Sequence[Pass], kind: type[P]) -> P:
+    found = [each for each in passes if isinstance(each, kind)]
+    if len(found) != 1:
+        raise UsageError(f"the pipeline has {kind.name} {len(found)} times; a program that trains itself needs it once")
+    return found[0]
+
+
+def scheme_of(passes: Sequence[Pass]) -> str:
+    """Return the name of the scheme of the frozen layers, as `--quantize` spells it."""
+    narrow, base = _first(passes, NarrowWeights), _first(passes, QuantizeBase)
+    weight_only = {bits: name for name, bits in WEIGHT_ONLY_BITS.items()}
+    if narrow is not None and narrow.bits in weight_only:
+        return weight_only[narrow.bits]
+    return base.scheme if base else "none"
+
+
+def _first(passes: Sequence[Pass], kind: type[P]) -> P | None:
+    return next((each for each in passes if isinstance(each, kind)), None)
+
+
+def _versions() -> dict[str, str]:
+    packages = ("torch", "executorch", "torchao", "transformers")
+    return {"prgec": __version__, **{name: importlib.metadata.version(name) for name in packages}}

@@ -1,0 +1,113 @@
+"""The targets that this machine can compile for and run, and what is missing for the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from prgec.backends import BACKENDS, load_backend
+from prgec.compiler.plan.memory import memory_of
+from prgec.compiler.plan.options import CALIBRATED
+from prgec.compiler.plan.source import read_shape
+from prgec.compiler.plan.workload import Workload
+from prgec.core.machine.cross import arm64_missing
+from prgec.core.machine.describe import describe_machine
+from prgec.core.machine.memory import available_memory_bytes
+from prgec.errors import PrgecError
+
+# The largest model the reports have figures for.
+REFERENCE_MODEL = "tinyllama"
+REFERENCE_WEIGHTS = 1_100_000_000
+_REFERENCE_SHAPE = "TinyLlama-1.1B"
+_REFERENCE_WORK = Workload(quantize="8da4w")
+_OPTIONAL = ("onnxruntime-qnn", "openvino", "sentencepiece", "tokenizers")
+
+
+@dataclass(frozen=True)
+class BackendHealth:
+    """One row of the backend table on this machine.
+
+    Attributes:
+        name: Row of the backend table.
+        is_available: Whether `prgec compile --backend <name>` can work here.
+        reason: Missing parts, and how to get them; empty where nothing is missing.
+        memory_bytes: Memory that compiling a model of 1.1B parameters takes, as far as it was measured; else 0.
+        training_bytes: Memory that training it takes in 4-bit weights, where that can be planned; else 0.
+        found: Notable things on this machine for it, by name.
+    """
+
+    name: str
+    is_available: bool
+    reason: str
+    memory_bytes: int
+    training_bytes: int = 0
+    found: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Health:
+    """Everything `prgec doctor` reports.
+
+    Attributes:
+        machine: Processor, cores, memory, system and versions.
+        memory_available_bytes: Memory that a compilation could have now.
+        kernels: Path of the compiled prge kernels, or why there are none.
+        has_kernels: Whether they loaded.
+        backends: One entry for each row of the backend table.
+        arm64_missing: Missing parts for building the C++ driver for 64-bit ARM and running it emulated.
+    """
+
+    machine: dict[str, Any]
+    memory_available_bytes: int
+    kernels: str
+    has_kernels: bool
+    backends: tuple[BackendHealth, ...]
+    arm64_missing: tuple[str, ...] = ()
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether programs of the default backend can be compiled and run."""
+        return self.has_kernels and self.backends[0].is_available
+
+    def to_json(self) -> dict[str, Any]:
+        """The document `--json` prints."""
+        return {"fit": self.is_fit, **asdict(self)}
+
+
+def examine() -> Health:
+    """Examine this machine; whatever is wrong ends up in the result, never in an exception."""
+    machine = describe_machine()
+    machine["versions"].update({name: version for name in _OPTIONAL if (version := _version(name))})
+    kernels, has_kernels = _kernels()
+    backends = tuple(_backend(name) for name in BACKENDS)
+    return Health(machine, available_memory_bytes(), kernels, has_kernels, backends, tuple(arm64_missing()))
+
+
+def _backend(name: str) -> BackendHealth:
+    backend = load_backend(name)
+    memory_bytes = backend.memory_bytes(REFERENCE_WEIGHTS, "none", _REFERENCE_WORK.rows * _REFERENCE_WORK.seq_len)
+    training = memory_of(read_shape(_REFERENCE_SHAPE), _REFERENCE_WORK).total if name == CALIBRATED else 0
+    try:
+        backend.check()
+    except PrgecError as error:
+        return BackendHealth(name, False, str(error), memory_bytes, training)
+    return BackendHealth(name, True, "", memory_bytes, training, backend.found())
+
+
+def _kernels() -> tuple[str, bool]:
+    from prgec.runtime_ops.native import kernel_library, load_kernels
+
+    try:
+        load_kernels()
+        return str(kernel_library()), True
+    except PrgecError as error:
+        return str(error), False
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

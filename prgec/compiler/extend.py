@@ -1,0 +1,99 @@
+"""The method with a cache: the passes of the trained graph over the same model, less the training.
+
+Its weights come out as the same bytes, so that a file holds them once, and its B has the same name, so that it is the
+trained one.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from prgec.compiler.frontend.extend import export_extend
+from prgec.compiler.given_a import give_a
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.source import Source
+from prgec.core.contract.arrays import State
+from prgec.core.contract.manifest import Manifest, Site
+from prgec.core.contract.names import EXTEND_CHUNK
+from prgec.errors import InternalError
+from prgec.passes.branch_to_bmm import BranchToBmm
+from prgec.passes.infra import Pass, Role
+from prgec.passes.inject_lora_fa import InjectLoraFa
+from prgec.passes.pipeline import run_pipeline
+from prgec.passes.program import GraphProgram
+from prgec.passes.record import PassRecord
+from prgec.passes.rewrite import Rewriter
+from prgec.passes.sites import b_names, is_b, sites_of
+
+aten = torch.ops.aten
+
+
+def traced_extend(options: CompileOptions, source: Source) -> GraphProgram | None:
+    """Return the model as it reads on, where it is to have a cache; no pass has seen it."""
+    if not options.context:
+        return None
+    assert source.model is not None
+    chunk = min(EXTEND_CHUNK, options.context)
+    return export_extend(source.model, context=options.context, chunk=chunk, dynamic=True, bits=options.quantize_cache)
+
+
+def finish_extend(
+    extend: GraphProgram, trained: GraphProgram, passes: Sequence[Pass], manifest: Manifest, given: State
+) -> None:
+    """Run the passes that made `trained` over the model as it reads on, as far as they are not about training.
+
+    Args:
+        extend: From `prgec.compiler.frontend.extend`; edited in place.
+        trained: The finished forward.
+        passes: Passes that made it.
+        manifest: Manifest of the program.
+        given: A of every site, where it was given and not drawn.
+
+    Raises:
+        InternalError: If the sites do not come out as those of `trained`.
+    """
+    extend.activations = trained.activations
+
+    def callback(number: int, each: Pass, program: GraphProgram, record: PassRecord) -> None:
+        del number, record
+        if isinstance(each, InjectLoraFa):
+            give_a(program, given, each)
+
+    run_pipeline(extend, reading_passes(passes, manifest.sites), callback)
+    if sites_of(extend) != manifest.sites:
+        raise InternalError("the model with a cache has other sites than the one that is trained")
+    if manifest.state == "dual":
+        _average_copies(extend, trained)
+
+
+def reading_passes(passes: Sequence[Pass], sites: Sequence[Site]) -> list[Pass]:
+    """Those of `passes` that a model without training needs, with a branch at `sites` and nowhere else."""
+    kept: list[Pass] = []
+    for each in passes:
+        if isinstance(each, InjectLoraFa):
+            names = tuple(re.escape(site.name) for site in sites)
+            # A delegate takes a frozen matrix for a constant, and B is none: a product of batches has no constants.
+            kept += [replace(each, targets=names, layers=("all",), only_writers=False), BranchToBmm()]
+        elif each.role is Role.SHARED:
+            kept.append(each)
+    return kept
+
+
+def _average_copies(program: GraphProgram, trained: GraphProgram) -> None:
+    """Let sites read the mean of the copies f32[q, 2, r, O]: that is B, whatever the noise around it."""
+    rewriter = Rewriter(program, "extend")
+    for name in b_names(program):
+        rewriter.overwrite(name, operator.attrgetter(name)(trained.module).detach().clone())
+        for node in [each for each in program.graph.nodes if is_b(each) and each.target == name]:
+            users = list(node.users)
+            with rewriter.before(node.next):
+                mean = rewriter.call(aten.mean.dim, node, [0, 1])
+            for user in users:
+                rewriter.feed(user, node, mean)
+    rewriter.refresh_all()
+    program.finish()

@@ -1,0 +1,274 @@
+"""Exports the model with a cache: it reads new tokens after those whose keys and values the cache holds.
+
+    extend(tokens i64[1, T], label_pos i64[1, 1], start i64[1], cache) -> logits f32[1, 1, V], new
+
+`tokens` stand at the positions start, start + 1, ...; the logits are those after tokens[label_pos]. `cache` is the
+keys f32[H, n, d] of each layer, then its values, layer by layer, of the n positions for which the caller has room;
+those from `start` on are not seen. `new` is the same of the new tokens, f32[H, T, d], to be written after them. A
+cache of 8 bits is two inputs each, i8[H, n, d] and the scale of every row of it, f32[H, n, 1].
+
+transformers computes everything but attention: it is given a cache that keeps nothing, and an attention of ours, which
+reads what the cache holds and the new keys side by side. So no layer waits for a write to the cache, and one delegate
+can hold them all.
+
+Letters: T new tokens, n positions of the cache, at most C, H key heads, G query heads to a key head, d head width,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from prgec.compiler.frontend.model import with_checkpoint_names
+from prgec.errors import CheckpointError
+from prgec.passes.attention import MASKED
+from prgec.passes.program import GraphProgram, traced_seq_len
+
+_ATTENTION = "prgec_extend"
+_ROTARY = "RotaryEmbedding"
+# A position after all those a model knows.
+_NEVER = 1 << 30
+
+
+class NewKeys:
+    """Stands in for transformers' cache: notes what is new and gives it back as it is.
+
+    Attributes:
+        found: New keys and values f32[1, H, T, d], by layer.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Note one layer's new keys and values."""
+        self.found[layer] = keys, values
+        return keys, values
+
+    def get_seq_length(self, *_: Any) -> int:
+        """Positions are given; nobody may count them."""
+        return 0
+
+
+class ExtendModel(nn.Module):
+    """An unmodified Hugging Face causal LM with a cache of its caller's.
+
+    Args:
+        model: Causal LM whose forward returns `.logits` f32[1, T, V].
+        bits: Bits of the cache, or 0 for f32.
+    """
+
+    def __init__(self, model: nn.Module, bits: int = 0) -> None:
+        super().__init__()
+        self.hf = model
+        self._bits = bits
+
+    def forward(self, tokens: Tensor, label_pos: Tensor, start: Tensor, *cache: Tensor) -> tuple[Tensor, ...]:
+        """Return the logits f32[1, 1, V] after tokens[label_pos], and the new entries of the cache, in its order."""
+        for each in cache:
+            # Sharing a Dim is not enough: where names of sizes collide, one of many stays apart.
+            torch._check(each.shape[1] == cache[0].shape[1])
+        positions = start + torch.arange(tokens.shape[1])
+        new = NewKeys()
+        with _attending(self.hf, _Attention(_parts(cache, self._bits), start, positions)):
+            logits_1TV = self.hf(
+                input_ids=tokens, position_ids=positions.unsqueeze(0), past_key_values=new, use_cache=True
+            ).logits
+        index = label_pos.unsqueeze(-1).expand(-1, -1, logits_1TV.shape[-1])
+        logits = torch.gather(logits_1TV, 1, index).to(torch.float32)
+        return logits, *(each.squeeze(0) for _, pair in sorted(new.found.items()) for each in pair)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Keys or values of one layer, as they are kept.
+
+    Attributes:
+        codes: f32 or i8[H, n, d].
+        scale: f32[H, n, 1] of codes in 8 bits.
+    """
+
+    codes: Tensor
+    scale: Tensor | None = None
+
+    def numbers(self) -> Tensor:
+        """f32[H, n, d]."""
+        if self.scale is None:
+            return self.codes
+        return self.codes.to(torch.float32) * self.scale
+
+
+def _parts(cache: Sequence[Tensor], bits: int) -> list[_Part]:
+    if not bits:
+        return [_Part(each) for each in cache]
+    return [_Part(*pair) for pair in zip(cache[::2], cache[1::2], strict=True)]
+
+
+class _Attention:
+    """Attention over the cache and the new keys together.
+
+    Args:
+        cache: Keys and values of each layer, one after the other; each gives f32[H, n, d] on request.
+        start: i64[1], how many positions of the cache are filled.
+        positions: i64[T] of the new tokens.
+    """
+
+    def __init__(self, cache: Sequence[_Part], start: Tensor, positions: Tensor) -> None:
+        self._cache = cache
+        held = torch.arange(cache[0].codes.shape[1])
+        # The cache from `start` on belongs to another text: it is placed beyond every position, so that nobody sees it.
+        self._columns = torch.cat([torch.where(held < start, held, _NEVER), positions])
+        self._positions = positions
+        self._masks: dict[tuple[int | None, int], Tensor] = {}
+
+    def __call__(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """Return f32[1, T, G*H, d]; transformers' eager attention, with the keys in two parts."""
+        if attention_mask is not None:
+            raise CheckpointError("the model makes an attention mask of its own, which a cache cannot follow")
+        heads, width = key.shape[1], query.shape[-1]
+        group = query.shape[1] // heads
+        # Here and not before: no two layers' numbers are there at once.
+        k_Hnd, v_Hnd = (each.numbers() for each in self._cache[2 * module.layer_idx : 2 * module.layer_idx + 2])
+        q = query.reshape(heads, -1, width) * (width**-0.5 if scaling is None else scaling)
+        k, v = key.reshape(heads, -1, width), value.reshape(heads, -1, value.shape[-1])
+        scores = torch.cat([torch.bmm(q, k_Hnd.transpose(1, 2)), torch.bmm(q, k.transpose(1, 2))], -1)
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        weights = torch.softmax(scores + self._mask(sliding_window, group), -1)
+        mixed = torch.bmm(weights, torch.cat([v_Hnd, v], 1))
+        # One view from [.., G*T, d] to [1, G*H, T, d] makes the tracer guard on T; two do not.
+        by_head = mixed.view(heads, group, -1, value.shape[-1]).view(1, heads * group, -1, value.shape[-1])
+        return by_head.transpose(1, 2), None
+
+    def _mask(self, window: int | None, group: int) -> Tensor:
+        """Additive f32[1, G*T, n + T]; layers share it."""
+        if (window, group) not in self._masks:
+            back = self._positions.unsqueeze(1) - self._columns
+            is_seen = back >= 0 if window is None else (back >= 0) & (back < window)
+            mask = torch.where(is_seen, 0.0, MASKED).unsqueeze(0)
+            # cat and not repeat: merging [G, T] makes the tracer guard on T.
+            self._masks[window, group] = torch.cat([mask] * group, 1) if group > 1 else mask
+        return self._masks[window, group]
+
+
+class _RotaryTable(nn.Module):
+    """Rotary embeddings cut out of a table of all positions, which folds to a constant.
+
+    Args:
+        rotary: Module of the model: (x, position_ids, ...) -> cos, sin f32[1, T, d].
+        context: C.
+    """
+
+    def __init__(self, rotary: nn.Module, context: int) -> None:
+        super().__init__()
+        self.rotary = rotary
+        self.context = context
+
+    def forward(self, x: Tensor, position_ids: Tensor, *args: Any, **named: Any) -> tuple[Tensor, ...]:
+        """Return the rows of the module's tables at `position_ids` i64[1, T]."""
+        every = torch.arange(self.context).unsqueeze(0)
+        tables = self.rotary(x, every, *args, **named)
+        return tuple(table.index_select(1, position_ids[0]) for table in tables)
+
+
+def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool, bits: int = 0) -> GraphProgram:
+    """Export the model with a cache.
+
+    Args:
+        model: Causal LM from `load_model`; as it was, when this returns.
+        context: C, the maximum of n.
+        chunk: T, the maximum where `dynamic`.
+        dynamic: Whether T may vary up to `chunk`, and n up to C.
+        bits: Bits of the cache: 8, or 0 for f32.
+
+    Returns:
+        Graph with inputs tokens, label_pos, start and the cache; attributes carry the names of the model.
+
+    Raises:
+        CheckpointError: If the architecture cannot be traced.
+    """
+    zero = torch.zeros(1, dtype=torch.int64)
+    positions, count = (traced_seq_len(context), traced_seq_len(chunk)) if dynamic else (context, chunk)
+    T, n = (Dim("T", min=2, max=chunk), Dim("n", min=2, max=context)) if dynamic else (None, None)
+    try:
+        cache = _empty_cache(model, positions, bits)
+        example = (torch.zeros(1, count, dtype=torch.int64), zero.unsqueeze(0), zero, *cache)
+        shapes = {"tokens": {1: T}, "label_pos": None, "start": None, "cache": tuple({1: n} for _ in cache)}
+        with torch.no_grad(), _with_rotary_tables(model, context):
+            exported = torch.export.export(
+                ExtendModel(model, bits).eval(), example, dynamic_shapes=shapes, strict=False
+            )
+    except CheckpointError:
+        raise
+    except Exception as error:  # torch.export's failures have no common base class
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise CheckpointError(f"torch.export cannot trace {type(model).__name__} with a cache: {reason}") from error
+    return with_checkpoint_names(exported)
+
+
+def _cache_shapes(model: nn.Module) -> list[tuple[int, int]]:
+    """Heads and width of the keys of each layer, then of its values, layer by layer: as a short run finds them."""
+    new = NewKeys()
+    with torch.no_grad(), _attending(model, _look):
+        model(input_ids=torch.zeros(1, 2, dtype=torch.int64), past_key_values=new, use_cache=True)
+    return [(each.shape[1], each.shape[-1]) for _, pair in sorted(new.found.items()) for each in pair]
+
+
+def _empty_cache(model: nn.Module, positions: int, bits: int) -> list[Tensor]:
+    """The cache inputs of `extend`, with room for `positions` positions."""
+    shapes = _cache_shapes(model)
+    if not bits:
+        return [torch.zeros(heads, positions, width) for heads, width in shapes]
+    pairs = [((heads, positions, width), (heads, positions, 1)) for heads, width in shapes]
+    return [each for codes, scale in pairs for each in (torch.zeros(codes, dtype=torch.int8), torch.zeros(scale))]
+
+
+def _look(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    """Something of the shape that attention has."""
+    del module, key
+    return query.transpose(1, 2)[..., : value.shape[-1]], None
+
+
+@contextmanager
+def _attending(model: Any, attention: Any) -> Iterator[None]:
+    """Let the model attend by `attention`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(_ATTENTION, attention)
+    before = model.config._attn_implementation
+    model.config._attn_implementation = _ATTENTION
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = before
+
+
+@contextmanager
+def _with_rotary_tables(model: nn.Module, context: int) -> Iterator[None]:
+    """Let every rotary embedding of the model be cut out of a table."""
+    found = [(name, each) for name, each in model.named_modules() if type(each).__name__.endswith(_ROTARY)]
+    for name, rotary in found:
+        model.set_submodule(name, _RotaryTable(rotary, context))
+    try:
+        yield
+    finally:
+        for name, rotary in found:
+            model.set_submodule(name, rotary)

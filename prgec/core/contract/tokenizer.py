@@ -1,0 +1,265 @@
+"""The tokenizer inside a program: packed at compile time with transformers, read back with `tokenizers` alone.
+
+The packed form is an uncompressed zip with fixed time stamps, so equal tokenizers are equal bytes and a C++ runner
+can read it without a decompressor. Members: `tokenizer.json` (Hugging Face fast format), `prgec_tokenizer.json`
+(special ids, BOS behaviour, chat template) and, where the checkpoint has one, sentencepiece's `tokenizer.model`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from prgec.core.contract.chat import ASSISTANT, ChatTemplate, Written
+from prgec.errors import DataError, ProgramError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+TOKENIZER_JSON = "tokenizer.json"
+SETTINGS_JSON = "prgec_tokenizer.json"
+SENTENCEPIECE_MODEL = "tokenizer.model"
+FORMAT_VERSION = 1
+# The format of a classifier: rows are whole texts and answers are its classes, so readers that only know tokens must
+# refuse it.
+CLASSIFIER_FORMAT = 2
+
+_RECOMPILE = "compile the program again"
+# Largest known tokenizer.json files are near 40 MB; anything far beyond is not a tokenizer.
+_MAX_MEMBER_BYTES = {TOKENIZER_JSON: 256 << 20, SETTINGS_JSON: 4 << 20, SENTENCEPIECE_MODEL: 64 << 20}
+
+
+class ChatIds(NamedTuple):
+    """A conversation as tokens.
+
+    Attributes:
+        ids: Up to the end of the last turn that is learned.
+        is_said: Which of them are learned.
+        num_messages: Turns that are in it, from the first one.
+    """
+
+    ids: list[int]
+    is_said: list[bool]
+    num_messages: int
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Text to ids and back, from a packed blob; equal to the checkpoint's own tokenizer.
+
+    Attributes:
+        bos_id: Token that starts a text, None if the vocabulary has none.
+        eos_id: Token that ends a text, None if the vocabulary has none.
+        pad_id: Token to pad with; EOS, else 0, where the checkpoint names none.
+        add_bos: Whether `encode` puts BOS first.
+        chat_template: Jinja template of the checkpoint, None if it has none.
+        special_tokens: `bos_token` and the like, as chat templates read them.
+        sha256: Hash of the packed blob, by which files of rows name their tokenizer.
+        classes: Names of a classifier's answers, a single one for a score; none of a language model.
+    """
+
+    backend: tokenizers.Tokenizer
+    bos_id: int | None
+    eos_id: int | None
+    pad_id: int
+    add_bos: bool
+    chat_template: str | None
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    sha256: str = ""
+    classes: tuple[str, ...] = ()
+
+    @classmethod
+    def unpack(cls, blob: bytes) -> Tokenizer:
+        """Read a packed tokenizer, trusting nothing in it.
+
+        Raises:
+            ProgramError: If the blob is not one that `pack_tokenizer` writes.
+        """
+        members = _unzip(blob)
+        settings = _parse_settings(members[SETTINGS_JSON])
+        backend = _parse_backend(members[TOKENIZER_JSON])
+        _check_ids(settings, backend.get_vocab_size(with_added_tokens=True))
+        return cls(
+            backend=backend,
+            bos_id=settings["bos_id"],
+            eos_id=settings["eos_id"],
+            pad_id=settings["pad_id"],
+            add_bos=settings["add_bos"],
+            chat_template=settings["chat_template"],
+            special_tokens=settings["special_tokens"],
+            sha256=hashlib.sha256(blob).hexdigest(),
+            classes=tuple(settings.get("classes", ())),
+        )
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text, with BOS and the like as the checkpoint adds them by default."""
+        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def encode_texts(self, texts: Sequence[str]) -> list[int]:
+        """Return the ids of one text, or of two that belong together, with what the checkpoint puts around them."""
+        first, *rest = texts
+        ids: list[int] = self.backend.encode(first, rest[0] if rest else None).ids
+        return ids
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, only_last: bool = False
+    ) -> list[ChatIds]:
+        """Return a conversation as the chat template writes it: one row, or one for each learned turn.
+
+        Args:
+            messages: The turns.
+            tools: JSON schemas of functions the assistant may call.
+            only_last: Whether to learn the last turn alone.
+
+        Raises:
+            DataError: If the checkpoint has no chat template, or it refuses the conversation.
+        """
+        written = self._template().write(messages, tools, self._shared_length, only_last=only_last)
+        return [self._chat_ids(each) for each in written]
+
+    def encode_chat_prompt(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = (), *, thinks: bool = False
+    ) -> list[int]:
+        """Return the ids of a conversation up to where the assistant is to begin.
+
+        Args:
+            messages: The turns.
+            tools: JSON schemas of functions the assistant may call.
+            thinks: Whether a model that can reason first does so.
+
+        Raises:
+            DataError: If the checkpoint has no chat template, or it refuses the conversation.
+        """
+        return one_bos(
+            self.encode(self._template().prompt(messages, tools, thinks=thinks), add_special_tokens=False), self.bos_id
+        )
+
+    @functools.cached_property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end an answer: EOS, and the one with which the chat template ends the assistant's turns."""
+        ends = set() if self.eos_id is None else {self.eos_id}
+        if self.chat_template is not None:
+            probe = [{"role": "user", "content": "a"}, {"role": ASSISTANT, "content": "b"}]
+            try:
+                last = self.encode_chat(probe)[0].ids[-1]
+            except DataError:
+                return frozenset(ends)
+            special = self.backend.get_added_tokens_decoder().get(last)
+            ends |= {last} if special is not None and special.special else set()
+        return frozenset(ends)
+
+    def _chat_ids(self, written: Written) -> ChatIds:
+        # The template writes special tokens itself.
+        encoding = self.backend.encode(written.text, add_special_tokens=False)
+        is_said = [
+            any(start < last and first < end for first, last in written.spans) for start, end in encoding.offsets
+        ]
+        ids = one_bos(encoding.ids, self.bos_id)
+        # An answer without an end would never stop.
+        end = [self.eos_id] if self.eos_id is not None and not written.is_ended else []
+        return ChatIds(ids + end, is_said[-len(ids) :] + [True] * len(end), written.num_messages)
+
+    def _shared_length(self, prompt: str, text: str) -> int:
+        """Return how many characters of a text are in the tokens that it begins with as a prompt does."""
+        left, right = (self.backend.encode(each, add_special_tokens=False) for each in (prompt, text))
+        shared = next((n for n, pair in enumerate(zip(left.ids, right.ids, strict=False)) if pair[0] != pair[1]), None)
+        place = min(len(left.ids), len(right.ids)) if shared is None else shared
+        return int(right.offsets[place][0]) if place < len(right.ids) else len(text)
+
+    def _template(self) -> ChatTemplate:
+        if self.chat_template is None:
+            raise DataError(
+                "the checkpoint has no chat template, so conversations cannot be written",
+                hint="compile a chat model, or use prompt and completion",
+            )
+        return ChatTemplate(self.chat_template, self.special_tokens)
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of some ids."""
+        text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+
+def one_bos(ids: list[int], bos_id: int | None) -> list[int]:
+    """Return the ids of a text that writes BOS itself without the tokenizer's own."""
+    return ids[1:] if bos_id is not None and ids[:2] == [bos_id, bos_id] else ids
+
+
+def _unzip(blob: bytes) -> dict[str, bytes]:
+    """Return the members of a blob: known names, stored uncompressed, of sane size."""
+    members: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(blob)) as archive:
+            for info in archive.infolist():
+                _check_member(info, members)
+                members[info.filename] = archive.read(info)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ProgramError(f"the program's tokenizer is damaged: {error}", hint=_RECOMPILE) from error
+    for name in (TOKENIZER_JSON, SETTINGS_JSON):
+        if name not in members:
+            raise ProgramError(f"the program's tokenizer lacks {name}", hint=_RECOMPILE)
+    return members
+
+
+def _check_member(info: zipfile.ZipInfo, seen: dict[str, bytes]) -> None:
+    limit = _MAX_MEMBER_BYTES.get(info.filename)
+    if limit is None or info.filename in seen:
+        raise ProgramError(f"the program's tokenizer has an unexpected member {info.filename!r}", hint=_RECOMPILE)
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
+        raise ProgramError(f"the program's tokenizer member {info.filename} is compressed or too large")
+
+
+def _parse_settings(raw: bytes) -> dict[str, Any]:
+    try:
+        settings = json.loads(raw)
+        version = settings["format"]
+        checks = {
+            "bos_id": _is_id(settings["bos_id"], optional=True),
+            "eos_id": _is_id(settings["eos_id"], optional=True),
+            "pad_id": _is_id(settings["pad_id"], optional=False),
+            "add_bos": isinstance(settings["add_bos"], bool),
+            "chat_template": settings["chat_template"] is None or isinstance(settings["chat_template"], str),
+        }
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ProgramError(f"the program's tokenizer settings are damaged: {error}", hint=_RECOMPILE) from error
+    special = settings.setdefault("special_tokens", {})
+    checks["special_tokens"] = isinstance(special, dict) and all(isinstance(text, str) for text in special.values())
+    if version == CLASSIFIER_FORMAT:
+        names = settings.get("classes")
+        checks["classes"] = isinstance(names, list) and bool(names) and all(isinstance(each, str) for each in names)
+    elif version != FORMAT_VERSION:
+        raise ProgramError(f"the program's tokenizer has format {version!r}; this prgec reads 1 and 2")
+    for name, is_good in checks.items():
+        if not is_good:
+            raise ProgramError(f"the program's tokenizer has {name} = {settings.get(name)!r}", hint=_RECOMPILE)
+    parsed: dict[str, Any] = settings
+    return parsed
+
+
+def _is_id(value: object, *, optional: bool) -> bool:
+    return (optional and value is None) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+
+
+def _check_ids(settings: dict[str, Any], vocab_size: int) -> None:
+    for name in ("bos_id", "eos_id"):
+        if settings[name] is not None and settings[name] >= vocab_size:
+            raise ProgramError(f"the program's tokenizer has {name} = {settings[name]}, beyond its vocabulary")
+
+
+def _parse_backend(raw: bytes) -> tokenizers.Tokenizer:
+    import tokenizers
+
+    try:
+        backend = tokenizers.Tokenizer.from_str(raw.decode("utf-8"))
+    except Exception as error:  # the Rust library raises bare Exception
+        raise ProgramError(f"the program's {TOKENIZER_JSON} is damaged: {error}", hint=_RECOMPILE) from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend

@@ -1,0 +1,47 @@
+"""Columns under other names: `--map prompt=question` reads the field `question` as `prompt`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from prgec.core.data.jsonl import Record
+from prgec.core.data.task import reach
+from prgec.errors import DataError, UsageError
+
+MAP_HELP = "Read column THEIRS as OURS, such as prompt=question (repeatable)."
+
+
+def parse_columns(texts: Iterable[str]) -> dict[str, str]:
+    """Return our name -> their column.
+
+    Raises:
+        UsageError: If a text is not `ours=theirs`, or a name is mapped twice.
+    """
+    columns: dict[str, str] = {}
+    for text in texts:
+        ours, equals, theirs = text.partition("=")
+        if not (ours and equals and theirs):
+            raise UsageError(f"--map {text!r} is not of the form OURS=THEIRS", hint="for example --map prompt=question")
+        if ours in columns:
+            raise UsageError(f"--map names {ours!r} twice")
+        columns[ours] = theirs
+    return columns
+
+
+def renamed(record: Record, columns: Mapping[str, str]) -> Record:
+    """Return a record with its columns under our names; those that are not mapped stay.
+
+    Raises:
+        DataError: If it lacks a column.
+    """
+    if not columns:
+        return record
+    fields = {name: value for name, value in record.fields.items() if name not in columns.values()}
+    for ours, theirs in columns.items():
+        value = reach(record.fields, theirs)
+        if value is None:
+            found = ", ".join(sorted(record.fields)) or "none"
+            raise DataError(f'no column "{theirs}" to read as "{ours}"; found {found}', where=record.where)
+        fields[ours] = value[0]
+    return replace(record, fields=fields)

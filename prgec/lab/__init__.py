@@ -1,0 +1,1 @@
+"""Measurements and studies, and the engine that runs graphs in PyTorch: nothing that a device needs."""

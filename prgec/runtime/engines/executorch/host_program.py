@@ -1,0 +1,51 @@
+"""A program whose state the host keeps: every call takes the copies of B, and nothing in it is an operator of prgec.
+
+Letters: q queries, r rank, O outputs of a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from prgec.core.contract.arrays import FloatArray
+from prgec.core.contract.manifest import Manifest
+from prgec.core.contract.names import FORWARD_METHOD, ROW_INPUTS, STATE_INPUT
+from prgec.runtime.engines.executorch.device_program import zeros_of
+from prgec.runtime.engines.executorch.program import LoadMethod, Program
+from prgec.runtime_ops.host import dual_update
+
+
+class HostProgram(Program):
+    """A program of contract 1 whose manifest says `state: host`.
+
+    It has no `apply`: the update happens here, in the arithmetic of the kernels, so that a run is that of `seeded`
+    state bit for bit.
+    """
+
+    @property
+    def _evaluated_inputs(self) -> tuple[str, ...]:
+        return inputs_of(self.manifest)
+
+    def _bind_state(self, load_method: LoadMethod) -> None:
+        m = self.manifest
+        self._forward = load_method(FORWARD_METHOD, (*self._evaluated_inputs, *self._hidden_input))
+        self._state = zeros_of(m)
+        self._copies = [np.empty((2 * m.q, m.rank, site.out_features), dtype=np.float32) for site in m.sites]
+
+    def _of_step(self, g_q: FloatArray, lr: float, eps: float, seed: int, step: int) -> Sequence[Any]:
+        for site, master, copies in zip(self.manifest.sites, self._state.values(), self._copies, strict=True):
+            dual_update(master, g_q, lr, eps, seed, step, site.index, copies)
+        return self._copies
+
+    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+        """Perform only the update that `forward` of `step` performs on entry; nothing of the program runs."""
+        for site, master in zip(self.manifest.sites, self._state.values(), strict=True):
+            dual_update(master, g_q, lr, 0.0, seed, step, site.index)
+
+
+def inputs_of(manifest: Manifest) -> tuple[str, ...]:
+    """Names of what a method takes that measures losses: rows, and what the host keeps of every site."""
+    return (*ROW_INPUTS, *(STATE_INPUT.format(index) for index in range(len(manifest.sites))))

@@ -1,0 +1,299 @@
+"""A compiled program in the ExecuTorch Python runtime: open, run its two methods, read and write its state.
+
+Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions, r rank.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from prgec.core.contract.arrays import FloatArray, IntArray, State
+from prgec.core.contract.engine import ONLY_CALL, Call, state_names, state_sha256
+from prgec.core.contract.manifest import Manifest
+from prgec.core.contract.names import (
+    APPLY_INPUTS,
+    APPLY_METHOD,
+    EXTEND_METHOD,
+    FORWARD_INPUTS,
+    FORWARD_METHOD,
+    HIDDEN_INPUT,
+    NEXT_TOKENS_METHOD,
+    PREFIX_INPUTS,
+    PREFIX_METHOD,
+    TARGETS_INPUT,
+)
+from prgec.core.contract.tokenizer import Tokenizer
+from prgec.errors import InternalError, ProgramError
+from prgec.runtime.engines.executorch.reserve import needs_room, rows_of_nothing
+from prgec.runtime.engines.executorch.runtime import NOT_OURS, float_array, int_arrays, keys, scalars
+from prgec.runtime.engines.prefix import PrefixRunner, keep_prefix
+
+LoadMethod: TypeAlias = Callable[[str, Sequence[str] | None], Any]
+
+
+class Program:
+    """A .pte that follows the graph contract, loaded and ready to train.
+
+    Attributes:
+        path: File it was opened from.
+        manifest: Manifest of the program.
+        tokenizer: The tokenizer it carries.
+        prefix: Runs the blocks before the first trained one, where they are a method of their own.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        tokenizer: Tokenizer,
+        load_method: LoadMethod,
+        read_a: Callable[[], State] = dict,
+    ) -> None:
+        self.path = path
+        self._read_a = functools.cache(read_a)
+        self.manifest = manifest
+        self.tokenizer = tokenizer
+        self._has_room = False
+        self._bind_state(load_method)
+        # Loading packs weights into memory, for nothing where every result is kept already.
+        self._load_prefix = functools.cache(lambda: load_method(PREFIX_METHOD, PREFIX_INPUTS))
+        # Most programs never generate.
+        inputs = (*(name for name in self._evaluated_inputs if name != TARGETS_INPUT), *self._hidden_input)
+        self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
+        self._load_extend = functools.cache(lambda: self._opened_cache(load_method(EXTEND_METHOD, None)))
+        self.prefix = PrefixRunner(self.compute_prefix, manifest, "executorch") if self._hidden_input else None
+
+    @property
+    def _evaluated_inputs(self) -> tuple[str, ...]:
+        """Inputs of a method that measures the losses of rows and trains on none."""
+        return FORWARD_INPUTS
+
+    @property
+    def _hidden_input(self) -> tuple[str, ...]:
+        """The last input of a method, where the first blocks are a method of their own."""
+        return (HIDDEN_INPUT,) if self.manifest.prefix == "method" else ()
+
+    def _bind_state(self, load_method: LoadMethod) -> None:
+        self._forward = load_method(FORWARD_METHOD, (*FORWARD_INPUTS, *self._hidden_input))
+        self._apply = load_method(APPLY_METHOD, APPLY_INPUTS)
+        self._state = {name: self._attribute(self._forward, name) for name in state_names(self.manifest)}
+
+    def forward(
+        self,
+        tokens_NT: IntArray,
+        label_pos_NK: IntArray,
+        targets_NK: IntArray,
+        g_q: FloatArray,
+        lr: float,
+        eps: float,
+        seed: int,
+        step: int,
+    ) -> FloatArray:
+        """Apply the update of step - 1, then return the loss of every row under the noise of `step`.
+
+        Args:
+            tokens_NT: i64[N, T].
+            label_pos_NK: i64[N, K].
+            targets_NK: i64[N, K], -100 to ignore.
+            g_q: f32[q], projected gradients of step - 1; zeros leave the state as it is.
+            lr: Learning rate of step - 1.
+            eps: Perturbation scale; with 0 the rows are N different examples.
+            seed: Key of the noise.
+            step: Number of this step.
+
+        Returns:
+            f32[N], mean negative log-likelihood over each row's own targets.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        if eps:
+            self._make_room(tokens_NT.shape[1])
+        inputs = [*int_arrays(tokens_NT, label_pos_NK, targets_NK), *self._of_step(g_q, lr, eps, seed, step)]
+        inputs += self._hidden(tokens_NT, label_pos_NK)
+        loss_N, *others = self._execute(self._forward, inputs)
+        self._keep(others)
+        result: FloatArray = loss_N
+        return result
+
+    def _of_step(self, g_q: FloatArray, lr: float, eps: float, seed: int, step: int) -> Sequence[Any]:
+        """The inputs of `forward` after its rows: the numbers by which it updates and perturbs its weights."""
+        return [*scalars(g_q, lr, eps), *keys(seed, step)]
+
+    def _hidden(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
+        """The last input, where blocks before the first trained one are a method of their own."""
+        return [] if self.prefix is None else [float_array(self.prefix.hidden(tokens_NT, label_pos_NK))]
+
+    def _keep(self, outputs: Sequence[Any]) -> None:
+        """Keep the results of `forward` that follow the losses; there are none where the state is in buffers."""
+
+    def _make_room(self, num_tokens: int) -> None:
+        """Run the longest call there is once, before the first step (`reserve.py` has the reason)."""
+        had_room, self._has_room = self._has_room, True
+        if not had_room and needs_room(self.manifest, num_tokens):
+            self._run_longest(*rows_of_nothing(self.manifest))
+
+    def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
+        self.evaluate(tokens_NT, label_pos_NK, targets_NK)
+
+    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+        """Perform only the update that `forward` of `step` performs on entry.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        self._execute(self._apply, (*scalars(g_q, lr), *keys(seed, step)))
+
+    def train(
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
+    ) -> tuple[FloatArray, FloatArray]:
+        """Nothing to call: this program trains by the losses that `forward` measures.
+
+        Raises:
+            InternalError: Always.
+        """
+        raise InternalError("a program that measures losses has no gradients")
+
+    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+        """Return the loss of every row under the present state, without changing it: f32[N]. Rows are N texts.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        no_update = np.zeros(self.manifest.q, dtype=np.float32)
+        return self.forward(tokens_NT, label_pos_NK, targets_NK, no_update, lr=0.0, eps=0.0, seed=0, step=1)
+
+    def read_optimizer(self) -> State:
+        """Return the optimiser's state by name: nothing, where the host makes the steps."""
+        return {}
+
+    def write_optimizer(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the optimiser's state.
+
+        Raises:
+            ProgramError: If there is any in `state`.
+        """
+        self._overwrite({}, state)
+
+    def forget_steps(self) -> None:
+        """Nothing is remembered of steps, where the host makes them."""
+
+    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
+        """Return the most likely token after each label position under the present state: i64[N, K].
+
+        Only where the manifest's `generate` says so. Rows are N different texts, as in evaluation.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        inputs = [*self._inputs_of_next_tokens(tokens_NT, label_pos_NK)]
+        inputs += self._hidden(tokens_NT, label_pos_NK)
+        (tokens_NK,) = self._execute(self._load_next_tokens(), inputs)
+        result: IntArray = tokens_NK
+        return result
+
+    def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
+        """Read tokens at the positions from `start` on, after those in the cache.
+
+        Args:
+            tokens_T: i64[T], at most `EXTEND_CHUNK`.
+            start: Position of the first.
+
+        Returns:
+            f32[V], the logits after the last one.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        tokens = np.ascontiguousarray(tokens_T, dtype=np.int64)
+        result: FloatArray = self._execute(self._load_extend().extend, tokens, start)[0, 0]
+        return result
+
+    def clear_cache(self) -> None:
+        """Clear the cache. A NaN left in it would poison every attention sum, even at weight 0."""
+        self._load_extend().forget()
+
+    def _opened_cache(self, method: Any) -> Any:
+        try:
+            return method.open_cache()
+        except RuntimeError as error:
+            raise ProgramError(
+                "the program keeps its cache in an old format", where=self.path, hint="compile it again"
+            ) from error
+
+    def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
+        no_update = np.zeros(self.manifest.q, dtype=np.float32)
+        return [*int_arrays(tokens_NT, label_pos_NK), *self._of_step(no_update, 0.0, 0.0, 0, 1)]
+
+    def compute_prefix(self, tokens_BT: IntArray) -> FloatArray:
+        """Run the blocks before the first trained one: f32[B, T, D]; only where they are a method of their own.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        (hidden_BTD,) = self._execute(self._load_prefix(), int_arrays(tokens_BT))
+        result: FloatArray = hidden_BTD
+        return result
+
+    def keep_prefix_in(self, folder: Path) -> None:
+        """Keep results of the prefix in `folder`, and compute none that is there already.
+
+        Raises:
+            UsageError: If the program has no prefix method, or the folder cannot be used.
+        """
+        keep_prefix(self.prefix, folder, self.path)
+
+    def read_state(self) -> State:
+        """Return copies of the trainable buffers by name, in site order."""
+        return {name: tensor.copy() for name, tensor in self._state.items()}
+
+    def write_state(self, state: Mapping[str, FloatArray]) -> None:
+        """Overwrite the trainable buffers; nothing is written if any name or shape is wrong.
+
+        Raises:
+            ProgramError: If names or shapes differ from the program's.
+        """
+        self._overwrite(self._state, state)
+
+    def _overwrite(self, tensors: Mapping[str, Any], state: Mapping[str, FloatArray]) -> None:
+        if set(state) != set(tensors):
+            odd = sorted(set(state) ^ set(tensors))
+            raise ProgramError(f"the state does not fit the program: {odd[0]} is in only one of them", where=self.path)
+        for name, tensor in tensors.items():
+            if state[name].shape != tuple(tensor.shape) or state[name].dtype != np.float32:
+                raise ProgramError(
+                    f"the state of {name} is {state[name].dtype}{list(state[name].shape)}; expected "
+                    f"float32{list(tensor.shape)}",
+                    where=self.path,
+                )
+        for name, tensor in tensors.items():
+            tensor[...] = state[name]
+
+    def stored_lora_a(self) -> State:
+        """Return `<site>.lora_A`, f32[r, D], of every site; empty where they follow from the manifest's seed.
+
+        Raises:
+            ProgramError: If the program should carry them and they are damaged.
+        """
+        return self._read_a()
+
+    def state_sha256(self) -> str:
+        """Return the hash of the state's names and bytes."""
+        return state_sha256(self.read_state())
+
+    def _attribute(self, method: Any, name: str) -> Any:
+        try:
+            return method.get_attribute(name)
+        except RuntimeError as error:
+            raise ProgramError(f"the program has no state named {name}", where=self.path, hint=NOT_OURS) from error
+
+    def _execute(self, call: Any, *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except RuntimeError as error:
+            raise ProgramError(f"the program failed to run: {error}", where=self.path) from error

@@ -1,0 +1,146 @@
+"""Open what a run, a probe and a command need: a program with its adapter, encoded data, and a trainer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from prgec.core.contract.engine import Engine
+from prgec.core.data.encode import Row
+from prgec.core.data.rows_file import RowSet
+from prgec.core.formats.adapter import load_adapter
+from prgec.core.formats.journal_records import StepRecord
+from prgec.core.machine.memory import available_memory_bytes
+from prgec.errors import UsageError
+from prgec.runtime.engines.choose import EXECUTORCH, open_program
+from prgec.runtime.runs.data import RunFiles
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.result import Listener
+from prgec.runtime.training.estimators import find_estimator
+from prgec.runtime.training.gradient_trainer import GradientTrainer
+from prgec.runtime.training.loop import TrainingLoop
+from prgec.runtime.training.schedules import Rates, find_schedule
+from prgec.runtime.training.step import Steps, StepTrainer
+from prgec.runtime.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+def open_with_adapter(
+    path: Path,
+    adapter: Path | None,
+    engine: str = EXECUTORCH,
+    *,
+    base: str | None = None,
+    device: str = "cpu",
+    compiled: bool = False,
+    verify: bool = True,
+) -> Engine:
+    """Open a program, with an adapter in it where one is named.
+
+    Raises:
+        PrgecError: If the program, the adapter, the checkpoint or the device cannot be used.
+    """
+    program = open_program(path, engine, base=base, device=device, compiled=compiled, verify=verify)
+    if adapter is not None:
+        load_adapter(adapter, program)
+    return program
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A program and its data, ready to train.
+
+    Attributes:
+        options: Options they were opened for, with the program's own learning rate by default.
+        rates: The course of the learning rate.
+        program: The program, with the adapter to start from in it.
+        rows: Training rows.
+        eval_set: Rows for evaluations before and after; None to evaluate nothing.
+        dev_set: Rows for evaluations in between.
+    """
+
+    options: RunOptions
+    rates: Rates
+    program: Engine
+    rows: Sequence[Row]
+    eval_set: RowSet | None
+    dev_set: RowSet | None
+
+    def trainer(self) -> StepTrainer[StepRecord]:
+        """Return a new trainer of the program's kind, within the limits of the options."""
+        options = self.options
+        if self.program.manifest.has_gradients:
+            return GradientTrainer(self.program, options.limits)
+        return Trainer(
+            self.program, find_estimator(options.estimator), eps=options.eps, seed=options.seed, limits=options.limits
+        )
+
+    def loop(self, trainer: Steps, rates: Rates) -> TrainingLoop:
+        """Return the loop that trains on the rows, in the order of the options' seed."""
+        options, gather = self.options, trainer.gather if isinstance(trainer, GradientTrainer) else None
+        return TrainingLoop(trainer, self.rows, self.program.manifest, options.seed, rates, options.accumulate, gather)
+
+
+def check_room(path: Path, *, verify: bool) -> None:
+    """Check that this machine has the memory that training was planned to take.
+
+    Args:
+        path: The .pte.
+        verify: Whether to compare what it says with its checksums.
+
+    Raises:
+        ProgramError: If the file is not a program.
+        UsageError: If it has not.
+    """
+    from prgec.runtime.engines.executorch.runtime import manifest_of
+
+    manifest = manifest_of(path, verify=verify)
+    available = available_memory_bytes()
+    if manifest.planned_bytes > available:
+        raise UsageError(
+            f"training takes about {manifest.planned_bytes / 1e9:.2f} GB of memory, and {available / 1e9:.2f} GB are "
+            "free",
+            where=path,
+            hint="free some, compile with less (prgec plan), or go on with --ignore-memory",
+        )
+
+
+def open_run(options: RunOptions, listener: Listener) -> Opened:
+    """Check and load everything that can be bad; nothing is written.
+
+    Raises:
+        PrgecError: A fitting subclass if an option, the program or the data are bad.
+    """
+    options.check()
+    estimator = find_estimator(options.estimator)
+    find_schedule(options.schedule)
+    if options.engine == EXECUTORCH and not options.ignore_memory:
+        check_room(options.program, verify=not options.no_verify)
+    files = RunFiles.read(options, listener)
+    program = open_with_adapter(
+        options.program,
+        options.adapter,
+        options.engine,
+        base=options.base,
+        device=options.device,
+        compiled=options.compiled,
+        verify=not options.no_verify,
+    )
+    m = program.manifest
+    if options.accumulate > 1 and not m.accumulates:
+        raise UsageError(
+            f"--accumulate {options.accumulate} needs a program that gathers gradients",
+            where=options.program,
+            hint="compile it with --method exact --accumulate, or leave the flag out",
+        )
+    if not m.has_gradients and (remark := estimator.remark(m.q)) is not None:
+        logger.warning("%s", remark)
+    rows, eval_set, dev_set = files.encode(program)
+    if options.prefix_cache is not None:
+        program.keep_prefix_in(options.prefix_cache)
+    listener.on_ready(program, len(rows), len(eval_set.answers) if eval_set else 0)
+    rates = Rates(options.steps, m.lr if options.lr is None else options.lr, options.schedule, options.warmup)
+    return Opened(replace(options, lr=rates.lr), rates, program, rows, eval_set, dev_set)

@@ -1,0 +1,124 @@
+"""Greedy generation of many answers, with a program's cache where it has one, else with its `next_tokens` method.
+
+That method has no cache: every new token costs one forward over the whole prompt, shared by as many different
+prompts as one evaluation call holds (N, or B with a shared prefix). Answering M questions with up to n tokens each
+takes at most n * ceil(M / N) calls; questions that have ended drop out.
+
+Letters: N rows of a forward call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from prgec.core.contract.engine import GeneratingProgram
+from prgec.core.data.batches import evaluation_batches
+from prgec.core.data.encode import Row
+from prgec.errors import UsageError
+from prgec.runtime.training.reader import Reader
+from prgec.runtime.training.sampling import Sampler, Sampling
+
+DEFAULT_MAX_TOKENS = 32
+# Answers of one line: what follows a line break is another text.
+LINE_END = "\n"
+
+
+def generate(
+    program: GeneratingProgram,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
+    stop: str | None = None,
+    on_call: Callable[[int, int], None] = lambda done, total: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[str] | None:
+    """Continue every prompt with its most likely tokens.
+
+    Args:
+        program: A program compiled with --generate.
+        prompts: Ids; those longer than T, or the cache, less `max_tokens` lose tokens on their left.
+        max_tokens: Most tokens to add.
+        stop: Text at which an answer ends, itself left out; EOS and the end of a turn always end it.
+        on_call: Called with (prompts ended, all prompts) after every call.
+        should_stop: Checked before every call.
+
+    Returns:
+        The continuations as text; None if it was stopped.
+
+    Raises:
+        UsageError: If the program has no `next_tokens`, or `max_tokens` leaves no room for a prompt.
+    """
+    manifest = program.manifest
+    if not manifest.generate:
+        raise UsageError("the program cannot generate", hint="compile it with --generate")
+    room = manifest.context or manifest.seq_len
+    if not 1 <= max_tokens < room:
+        name = "--context" if manifest.context else "T"
+        raise UsageError(f"cannot generate {max_tokens} tokens with {name} = {room}")
+    texts = [_cut(program, list(prompt), room - max_tokens + 1) for prompt in prompts]
+    if manifest.context:
+        return _with_cache(program, texts, max_tokens, stop, on_call, should_stop)
+    lengths = [len(text) for text in texts]
+    open_ones = list(range(len(texts)))
+    for _ in range(max_tokens):
+        for index, token in _next(program, texts, open_ones, should_stop):
+            if token is None:
+                return None
+            texts[index].append(token)
+        open_ones = [i for i in open_ones if not _has_ended(program, texts[i][lengths[i] :], stop)]
+        on_call(len(texts) - len(open_ones), len(texts))
+        if not open_ones:
+            break
+    return [_text(program, text[length:], stop) for text, length in zip(texts, lengths, strict=True)]
+
+
+def _with_cache(
+    program: GeneratingProgram,
+    texts: list[list[int]],
+    max_tokens: int,
+    stop: str | None,
+    on_call: Callable[[int, int], None],
+    should_stop: Callable[[], bool],
+) -> list[str] | None:
+    """Continue one text after the other."""
+    reader, sampler, answers = Reader(program), Sampler(Sampling()), []
+    for text in texts:
+        new: list[int] = []
+        while len(new) < max_tokens and not (new and _has_ended(program, new, stop)):
+            if should_stop():
+                return None
+            new.append(sampler.choose(reader.read([*text, *new])))
+        answers.append(_text(program, new, stop))
+        on_call(len(answers), len(texts))
+    return answers
+
+
+def _next(
+    program: GeneratingProgram, texts: list[list[int]], chosen: list[int], should_stop: Callable[[], bool]
+) -> list[tuple[int, int | None]]:
+    """Return the next token of each chosen text; None for one where it was stopped."""
+    rows = [Row(tuple(texts[i]), (len(texts[i]) - 1,), (0,)) for i in chosen]
+    found: list[tuple[int, int | None]] = []
+    for batch in evaluation_batches(rows, program.manifest):
+        if should_stop():
+            return [(chosen[0], None)]
+        tokens = program.next_tokens(batch.tokens_NT, batch.label_pos_NK)[: len(batch.indices), 0]
+        found += [(chosen[row], int(token)) for row, token in zip(batch.indices.tolist(), tokens, strict=True)]
+    return found
+
+
+def _cut(program: GeneratingProgram, ids: list[int], limit: int) -> list[int]:
+    num_cut = max(0, len(ids) - limit)
+    head = ids[:1] if ids[:1] == [program.tokenizer.bos_id] and num_cut else []
+    return head + ids[len(head) + num_cut :]
+
+
+def _has_ended(program: GeneratingProgram, new: list[int], stop: str | None) -> bool:
+    if new[-1] in program.tokenizer.end_ids:
+        return True
+    return stop is not None and stop in program.tokenizer.decode(new).lstrip()
+
+
+def _text(program: GeneratingProgram, new: list[int], stop: str | None) -> str:
+    text = program.tokenizer.decode([token for token in new if token not in program.tokenizer.end_ids])
+    return text.strip() if stop is None else text.lstrip().split(stop, 1)[0].strip()

@@ -1,0 +1,116 @@
+"""Training steps of programs that compute their own gradients: one call a step, or several, and nothing pending.
+
+Letters: B examples a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from prgec.core.contract.arrays import Float64Array, FloatArray
+from prgec.core.contract.engine import Call, TrainableProgram
+from prgec.core.contract.sums import ordered_mean
+from prgec.core.data.batches import Batch
+from prgec.errors import NumericsError
+from prgec.runtime.training.limits import SKIP, Limits
+from prgec.runtime.training.step import StepResult
+from prgec.runtime.training.trainer import Recorded
+
+
+@dataclass(frozen=True)
+class GradientStep(StepResult):
+    """The measurements and effect of one step.
+
+    Attributes:
+        norm: Length of the gradient over all sites; NaN where it was not finite and the step changed nothing.
+    """
+
+    norm: float
+
+    @property
+    def losses(self) -> Float64Array:
+        """The loss as a journal keeps it, f64[1, 2]: as if one query had measured it on both sides."""
+        return np.full((1, 2), self.loss)
+
+    @property
+    def g(self) -> FloatArray:
+        """The norm as a journal keeps it: f32[1]."""
+        return np.array([self.norm], dtype=np.float32)
+
+    @property
+    def eps(self) -> float:
+        """Nothing was perturbed."""
+        return 0.0
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the fields of its line of metrics."""
+        if not math.isfinite(self.norm):
+            return {**super().metrics(), "grad_norm": None, "limited": "skipped"}
+        return {**super().metrics(), "grad_norm": self.norm}
+
+
+class GradientTrainer:
+    """Drives a program that computes gradients through training steps.
+
+    Args:
+        program: The program to train.
+        limits: Treatment of steps whose loss or gradient is not finite; the program itself never applies one.
+    """
+
+    def __init__(self, program: TrainableProgram, limits: Limits | None = None) -> None:
+        self._program = program
+        self._limits = limits or Limits()
+        # Losses of the calls of a step whose last one has not come yet.
+        self._gathered: list[FloatArray] = []
+        self.step_number = 0
+
+    def take_up(self, records: Sequence[Recorded]) -> list[GradientStep]:
+        """Continue after steps that were done before, which the program's state includes; return their results."""
+        self.step_number = len(records)
+        return [GradientStep(each.step, float(each.losses[0, 0]), each.lr, float(each.g[0])) for each in records]
+
+    def gather(self, batch: Batch) -> None:
+        """Run a call of the next step that is not its last: it measures and differentiates, and updates nothing.
+
+        Args:
+            batch: B different examples.
+        """
+        gathered, self._gathered = self._gathered, []  # a call that fails ends its step
+        call = Call(len(gathered), is_last=False)
+        loss_B, _ = self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, 0.0, call)
+        self._gathered = [*gathered, loss_B]
+
+    def step(self, batch: Batch, lr: float) -> GradientStep:
+        """Run the last call of a step, which is the only one unless some were gathered: it also updates.
+
+        Args:
+            batch: B different examples.
+            lr: Learning rate of the update.
+
+        Raises:
+            NumericsError: If the loss or the gradient is not finite, and the limits do not say to skip it. The state
+                is then that of the step before.
+        """
+        gathered, self._gathered = self._gathered, []
+        call = Call(len(gathered), is_last=True)
+        loss_B, factors = self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr, call)
+        self.step_number += 1
+        with np.errstate(invalid="ignore"):  # what is not finite is judged below
+            loss = float(ordered_mean(np.concatenate([*gathered, loss_B]).astype(np.float64)))
+        # Canonicalise NaN: NaNs have many bit patterns, and equal runs must write equal bytes.
+        norm = float(factors[1]) if np.isfinite(factors[1]) else math.nan
+        result = GradientStep(self.step_number, loss, lr, norm)
+        if not (math.isfinite(loss) and math.isfinite(result.norm)) and self._limits.not_finite != SKIP:
+            raise NumericsError(
+                f"the gradient of step {self.step_number} is not finite; training stopped, state kept",
+                hint="lower --lr, or go on with --not-finite skip",
+            )
+        return result
+
+    def flush(self) -> None:
+        """Nothing is pending."""
