@@ -101,7 +101,7 @@ def test_the_table_allows_nothing_that_nobody_uses() -> None:
     } == {}
 
 
-def test_an_upward_import_is_told() -> None:
+def test_an_upward_import_is_reported() -> None:
     imports = {"machine": {"cli": "prgec/core/machine/memory.py"}}
     (told,) = climbing(imports, read_table())
     assert told.startswith("prgec/core/machine/memory.py imports prgec.cli")

@@ -65,7 +65,7 @@ def test_every_figure_of_the_readme_names_its_report() -> None:
     assert without_source(items) == []
 
 
-def test_a_figure_without_a_report_is_told() -> None:
+def test_a_figure_without_a_report_is_reported() -> None:
     bare, linked = "A step takes 0.9 s.", "A step takes 0.9 s ([report](docs/reports/x.md))."
     assert without_source([bare, linked, "It follows MeZO: `parity.py --steps 5`."]) == [bare]
 
@@ -75,7 +75,7 @@ def test_every_relative_link_leads_somewhere(document: Path) -> None:
     assert dead_links(document) == []
 
 
-def test_a_dead_link_is_told(tmp_path: Path) -> None:
+def test_a_dead_link_is_reported(tmp_path: Path) -> None:
     document = tmp_path / "a.md"
     document.write_text("# One two\n[a](b.md) [b](#one-two) [c](a.md#three) [d](https://e.org) `[e](f)`\n")
     assert dead_links(document) == ["b.md", "a.md#three"]

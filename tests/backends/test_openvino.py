@@ -78,7 +78,7 @@ def test_a_product_in_f32_passes() -> None:
 
 
 @needs_openvino
-def test_loaded_here_it_computes_in_f32_and_leaves_nothing_behind() -> None:
+def test_loaded_here_it_computes_in_f32_and_leaves_nothing() -> None:
     script = SCRIPT + 'import os; print("OPENVINO_LIB_PATH" in os.environ, "openvino" in sys.modules)'
     assert _load(script).splitlines() == ["f32", "False False"]
 

@@ -20,7 +20,7 @@ from tests.passes.gradient_graphs import attention
 
 
 @pytest.mark.parametrize("layers", [False, True])
-def test_copies_stay_behind_the_forward_in_a_delegate(layers: bool) -> None:
+def test_copies_stay_after_the_forward_in_a_delegate(layers: bool) -> None:
     program = attention(num_blocks=2, has_stream=layers)
     for each in (Differentiate(), Rematerialize(layers), TransposeToCopy(), ReshapeToView()):
         run_pass(program, each)

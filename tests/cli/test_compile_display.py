@@ -73,7 +73,9 @@ from prgec.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
     command = [sys.executable, "-c", script, "compile", str(model), "--seq-len", "16", "-o", str(output), "--no-cache"]
-    process = subprocess.Popen([*command, "--lowering", "in-place"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*command, "--lowering", "in-place", "--force"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline() == b"half\n"
     process.send_signal(number)

@@ -245,7 +245,7 @@ def test_help(executable: Path) -> None:
     assert result.stdout.startswith("Usage: prge_train PROGRAM")
 
 
-def test_weights_beside_the_program_are_missed_and_told_apart(make: Callable[..., Drivers], tmp_path: Path) -> None:
+def test_weights_beside_the_program_are_missed_and_distinguished(make: Callable[..., Drivers], tmp_path: Path) -> None:
     drivers = make("device", steps=2, eval_rows=None, eval_every=0)
     alone = tmp_path / "alone.pte"
     alone.write_bytes(drivers.options.program.read_bytes())

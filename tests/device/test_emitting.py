@@ -76,7 +76,7 @@ def test_it_goes_on_and_leaves_what_is_there(emitter: Path, side_pte: Path, rows
     assert _shards(tmp_path) == before
 
 
-def test_labels_of_a_folder_are_said_in_one_way(
+def test_labels_of_a_folder_are_made_in_one_way(
     emitter: Path, side_backbone: EmittingProgram, side_rows: FirstTokens, rows: Path, tmp_path: Path
 ) -> None:
     """A folder that was begun with true labels is not finished as if they were hidden, nor by the other driver."""
@@ -91,7 +91,9 @@ def test_labels_of_a_folder_are_said_in_one_way(
     assert _shards(tmp_path) == before
 
 
-def test_what_does_not_fit_is_told(emitter: Path, side_pte: Path, tiny_pte: Path, rows: Path, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_reported(
+    emitter: Path, side_pte: Path, tiny_pte: Path, rows: Path, tmp_path: Path
+) -> None:
     done = _run(emitter, tiny_pte, rows, tmp_path)
     assert done.returncode == 1 and "speaks contract version 1; prge_emit runs 3" in done.stderr
     damaged = bytearray(side_pte.read_bytes())

@@ -39,7 +39,7 @@ def test_adapters_take_turns(make: Callable[..., Drivers], name: str, tmp_path: 
     assert lines[0]["loss"] == lines[2]["loss"] != lines[1]["loss"]
 
 
-def test_what_is_wrong_is_told_in_a_line(make: Callable[..., Drivers], tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_in_a_line(make: Callable[..., Drivers], tmp_path: Path) -> None:
     drivers = make("exact")
     executable = drivers.executable.with_name("prge_eval")
     bad = tmp_path / "bad.safetensors"

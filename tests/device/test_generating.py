@@ -120,7 +120,7 @@ def test_answers_end_where_the_tokenizer_says(path: Path, chat: Chat, tmp_path: 
     assert chat(path, _lines(_prompts(program)), *flags, *told).stdout == expected != whole
 
 
-def test_a_full_cache_ends_an_answer_and_what_was_said_is_kept(path: Path, chat: Chat) -> None:
+def test_a_full_cache_ends_an_answer_and_the_answer_so_far_is_kept(path: Path, chat: Chat) -> None:
     prompt = " ".join(["7"] * (CONTEXT - 4)) + "\n"
     done = chat(path, prompt + LINE, *NO_END, "--max-tokens", 9)
     assert done.returncode == 0

@@ -102,7 +102,7 @@ def test_goes_on_where_it_was_killed(drivers: Drivers, tmp_path: Path) -> None:
         _assert_same(tmp_path / name, tmp_path / "whole")
 
 
-def test_an_interrupted_run_goes_on_behind_its_last_step(
+def test_an_interrupted_run_goes_on_after_its_last_step(
     make: Callable[..., Drivers], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     drivers = make("exact")

@@ -64,7 +64,7 @@ def test_damaged_files_are_refused(make: Callable[..., Drivers], what: str, dama
 
 
 @pytest.mark.parametrize("name", ["exact", DEVICE])
-def test_a_damaged_program_is_told_as_in_python(make: Callable[..., Drivers], name: str, tmp_path: Path) -> None:
+def test_a_damaged_program_is_reported_as_in_python(make: Callable[..., Drivers], name: str, tmp_path: Path) -> None:
     """Also in the file of weights."""
     drivers = make(name, steps=1, eval_rows=None, eval_every=0)
     program, bad = drivers.options.program, tmp_path / "bad.pte"
@@ -106,7 +106,9 @@ def test_a_program_cannot_lose_its_checksums(make: Callable[..., Drivers], tmp_p
     assert drivers.cpp(program=bad, no_verify=True).returncode == 0
 
 
-def test_a_driver_that_takes_a_host_program_for_another_is_told(make: Callable[..., Drivers], tmp_path: Path) -> None:
+def test_a_driver_that_takes_a_host_program_for_another_is_refused(
+    make: Callable[..., Drivers], tmp_path: Path
+) -> None:
     """It would keep no state: what it passes are rows and numbers where the program wants its B."""
     drivers = make("host", steps=1, eval_rows=None, eval_every=0)
     data, bad = drivers.options.program.read_bytes(), tmp_path / "bad.pte"

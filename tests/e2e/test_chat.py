@@ -199,7 +199,7 @@ def _without_template(path: Path, target: Path) -> Path:
     return target
 
 
-def test_a_template_that_is_missing_is_said(
+def test_a_template_that_is_missing_is_reported(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = _without_template(path, tmp_path / "bare.pte")

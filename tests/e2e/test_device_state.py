@@ -98,14 +98,14 @@ def test_starts_from_zero_and_refuses_another_state(path: Path) -> None:
         program.write_state({**state, first: state[first] + np.float32(1.0)})
 
 
-def test_missing_data_is_told(path: Path, tmp_path: Path) -> None:
+def test_missing_data_is_reported(path: Path, tmp_path: Path) -> None:
     alone = tmp_path / "model.pte"
     alone.write_bytes(path.read_bytes())
     with pytest.raises(ProgramError, match=r"weights are missing: expected model\.ptd beside it .*Hint: .*copy both"):
         open_pte(alone)
 
 
-def test_data_of_another_program_are_told(path: Path, tmp_path: Path) -> None:
+def test_data_of_another_program_are_reported(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "model.pte"
     copy.write_bytes(path.read_bytes())
     data = bytearray(data_path(path).read_bytes())
@@ -115,7 +115,7 @@ def test_data_of_another_program_are_told(path: Path, tmp_path: Path) -> None:
         open_pte(copy)
 
 
-def test_damage_in_the_middle_of_the_data_is_told(path: Path, tmp_path: Path) -> None:
+def test_damage_in_the_middle_of_the_data_is_reported(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "model.pte"
     copy.write_bytes(path.read_bytes())
     data_path(copy).write_bytes(data_path(path).read_bytes())

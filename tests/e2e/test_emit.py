@@ -119,7 +119,7 @@ def test_options_of_other_methods_are_refused(changes: dict[str, object], messag
         build_graphs(options)
 
 
-def test_a_pipeline_that_emits_nothing_is_told(side_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_pipeline_that_emits_nothing_is_reported(side_checkpoint: Path, tmp_path: Path) -> None:
     options = replace(OPTIONS, model=str(side_checkpoint), output=tmp_path / "m.pte", passes="canonicalize")
     with pytest.raises(PassError, match="^emit-activations: found no blocks"):
         build_graphs(options)

@@ -169,7 +169,7 @@ def test_a_stock_runtime_runs_it(compile_once: Compile, options: dict[str, Any])
     assert "Missing operator" in result.stderr, "the other one needs no kernels either, so this test tells nothing"
 
 
-def test_a_driver_that_forgets_the_state_is_told(compile_once: Compile, tmp_path: Path) -> None:
+def test_a_driver_that_forgets_the_state_is_reported(compile_once: Compile, tmp_path: Path) -> None:
     path = compile_once(**BY_LOSSES["xnnpack"], state="host")
     rows_alone = _run_stock(path, num_inputs=3)
     assert rows_alone.returncode == 1

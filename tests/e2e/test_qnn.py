@@ -214,7 +214,7 @@ def test_options_that_do_not_fit(options: dict[str, Any], message: str, wide: Pa
         compile_model(_options(wide, tmp_path / "no.pte", **options))
 
 
-def test_too_little_memory_is_said_before_the_hour_is_spent(
+def test_too_little_memory_is_reported_before_the_hour_is_spent(
     wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "available_memory_bytes", lambda: 0)

@@ -175,7 +175,7 @@ def test_commands(side_pte: Path, train_jsonl: Path, tmp_path: Path, capsys: pyt
     assert len(Path(f"{network}.jsonl").read_text().splitlines()) == fitted["epochs"]
 
 
-def test_what_does_not_fit_is_told(
+def test_what_does_not_fit_is_reported(
     side_pte: Path, learnt: Path, tiny_pte: Path, train_jsonl: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     side, data = str(learnt.with_name("side.pte")), ["--data", str(train_jsonl)]
@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_told(
         assert message in error and error.count("error:") == 1, error
 
 
-def test_another_backbone_is_told(
+def test_another_backbone_is_reported(
     learnt: Path, side_backbone: EmittingProgram, side_rows: FirstTokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dataclasses import replace
@@ -221,7 +221,7 @@ def test_old_drivers_refuse_it_by_its_version(side_pte: Path, learnt: Path) -> N
 
 
 @pytest.mark.parametrize("which", ["backbone", "network"])
-def test_a_wrong_bit_is_told(side_pte: Path, learnt: Path, train_jsonl: Path, tmp_path: Path, which: str) -> None:
+def test_a_wrong_bit_is_reported(side_pte: Path, learnt: Path, train_jsonl: Path, tmp_path: Path, which: str) -> None:
     """In the weights, where nothing but a checksum sees it; --no-verify looks away."""
     files = {"backbone": tmp_path / "side.pte", "network": tmp_path / "network.pte"}
     shutil.copy(side_pte, files["backbone"])

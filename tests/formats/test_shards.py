@@ -111,7 +111,7 @@ def _set(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dic
         (_with("num_blocks", "٣"), "num_blocks is"),
     ],
 )
-def test_a_bad_shard_is_told(spoil: Callable[[dict, dict], None], message: str) -> None:
+def test_a_bad_shard_is_reported(spoil: Callable[[dict, dict], None], message: str) -> None:
     tensors, metadata = unpack_tensors(pack_shard(make_shard()), "here")
     spoil(tensors, metadata)
     with pytest.raises(DataError, match=message):
@@ -150,7 +150,7 @@ def _file(header: object, body: bytes) -> bytes:
         lambda header, body: _file({**header, "dy": {**header["dy"], "data_offsets": [1 << 30, (1 << 30) + 32]}}, body),
     ],
 )
-def test_a_damaged_file_is_told(spoil: Callable[[dict, bytes], bytes]) -> None:
+def test_a_damaged_file_is_reported(spoil: Callable[[dict, bytes], bytes]) -> None:
     header, body = _header(pack_shard(make_shard()))
     with pytest.raises(DataError):
         unpack(spoil(header, body), "here")

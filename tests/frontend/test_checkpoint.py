@@ -117,7 +117,7 @@ def test_no_such_model(name: str) -> None:
     assert f"aliases: demo, {', '.join(ALIASES)}" in str(caught.value)
 
 
-def test_compile_leaves_nothing_behind(sharded: Path, tmp_path: Path) -> None:
+def test_compile_leaves_nothing(sharded: Path, tmp_path: Path) -> None:
     (sharded / SHARD).write_bytes((sharded / SHARD).read_bytes()[:-100])
     out = tmp_path / "out"
     out.mkdir()

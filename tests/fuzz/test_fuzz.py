@@ -44,7 +44,7 @@ def test_no_input_breaks_a_reader(readers: dict[str, Reader], kind: str, tmp_pat
     assert tally.accepted or kind == "program"
 
 
-def test_a_reader_that_breaks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_breaks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.checks.fuzz.KEPT", tmp_path / "kept")
     reader = Reader("journal", lambda path: path.read_bytes()[200], [b"short"])
     (tally,) = fuzz(reader, random.Random(0), tmp_path, None, lambda tried: tried >= 1)

@@ -28,7 +28,7 @@ def say_and_sleep() -> None:
 
 
 @pytest.mark.parametrize("how", ["fork", "spawn"])
-def test_a_killed_process_leaves_none_behind(how: str) -> None:
+def test_a_killed_process_leaves_none(how: str) -> None:
     with subprocess.Popen([sys.executable, "-c", _ASKS.format(how=how)], stdout=subprocess.PIPE, text=True) as asks:
         assert asks.stdout is not None
         child = int(asks.stdout.readline())

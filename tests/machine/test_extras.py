@@ -29,7 +29,7 @@ def test_an_extra_that_is_none() -> None:
         extra_hint("qnm")
 
 
-def test_nobody_is_told_to_install_what_is_not_published() -> None:
+def test_no_message_names_a_package_that_is_not_published() -> None:
     """The package index has no prgec."""
     texts = [
         *ROOT.glob("*.md"),

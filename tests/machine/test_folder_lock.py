@@ -47,7 +47,7 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_holder_is_told(tmp_path: Path) -> None:
+def test_the_holder_is_reported(tmp_path: Path) -> None:
     assert holder(tmp_path / "gone") is None
     with FolderLock(tmp_path / "run"):
         assert holder(tmp_path / "run") == os.getpid()

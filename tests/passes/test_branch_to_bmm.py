@@ -89,7 +89,7 @@ def test_parity_fixed_t() -> None:
     assert_parity(example(dynamic=False), PASS)
 
 
-def test_parity_of_a_site_behind_the_label_gather() -> None:
+def test_parity_of_a_site_after_the_label_gather() -> None:
     """The LM head as a site: N rows of K labels, and no T in its shape."""
     b = GraphBuilder(num_rows=4, dynamic=True)
     rows = b.call(aten.gather.default, b.hidden(), 1, b.label_index(4))

@@ -102,7 +102,7 @@ def test_parity(q: int, dynamic: bool) -> None:
     assert_parity(example(dynamic=dynamic), Dualize(q=q))
 
 
-def test_parity_of_a_site_behind_the_label_gather() -> None:
+def test_parity_of_a_site_after_the_label_gather() -> None:
     """The LM head as a site: N*K rows, and no T in its shape."""
     b = GraphBuilder(num_rows=4, dynamic=True)
     rows = b.call(aten.gather.default, b.hidden(), 1, b.label_index(4))

@@ -142,7 +142,7 @@ def test_layers_of_a_write(block: Callable[[Blocks, Node, str], Node], is_bmm: b
     assert [sorted(map(site_of, nearest_states(each))) for each in written] == expected
 
 
-def test_the_stream_begins_behind_the_sum_of_embeddings() -> None:
+def test_the_stream_begins_after_the_sum_of_embeddings() -> None:
     """Tokens and positions depend on nothing of each other: neither is a stream that the other is written to."""
     b = Blocks()
     positions = b.call(aten.neg.default, b.hidden(WIDTH, name="positions.weight"))

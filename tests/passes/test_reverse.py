@@ -31,7 +31,7 @@ def test_nothing_is_computed_for_what_is_frozen() -> None:
     assert found[x].target is aten.mul.Tensor and found[x].args[1] is frozen
 
 
-def test_the_walk_ends_at_what_is_asked_for() -> None:
+def test_the_walk_ends_at_what_is_requested() -> None:
     b = Leaves()
     x = b.leaf(2, 3)
     middle = b.call(aten.sin.default, x)

@@ -104,7 +104,7 @@ def test_a_second_run_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PASSES)
-def test_an_invalid_graph_is_told(name: str) -> None:
+def test_an_invalid_graph_is_reported(name: str) -> None:
     tests = _tests(name)
     program = tests.example()
     break_graph(program)

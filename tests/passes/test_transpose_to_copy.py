@@ -45,7 +45,7 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
     )
 
 
-def test_hit_everything_behind_is_contiguous() -> None:
+def test_hit_everything_after_it_is_contiguous() -> None:
     program = example()
     run_pass(program, PASS)
     strides = [node.meta["val"].stride()[-1] for node in program.calls(aten.clone.default)]

@@ -225,7 +225,7 @@ def test_a_plan_needs_no_torch() -> None:
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
-def test_a_narrow_fit_is_told() -> None:
+def test_a_narrow_fit_is_reported() -> None:
     peak = _plan().choice.row.memory.total
     assert "less than the 5% a plan may be off" in _plan(memory=peak + 1).choice.reasons[1]
     assert "less than" not in _plan(memory=2 * peak).choice.reasons[1]

@@ -181,7 +181,7 @@ def push_state(running: RunningServer, token: str, acts: Path) -> str:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_learnt_is_said(store: Path, acts: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_learnt_is_reported(store: Path, acts: Path, tmp_path: Path) -> None:
     """A rate that sends the loss to infinity."""
     token = add_device(store, "phone")
     with RunningServer(store) as running:

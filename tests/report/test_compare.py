@@ -33,12 +33,12 @@ def _records(runs: list[Path]) -> list[RunRecord]:
     return [read_run(run) for run in runs]
 
 
-def test_what_differs_is_told_and_nothing_else(runs: list[Path]) -> None:
+def test_what_differs_is_reported_and_nothing_else(runs: list[Path]) -> None:
     assert differences(_records(runs)) == ["lr", "seed"]
     assert differences(_records(runs[:1])) == []
 
 
-def test_programs_that_differ_are_told(tmp_path: Path) -> None:
+def test_programs_that_differ_are_reported(tmp_path: Path) -> None:
     folders = [_run(tmp_path, "a"), _run(tmp_path, "b")]
     summary = json.loads((folders[1] / "run.json").read_text())
     summary["manifest"]["rank"] = 4

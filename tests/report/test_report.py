@@ -141,7 +141,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("summary", ["[]", "7", '{"options": [1]}', '{"manifest": 7}'])
-def test_a_summary_of_another_version_is_told(tmp_path: Path, summary: str) -> None:
+def test_a_summary_of_another_version_is_reported(tmp_path: Path, summary: str) -> None:
     folder = _write(tmp_path / "run", SUMMARY)
     (folder / "run.json").write_text(summary)
     with pytest.raises(DataError, match="run.json is not what this version writes"):
@@ -158,7 +158,7 @@ def test_a_summary_of_another_version_is_told(tmp_path: Path, summary: str) -> N
         ('{"step": 3, "loss": 1, "lr": []}', "step 3 has something else than numbers"),
     ],
 )
-def test_metrics_of_another_kind_are_told(tmp_path: Path, line: str, message: str) -> None:
+def test_metrics_of_another_kind_are_reported(tmp_path: Path, line: str, message: str) -> None:
     folder = _write(tmp_path / "run", SUMMARY)
     (folder / "metrics.jsonl").write_text(line + "\n")
     with pytest.raises(DataError, match=message):

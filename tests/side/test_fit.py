@@ -119,7 +119,7 @@ def test_resuming_something_else_is_refused(cache: Cache, tmp_path: Path) -> Non
     assert fit(cache, tmp_path / "side", replace(OPTIONS, epochs=2)).epochs
 
 
-def test_a_damaged_file_to_resume_from_is_told(cache: Cache, tmp_path: Path) -> None:
+def test_a_damaged_file_to_resume_from_is_reported(cache: Cache, tmp_path: Path) -> None:
     fit(cache, tmp_path / "side", replace(OPTIONS, epochs=1))
     path = progress_path(tmp_path / "side")
     path.write_bytes(path.read_bytes()[:-3])

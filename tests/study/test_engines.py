@@ -54,7 +54,7 @@ def test_planned_memory_is_memory_of_a_run(path: Path) -> None:
     assert method.held_bytes >= planned_bytes > 4_000_000
 
 
-def test_a_compilation_that_fails_is_told(path: Path, tmp_path: Path) -> None:
+def test_a_compilation_that_fails_is_reported(path: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         prepare(str(tmp_path / "nothing"), {**EXACT, "engine": "executorch"}, path)
 

@@ -231,7 +231,7 @@ def test_each_run_has_its_own_memory(path: Path, hungry: Callable[[int], Run]) -
     assert found == [pytest.approx(megabytes * 2**20, abs=20e6) for megabytes in (300, 50, 150)]
 
 
-def test_a_run_that_dies_or_fails_is_told(path: Path, hungry: Callable[[int], Run]) -> None:
+def test_a_run_that_dies_or_fails_is_reported(path: Path, hungry: Callable[[int], Run]) -> None:
     study = read_study(path)
     with pytest.raises(BackendError, match="hungry on film, seed 0, ended with code -9. Hint: was there enough memory"):
         train_alone(hungry(0), study)

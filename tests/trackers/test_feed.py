@@ -50,7 +50,7 @@ class Listening:
             self.free.wait(30)
 
 
-def test_everything_is_told_in_order() -> None:
+def test_everything_is_reported_in_order() -> None:
     sink = Listening()
     with Feeds({"listening": sink}, RUN) as feeds:
         for step in range(1, 2001):
@@ -72,7 +72,7 @@ def test_one_that_fails_warns_once(where: str, caplog: pytest.LogCaptureFixture)
     assert len(other.lines) == 3
 
 
-def test_one_that_hangs_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_hangs_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     sink = Listening(hangs_in="log")
     began = time.monotonic()
     with caplog.at_level(logging.WARNING), Feeds({"hanging": sink}, RUN, patience_s=0.2) as feeds:
@@ -124,7 +124,7 @@ def test_curves_of_an_evaluation() -> None:
     assert scalars({"step": 5, "eval_loss": 0.5, "eval_accuracy": None}) == {"eval/loss": 0.5}
 
 
-def test_what_is_not_installed_is_told_before_anything_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_installed_is_reported_before_anything_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table.importlib.util, "find_spec", lambda name: None)
     for name in TRACKERS:
         with pytest.raises(UsageError, match=f"--log-to {name} needs {name}. Hint: pip install '"):

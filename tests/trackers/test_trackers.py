@@ -169,7 +169,7 @@ def test_trackio_keeps_the_run(train: Callable[..., Path], tmp_path: Path, monke
     _assert_same(curves, folder)
 
 
-def test_several_trackers_hear_of_one_run(train: Callable[..., Path]) -> None:
+def test_several_trackers_receive_one_run(train: Callable[..., Path]) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     folder = train("tensorboard", "tensorboard")
     _assert_same(_tensorboard(folder)[0], folder)

@@ -202,12 +202,12 @@ def _own_address() -> str:
         ([__file__], "RUNS is a file"),
     ],
 )
-def test_what_cannot_be_is_told(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_values_are_reported(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ui", *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_port_that_is_taken_is_told(ui: RunningUi, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_reported(ui: RunningUi, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ui", str(root), "--port", str(ui.port)]) == 2
     assert f"cannot listen on 127.0.0.1:{ui.port}: " in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ from prgec.core.data.jsonl import Record
 from prgec.core.data.opening import ARROW_STREAM, PARQUET, import_pyarrow, open_data
 from prgec.errors import DataError
 
-# What pandas writes beside the columns.
+# Fields that pandas writes beside the columns.
 _INDEX_PREFIX = "__index_level_"
 _LABEL, _LABEL_TEXT = "label", "label_text"
 
@@ -22,7 +22,7 @@ def read_arrow(path: Path, magic: bytes) -> tuple[list[Record], str]:
 
     Args:
         path: The file.
-        magic: What it begins with.
+        magic: Its first bytes.
 
     Returns:
         The rows, and what the file is, for people.

@@ -85,7 +85,7 @@ def training_batch(rows: Sequence[Row], indices: IntArray, manifest: Manifest) -
     """
     # Row (i*2 + s)*B + b is example b: the examples in order, once for every query and sign.
     order = np.tile(indices, manifest.num_rows // manifest.batch_size)
-    chosen = {i: rows[i] for i in indices.tolist()}  # a row may be decoded whenever it is asked for
+    chosen = {i: rows[i] for i in indices.tolist()}  # a row may be decoded anew on each access
     return _pad([chosen[i] for i in order.tolist()], order, manifest)
 
 

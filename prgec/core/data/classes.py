@@ -1,4 +1,4 @@
-"""What an encoder with a head of its own reads of an example, and which of its answers a text means."""
+"""The texts of an example for an encoder with a head of its own, and the class that an answer means."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prgec.core.contract.names import SCORE_UNIT
 from prgec.core.data.task import Example
 from prgec.errors import DataError
 
-# Texts an encoder tells apart.
+# Texts that an encoder distinguishes.
 _MOST_TEXTS = 2
 
 

@@ -16,7 +16,7 @@ def parse_columns(texts: Iterable[str]) -> dict[str, str]:
     """Return our name -> their column.
 
     Raises:
-        UsageError: If a text is no `ours=theirs`, or a name is mapped twice.
+        UsageError: If a text is not `ours=theirs`, or a name is mapped twice.
     """
     columns: dict[str, str] = {}
     for text in texts:

@@ -14,7 +14,7 @@ from prgec.errors import DataError
 
 Messages: TypeAlias = tuple[dict[str, Any], ...]
 Result = TypeVar("Result")
-# Who tells the model how to behave; these turns are the last that a row loses.
+# Roles that instruct the model; these turns are the last that a row loses.
 SYSTEM_ROLES = ("system", "developer")
 _USER = "user"
 
@@ -53,7 +53,7 @@ def _row_of(part: ChatIds) -> Row | None:
     at = [index for index in range(1, len(ids)) if part.is_said[index]]
     if not at:
         return None
-    # Nothing behind the last target is read, so the row ends in front of it.
+    # Nothing after the last target is read, so the row ends before it.
     return Row(tuple(ids[: at[-1]]), tuple(index - 1 for index in at), tuple(ids[index] for index in at))
 
 

@@ -1,4 +1,4 @@
-"""Scores of GLUE that are no shares: Matthews correlation of classes, Pearson's and Spearman's of numbers.
+"""Scores of GLUE that are not shares: Matthews correlation of classes, Pearson's and Spearman's of numbers.
 
 Letters: n examples.
 """

@@ -98,7 +98,7 @@ def _fitted(encoded: Encoded, manifest: Sizes) -> list[Row]:
         return [replace(row, tokens=row.tokens[: manifest.seq_len - 1] + row.tokens[-1:], truncated=True)]
     head = row.tokens[:1] if encoded.has_bos else ()
     tokens = head + row.tokens[len(head) + num_cut :]
-    # Targets of early turns may lie in what was cut; a label needs its own position and the token in front of it.
+    # Targets of early turns may lie in the cut part; a label needs its own position and the token before it.
     kept = [(p - num_cut, target) for p, target in zip(row.label_pos, row.targets, strict=True) if p >= num_cut]
     positions, targets = zip(*kept, strict=True)
     return [Row(tokens, positions, targets, truncated=True)]

@@ -33,7 +33,7 @@ class Dataset:
         examples: Items in file order.
         found_by: Why it is this task, for people.
         kept_in: The layout of the file, for people.
-        answers: What is chosen from where data say so, not the task (`share_answers`).
+        answers: Candidates where the data give them, not the task (`share_answers`).
         no_eos: Whether free answers are learned without their end.
     """
 
@@ -94,7 +94,7 @@ def load_dataset(
 
     Args:
         path: The data file.
-        task_name: A name in `TASKS`, a .toml file, or `auto` to tell it from the fields of the first record.
+        task_name: A name in `TASKS`, a .toml file, or `auto` to infer it from the fields of the first record.
         labelled: Whether every record must say the right answer; otherwise answers are ignored.
         no_eos: Whether to learn free answers without their end.
         columns: Names of columns as `--map` takes them, `ours=theirs`.
@@ -103,7 +103,7 @@ def load_dataset(
         UsageError: If the task is not in the table, or a column is mapped wrongly.
         DataError: If the file or a record is bad.
     """
-    # A task that cannot be found is said before a large file is read.
+    # A task that cannot be found is reported before a large file is read.
     named = None if task_name == AUTO_TASK else find_task(task_name)
     mapped = parse_columns(columns)
     found, kept_in = read_records(path)

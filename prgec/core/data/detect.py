@@ -1,4 +1,4 @@
-"""Tell the task of a data file from the fields of its first record, and hold the other records to it."""
+"""Infer the task of a data file from the fields of its first record, and hold the other records to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_WEIGHT = (None, 1, "", "1", "1.0")
 
 
 def detect(records: list[Record], labelled: bool) -> tuple[list[Record], Task, str]:
-    """Tell the task as `detect_task` does; names of fields may be in capitals where that is all that is in the way.
+    """Infer the task as `detect_task` does; names of fields may be in capitals where that is all that is in the way.
 
     Returns:
         The records, with lower-case names where only these fit; the task, and why.
@@ -44,7 +44,7 @@ def _lowered(record: Record) -> Record:
 
 
 def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
-    """Tell the task from the fields of the first record; among tasks of equal fields, from a folder's or file's name.
+    """Infer the task from the fields of the first record; among tasks of equal fields, from a folder's or file's name.
 
     The task that reads most of the fields wins, so that BoolQ's `question` and `passage` are not mistaken for less.
 

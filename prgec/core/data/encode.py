@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def encode_rows(pairs: Iterable[tuple[Example, str]], tokenizer: Encoder, manifest: Manifest) -> list[Row]:
-    """Encode (example, completion) pairs; one warning tells how many prompts were cut.
+    """Encode (example, completion) pairs; one warning counts the prompts that were cut.
 
     Raises:
         DataError: If a completion is empty, or longer than the program's K label positions.
@@ -49,7 +49,7 @@ def encode_row(example: Example, completion: str, tokenizer: Encoder, manifest: 
     """Encode one prompt with one completion.
 
     Raises:
-        DataError: If the completion has no tokens, more than K tokens, or nothing in front of it.
+        DataError: If the completion has no tokens, more than K tokens, or nothing before it.
     """
     return encode_rows([(example, completion)], tokenizer, manifest)[0]
 
@@ -98,7 +98,7 @@ def prompt_ids(item: Item, tokenizer: Encoder, *, thinks: bool = False) -> list[
     Args:
         item: An example or a conversation; a document is its own prompt.
         tokenizer: The program's.
-        thinks: Whether a model that can reason first is asked to.
+        thinks: Whether a model that can reason first shall do so.
 
     Raises:
         DataError: If a conversation has no chat template.
@@ -112,14 +112,14 @@ def prompt_ids(item: Item, tokenizer: Encoder, *, thinks: bool = False) -> list[
 def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encoded:
     """Encode one prompt with one completion, uncut.
 
-    The completion's tokens are those of `prompt + completion` behind what it has in common with `prompt`, so a token
+    The completion's tokens are those of `prompt + completion` after the common prefix with `prompt`, so a token
     that straddles the border counts as completion, and so does EOS where the example ends. The last token is only
     predicted, never read.
 
     A classifier reads the texts of the example alone, and its target is the class.
 
     Raises:
-        DataError: If the completion has no tokens, nothing in front of it, or is no class.
+        DataError: If the completion has no tokens, nothing before it, or is not a class.
     """
     if tokenizer.classes:
         tokens = shared_ids(tokenizer.encode_texts(texts_of(example)))

@@ -22,10 +22,10 @@ class EvalSet(RowSet):
     """Rows that still know the text they came from.
 
     Attributes:
-        examples: What the rows came from, where they are examples.
+        examples: Examples that the rows came from, if any.
         choices: Texts of each example's candidates.
         questions: Prompts to generate answers for; empty unless answers are compared as text.
-        metric: What they are compared by.
+        metric: Metric of the comparison.
     """
 
     examples: tuple[Example, ...] = ()

@@ -47,7 +47,7 @@ class FirstTokens:
 
     @property
     def wanted(self) -> tuple[float, ...]:
-        """What is right: scores, or indices of candidates."""
+        """The right answers: scores, or indices of candidates."""
         return self.scores or self.answers
 
     def row_set(self) -> RowSet:
@@ -98,7 +98,7 @@ def encode_first_tokens(
         raise DataError("conversations and plain text have no answers to choose from")
     if not examples:
         raise DataError("there are no rows")
-    # What the token behind a prompt is may depend on how the prompt ends; a set that differs by row has no columns.
+    # The token after a prompt may depend on how the prompt ends; a set that differs by row has no columns.
     columns = first_tokens_of(examples[0], candidates, tokenizer)
     rows = [_encoded(example, columns, tokenizer) for example in examples]
     fitted = fit(rows, manifest)
@@ -127,7 +127,7 @@ def _encode_classified(items: Sequence[Item], tokenizer: Encoder, manifest: Mani
 
 
 def first_tokens_of(example: Example, candidates: Sequence[str], tokenizer: Encoder) -> dict[str, int]:
-    """Return the token each candidate begins with behind an example's prompt.
+    """Return the token each candidate begins with after an example's prompt.
 
     Raises:
         DataError: If two begin with the same token.
@@ -147,7 +147,7 @@ def first_tokens_of(example: Example, candidates: Sequence[str], tokenizer: Enco
 
 
 def up_to_first(encoded: Encoded) -> Encoded:
-    """Return a row without what comes behind its first label position."""
+    """Return a row up to its first label position."""
     if encoded.is_classified:
         return encoded
     row = encoded.row

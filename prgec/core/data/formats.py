@@ -135,7 +135,7 @@ class LabelFormat:
         """Return the text with its label as the completion.
 
         Raises:
-            DataError: If one of them is missing, or the label is no text and no number.
+            DataError: If one of them is missing, or the label is neither a text nor a number.
         """
         text = text_of(find(record, "text", self.aliases), "text", record).strip()
         example = Example(self.prompt_of(text), None, record.where, texts=(text,))

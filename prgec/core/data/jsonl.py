@@ -20,7 +20,7 @@ class Record:
         fields: The object as parsed.
         path: File it came from, for messages.
         line: Line number, counted from 1.
-        unit: What `line` counts.
+        unit: Unit of `line`.
     """
 
     fields: dict[str, Any]
@@ -67,7 +67,7 @@ def read_json(path: Path) -> tuple[list[Record], str]:
         The records, and what the file is, for people.
 
     Raises:
-        DataError: If the file is missing, unreadable, not UTF-8, or holds what is no JSON object.
+        DataError: If the file is missing, unreadable, not UTF-8, or holds anything but JSON objects.
     """
     if not head_of(path).lstrip().startswith(b"["):
         try:
@@ -113,7 +113,7 @@ def read_jsonl(path: Path) -> list[Record]:
 
 
 class _FirstLineError(DataError):
-    """The first line with anything on it is no JSON: the file may have another layout."""
+    """The first line with anything on it is not JSON: the file may have another layout."""
 
 
 def _objects(text: str, path: Path) -> list[Record] | None:

@@ -1,4 +1,4 @@
-"""Open data files as bytes, whatever they are packed with: told by their first bytes, not by their names.
+"""Open data files as bytes, packed in any way: recognised by their first bytes, not by their names.
 
 `-` is standard input. It is copied to a temporary file first, since some commands read data more than once.
 """

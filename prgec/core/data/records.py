@@ -1,4 +1,4 @@
-"""Read data into records, whatever people keep them in: told by content, and by the name where content says nothing.
+"""Read data into records, whatever people keep them in: recognised by content, else by name.
 
 JSON in any layout, csv and tsv, plain text, Parquet and Arrow, each packed or not, folders of such files, what
 `datasets` saves, and its hub. GLUE's files are read as they are published (MRPC's odd header and QQP's too). MultiRC of
@@ -22,7 +22,7 @@ from prgec.errors import DataError
 
 # `hf:NAME:CONFIG:SPLIT` is loaded by `datasets`, from a folder, its cache or the hub; the split is train if not named.
 HUB_PREFIX = "hf:"
-# What a value of a path begins with that names no file.
+# Prefix of values of a path option that do not name a file.
 NO_FILE = (HUB_PREFIX, STDIN)
 # First column of the MRPC corpus, whose files are called .txt.
 _MRPC_HEADER = b"Quality\t"

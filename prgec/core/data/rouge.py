@@ -20,9 +20,9 @@ class Rouge:
     """Mean F-measures over examples, in [0, 1].
 
     Attributes:
-        rouge1: Of words.
-        rouge2: Of pairs of neighbours.
-        rouge_l: Of the longest common subsequence.
+        rouge1: F1 of words.
+        rouge2: F1 of pairs of neighbours.
+        rouge_l: F1 of the longest common subsequence.
     """
 
     rouge1: float

@@ -98,8 +98,8 @@ class Shortened:
     """A conversation after it lost turns.
 
     Attributes:
-        row: What is left; it may still be too long where the last turns alone are.
-        lost: What was lost, for people.
+        row: The rest of the row; it may still be too long where the last turns alone are.
+        lost: The lost part, for people.
     """
 
     row: Row
@@ -116,7 +116,7 @@ class Encoded:
         has_bos: Whether the first token must survive a cut.
         is_text: Whether it may become several rows.
         is_classified: Whether it is read whole, by a classifier: it is cut at its end, and the last token stays.
-        shorter: Of a conversation: makes it again with fewer turns, to have at most as many tokens as given.
+        shorter: Makes a conversation again with fewer turns, to have at most as many tokens as given.
     """
 
     row: Row

@@ -27,7 +27,7 @@ MAGIC = b"PRGEROWS"
 VERSION = 1
 # magic, version, checksum, size of the file, E, C, T, K, V, zero, sha256 of the tokenizer, task
 _HEADER = struct.Struct("<8sIIQIIIIII32s16s")
-# Everything behind the checksum is under it.
+# The checksum is over everything after it.
 _CHECKED_FROM = 16
 _WORD = np.dtype("<u4")
 _HINT = "make it again with prgec tokenize"
@@ -95,7 +95,7 @@ def pack_rows(row_set: RowSet, manifest: Manifest, tokenizer_sha256: str, task: 
     """Return the file's bytes; equal rows are equal bytes.
 
     Args:
-        row_set: What to store.
+        row_set: Rows to store.
         manifest: Program the rows were encoded for.
         tokenizer_sha256: Hash of the tokenizer that made them.
         task: Name of the task, for people.

@@ -28,7 +28,7 @@ def marked_row(row: Row, decode: Callable[[Sequence[int]], str]) -> str:
     parts, place, before = [], 0, ""
     for first, end in spans:
         for stop, begin_mark, end_mark in ((first, "", ""), (end, BEGIN, END)):
-            # Of a whole text and not of its parts: some tokenizers drop white space where a text begins.
+            # The whole text is decoded, not its parts: some tokenizers drop white space where a text begins.
             text = decode(ids[:stop])
             part = text[len(before) :] if text.startswith(before) else decode(ids[place:stop])
             parts.append(f"{begin_mark}{part}{end_mark}")

@@ -1,4 +1,4 @@
-"""What a data file asks of a program: lengths, padding, cuts and how often each answer is right.
+"""The demands of a data file on a program: lengths, padding, cuts and how often each answer is right.
 
 Letters: B examples a step, T tokens, K label positions.
 """
@@ -18,7 +18,7 @@ from prgec.core.data.dataset import Dataset
 from prgec.core.data.row import Encoded, Sizes
 from prgec.core.data.task import Example
 
-# Of the order in which an epoch sees its rows: that of a run with the default seed.
+# Seed of the order in which an epoch sees its rows: that of a run by default.
 _SEED = 0
 
 
@@ -47,11 +47,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class RowStats:
-    """What is known of the rows of a data file under a program's T and K.
+    """Statistics of a data file's rows under a program's T and K.
 
     Attributes:
         num_rows: Rows an epoch trains on; a document becomes several.
-        tokens: Of an item, before it is cut.
+        tokens: Tokens of an item, before it is cut.
         targets: Tokens of what is learned of an item.
         num_cut: Rows that lost tokens, since they are longer than T.
         answers: How often each answer is right; empty where answers are free.

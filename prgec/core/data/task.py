@@ -1,4 +1,4 @@
-"""What a task is: fields, template, candidates and metric, and the items its records become.
+"""Tasks: fields, template, candidates and metric, and the items that records become.
 
 A task with fixed answers, or with answers in its own fields, is a row of data (`TemplateTask`); the formats that need
 none (`completion`, `chat`, `text`) are in `formats.py`.
@@ -19,7 +19,7 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 ACCURACY, SPAN_F1, LOSS = "accuracy", "f1", "loss"
 MATTHEWS, CORRELATION, ROUGE = "matthews", "correlation", "rouge"
-# Of answers that are generated and compared as text.
+# Metrics of answers that are generated and compared as text.
 OF_TEXT = (SPAN_F1, ROUGE)
 METRICS = (ACCURACY, *OF_TEXT, LOSS)
 
@@ -83,7 +83,7 @@ Item: TypeAlias = Example | Conversation | Document
 
 
 class Task(Protocol):
-    """What the rest of the program needs to know of a task."""
+    """The interface of a task for the rest of the program."""
 
     @property
     def name(self) -> str:
@@ -107,7 +107,7 @@ class Task(Protocol):
 
     @property
     def metric(self) -> str:
-        """What evaluation reports besides the loss: one of `METRICS`."""
+        """The metric of evaluations besides the loss: one of `METRICS`."""
 
     @property
     def most_answers(self) -> int:
@@ -123,7 +123,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class TemplateTask:
-    """A task that is asked as a cloze or a question.
+    """A task in the form of a cloze or a question.
 
     `{name}` in a template stands for a field, or for a value that `derive` adds. Values are put in once: braces in
     them mean nothing.
@@ -136,13 +136,13 @@ class TemplateTask:
         choices: Template of each continuation, in label order; empty when answers are free text.
         labels: Accepted spellings of a label (lower case) and the choice each one means.
         answer: Template of the continuation where there are no choices; it reads `{answer}`.
-        metric: What evaluation reports.
+        metric: Metric of evaluations.
         aliases: Other published names of a field.
         derive: Returns values with more names, or with changed text.
         verbatim: Whether values keep white space at their ends.
         most_answers: Unused: choices are those of the task.
         has_labels: Unused.
-        is_named: Whether fields alone do not tell it from another task: it wants its name, or that of a folder or file.
+        is_named: Whether another task has the same fields: it needs its name, or that of a folder or file.
     """
 
     name: str
@@ -241,7 +241,7 @@ def find(record: Record, name: str, aliases: Mapping[str, tuple[str, ...]]) -> A
 
 
 def reach(fields: Mapping[str, Any], path: str) -> tuple[Any] | None:
-    """Return the value at `a.b` in a tuple of one, so that null is told from absent; None if there is none."""
+    """Return the value at `a.b` in a tuple of one, so that null differs from absent; None if there is none."""
     if path in fields:
         return (fields[path],)
     value: Any = fields

@@ -166,8 +166,8 @@ _TASKS: tuple[Task, ...] = (
         {"1": 0, "2": 1},
         derive=_winogrande,
     ),
-    # Tasks of GLUE whose fields are another's: what they are called decides. CoLA and STS-B are for encoders above all;
-    # MNLI is asked as MeZO asks CB.
+    # Tasks of GLUE whose fields are another's: their names decide. CoLA and STS-B are for encoders above all; MNLI has
+    # the form of MeZO's CB.
     TemplateTask(
         "cola",
         ("sentence",),

@@ -34,7 +34,7 @@ _ROLES = {
     "ipython": "ipython",
 }
 _CALL_TAG = "function_call"
-# What a turn may hold besides text, and no row can: (field, what it is).
+# Contents of a turn besides text, which no row can hold: (field, its name).
 _NOT_TEXT = {"function_call": "an old call of a function", "audio": "sound", "images": "pictures", "videos": "pictures"}
 
 
@@ -47,7 +47,7 @@ def turns_of(value: Any, name: str, record: Record) -> tuple[dict[str, Any], ...
         record: Where it is.
 
     Raises:
-        DataError: If it is no list, or a turn has no role, an unknown one, no text, or something no row can hold.
+        DataError: If it is not a list, or a turn has no role, an unknown one, no text, or something no row can hold.
     """
     if isinstance(value, str):
         value = _parsed(value)
@@ -119,7 +119,7 @@ def _calls(calls: Any, number: int, record: Record) -> list[dict[str, Any]]:
     """Return calls of functions with arguments as objects: templates would write a text in quotes."""
     calls = [calls] if isinstance(calls, dict) else calls
     if not isinstance(calls, list) or any(not isinstance(call, dict) for call in calls):
-        raise DataError(f"the calls of turn {number} are no list of objects", where=record.where)
+        raise DataError(f"the calls of turn {number} are not a list of objects", where=record.where)
     made = []
     for call in calls:
         function = call.get("function", call)
