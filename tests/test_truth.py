@@ -1,4 +1,4 @@
-"""Every figure of the README leads to where it was measured, and every link in the documents leads somewhere."""
+"""Figures of the documents lead to where they were measured, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -45,24 +45,55 @@ def items_of(section: str) -> list[str]:
 
 
 def without_source(items: list[str]) -> list[str]:
-    """Items with a figure and no link into docs/."""
+    """Items with a figure and no link to a document."""
     figures = re.compile(r"(?<![\w.-])\d")
     return [
         item
         for item in items
-        if figures.search(_LINK.sub("", _CODE.sub("", item))) and not any(t.startswith("docs/") for t in links_of(item))
+        if figures.search(_LINK.sub("", _CODE.sub("", item))) and not any(t.endswith(".md") for t in links_of(item))
     ]
 
 
-def measured() -> str:
-    """The README's section of figures."""
-    return (ROOT / "README.md").read_text(encoding="utf-8").split("## What was measured\n")[1].split("\n## ")[0]
-
-
-def test_every_figure_of_the_readme_names_its_report() -> None:
-    items = items_of(measured())
+def test_every_figure_that_was_measured_names_its_report() -> None:
+    items = items_of((ROOT / "docs" / "measured.md").read_text(encoding="utf-8"))
     assert len(items) >= 10
     assert without_source(items) == []
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    """First cell -> other cells of every table row of a document."""
+    rows = (line.strip("|").split("|") for line in text.splitlines() if line.startswith("|"))
+    return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in rows}
+
+
+@pytest.mark.parametrize(
+    ("heading", "row"),
+    [
+        ("SmolLM2-135M-Instruct on mails", "SmolLM2-135M, mails"),
+        ("Gemma 3 270M on movie reviews", "Gemma 3 270M, movie reviews"),
+        ("all-MiniLM-L6-v2, an encoder, on movie reviews", "all-MiniLM-L6-v2, an encoder, movie reviews"),
+    ],
+)
+def test_the_table_of_the_readme_has_the_figures_of_the_scoreboard(heading: str, row: str) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    board = (ROOT / "docs" / "scoreboard.md").read_text(encoding="utf-8")
+    methods = rows_of(board.split(f"## {heading}\n")[1].split("\n## ")[0])
+
+    def figures(method: str) -> tuple[str, str, float]:
+        _, _, before, after, num_mb, *_ = methods[method]
+        return before, after.split(" ")[0], round(float(num_mb))
+
+    def megabytes(cell: str) -> float:
+        return float(cell.removesuffix(" MB").replace(",", ""))
+
+    before, after, memory, with_less, adam, adam_memory = rows_of(readme)[row]
+    assert (before, after, megabytes(memory)) == figures("exact")
+    assert (before, adam, megabytes(adam_memory)) == figures("adam-lora-fa")
+    assert with_less == "-" or megabytes(with_less) == figures("exact-layers")[2]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110
 
 
 def test_a_figure_without_a_report_is_reported() -> None:

@@ -43,7 +43,7 @@ class Program:
 
     Args:
         path: The .pte.
-        engine: What runs it: `executorch`, or `torch` for the graphs in PyTorch.
+        engine: The engine: `executorch`, or `torch` for the graphs in PyTorch.
 
     Example:
         >>> program = prgec.load("model.pte")  # doctest: +SKIP
