@@ -43,10 +43,13 @@ def _why_here(op: str, node: Node, program: ExportedProgram) -> str:
     """The reason that follows from what a node computes and of what; empty if none does."""
     if op.startswith(("size.", "aten.sym_size")):
         return _SIZES
+    # The update reads the gradient of the loss, so it goes first.
+    if op.startswith("prge."):
+        return _UPDATE
     if is_loss(node, program):
         return _LOSS
     sources = sources_of(node, program)
-    if op.startswith("prge.") or is_update(sources):
+    if is_update(sources):
         return _UPDATE
     if op == "aten.embedding":
         return _LOOKUP

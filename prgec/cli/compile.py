@@ -16,7 +16,7 @@ from prgec.cli.task_option import TASK
 from prgec.compiler.cached import compile_cached
 from prgec.compiler.check import check_options
 from prgec.compiler.frontend.checkpoint import find_checkpoint
-from prgec.compiler.options import CompileOptions, compile_table
+from prgec.compiler.options import QUANTIZE_SCHEMES, SCHEMES_BY_BITS, CompileOptions, compile_table
 from prgec.device.emit import check_driver_folder
 from prgec.device.emit import emit_driver as write_driver
 
@@ -26,8 +26,18 @@ if TYPE_CHECKING:
 _MOST_OPS = 8
 
 
+class _Scheme(click.Choice[str]):
+    """A scheme by its name, or by the bits of a weight."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value) if str(value) in SCHEMES_BY_BITS else super().convert(value, param, ctx)
+
+
+_KINDS: dict[str, click.ParamType[Any]] = {"task": TASK, "quantize": _Scheme(QUANTIZE_SCHEMES)}
+
+
 @click.command("compile", cls=SectionedCommand)
-@options_of(compile_table(), kinds={"task": TASK})
+@options_of(compile_table(), kinds=_KINDS)
 @click.option("--emit-driver", type=FILE, metavar="DIR", help="Also write the C++ driver, a CMake project, to DIR.")
 @click.option("--no-cache", is_flag=True, help="Compile even what was compiled before, and keep no copy.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
@@ -75,6 +85,10 @@ def _summary(result: CompileResult) -> list[str]:
     if len(refused) > _MOST_OPS:
         lines.append(f"  and {len(refused) - _MOST_OPS} more")
     took = f"{seconds:.0f} s ({slowest} {result.seconds[slowest]:.0f} s)"
+    if not m.generate and not m.emits:
+        lines.append("it writes no text: compile with --generate --context C to chat with it")
+    elif not m.context and not m.emits:
+        lines.append("it does not chat: compile with --context C for that")
     how = f"copied from the cache; it was compiled in {took}" if result.is_copy else f"in {took}"
     return [*lines, f"{result.path}  {result.file_bytes / 1e6:.1f} MB {how}"]
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import click
 
 from prgec import __version__
+from prgec.cli.habits import hint_for
 from prgec.cli.repeats import refuse_repeats
 from prgec.core.machine.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
 from prgec.errors import InternalError, PrgecError
@@ -188,6 +189,9 @@ def _report(error: Exception) -> int:
 
 def _usage_text(error: click.ClickException) -> str:
     text = " ".join(error.format_message().split())
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        hint = hint_for(error.ctx.info_name or "", error.option_name)
+        text = f"there is no option {error.option_name}. Hint: use {hint}" if hint else text
     context = error.ctx if isinstance(error, click.UsageError) else None
     return f"{text} (see {context.command_path} --help)" if context is not None else text
 

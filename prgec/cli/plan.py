@@ -18,6 +18,7 @@ from prgec.compiler.plan.source import compile_name, read_config, read_shape
 from prgec.compiler.plan.speed import reported_speed, speed_of_bench
 from prgec.compiler.plan.units import parse_bytes, parse_seconds
 from prgec.core.machine.files import write_atomic
+from prgec.core.machine.memory import available_memory_bytes
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ _DEFAULTS = PlanOptions(memory=0)
 
 @click.command()
 @click.argument("model")
-@click.option("--memory", required=True, metavar="SIZE", help="Memory the device can give: 512M, 4G, 3.5GiB.")
+@click.option(
+    "--memory",
+    metavar="SIZE",
+    help="Memory the device can give: 512M, 4G, 3.5GiB [default: what is free on this machine].",
+)
 @click.option("--time", "seconds", metavar="TIME", help="Time for all steps: 90m, 2h.")
 @click.option("--steps", type=int, default=_DEFAULTS.steps, show_default=True, help="Steps of the run.")
 @click.option("--data", type=FILE, metavar="FILE", help="Rows of a checkpoint's folder, which say T and K.")
@@ -72,7 +77,7 @@ _DEFAULTS = PlanOptions(memory=0)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def plan(
     model: str,
-    memory: str,
+    memory: str | None,
     seconds: str | None,
     steps: int,
     data: Path | None,
@@ -99,7 +104,7 @@ def plan(
     if data is not None:
         seq_len, num_labels, num_examples = _lengths(model, data)
     options = PlanOptions(
-        parse_bytes(memory),
+        parse_bytes(memory) if memory is not None else available_memory_bytes(),
         None if seconds is None else parse_seconds(seconds),
         steps,
         seq_len,

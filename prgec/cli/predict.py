@@ -29,6 +29,7 @@ _SHOWN_PROMPT = 60
 
 @click.command()
 @click.argument("program", type=FILE)
+@click.argument("more_texts", nargs=-1, metavar="[TEXT]...")
 @click.option("--data", type=FILE, help="Rows; labels are not needed.")
 @click.option("--text", "texts", multiple=True, help="A text; repeat for more.")
 @click.option(
@@ -60,6 +61,7 @@ _SHOWN_PROMPT = 60
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def predict(
     program: Path,
+    more_texts: tuple[str, ...],
     data: Path | None,
     texts: tuple[str, ...],
     task: str,
@@ -73,7 +75,9 @@ def predict(
     as_json: bool,
 ) -> int:
     """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
-    found, items = _items(data, texts, task, columns, is_free=bool(candidates) or max_tokens is not None)
+    found, items = _items(
+        data, (*texts, *more_texts), task, columns, is_free=bool(candidates) or max_tokens is not None
+    )
     from prgec.cli.side_answers import Beside, predict_side
 
     beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
@@ -144,7 +148,7 @@ def _items(
     data: Path | None, texts: tuple[str, ...], task: str, columns: tuple[str, ...], *, is_free: bool
 ) -> tuple[Task, list[Item]]:
     if (data is None) == (not texts):
-        raise UsageError("predict needs either --data or --text")
+        raise UsageError("predict needs either --data or a text")
     if data is not None:
         from prgec.core.data.dataset import load_dataset
 

@@ -32,6 +32,8 @@ AUTO_ROUNDING = "auto"
 ROUNDED_BITS = {"8da8w": 8, "8da4w": 4, "w8a16": 8, "w4a16": 4}
 # Schemes that quantise weights only, and the bits of one.
 WEIGHT_ONLY_BITS = {"int8": 8, "int4": 4}
+# Schemes that `--quantize 4` and `8` mean: the first that the backend has.
+SCHEMES_BY_BITS = {"4": ("8da4w", "w4a16", "int4"), "8": ("8da8w", "w8a16", "int8")}
 DTYPES = ("auto", "f32", "bf16", "f16")
 PREFIX_CHOICES = ("auto", "none", "shared", "method")
 EMBEDDING_BITS = (0, 8, 4)
@@ -228,6 +230,8 @@ class CompileOptions:
         names = {setting.name for _, setting in all_settings()}
         settings = {name: value for name, value in said.items() if name in names and value is not None}
         values = {name: value for name, value in said.items() if name not in names}
+        if values.get("quantize") in SCHEMES_BY_BITS:
+            values["quantize"] = _scheme_for(values["quantize"], values.get("backend", cls.backend))
         if values.get("method") is None:
             values["method"] = _method_for(values)
         if values.get("optimizer") is None:
@@ -258,6 +262,13 @@ class CompileOptions:
     def num_rows(self) -> int:
         """N: 2qB where losses are measured, B where gradients are computed."""
         return 2 * self.q * self.batch_size if self.method == "prge" else self.batch_size
+
+
+def _scheme_for(bits: str, backend: str) -> str:
+    """Return the scheme of a backend for weights of so many bits; the usual one where it has none, to be refused."""
+    first, *others = SCHEMES_BY_BITS[bits]
+    schemes = find_backend(backend).schemes if backend in BACKENDS else ()
+    return next((each for each in (first, *others) if each in schemes), first)
 
 
 def _method_for(said: Mapping[str, Any]) -> str:

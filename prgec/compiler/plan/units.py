@@ -11,6 +11,8 @@ from prgec.errors import UsageError
 _BYTES = {"": 1, "B": 1, "K": 1e3, "KB": 1e3, "M": 1e6, "MB": 1e6, "G": 1e9, "GB": 1e9, "T": 1e12, "TB": 1e12}
 _BYTES |= {"KIB": 2.0**10, "MIB": 2.0**20, "GIB": 2.0**30, "TIB": 2.0**40}
 _SECONDS: dict[str, float] = {"": 1, "S": 1, "M": 60, "MIN": 60, "H": 3600, "D": 86400}
+# Smaller numbers without a unit are meant as something else.
+_LEAST_BYTES = 1e6
 _NUMBER = re.compile(r"\s*(?P<number>[0-9]*\.?[0-9]+)\s*(?P<unit>[A-Za-z]*)\s*")
 
 
@@ -52,6 +54,11 @@ def _parse(flag: str, text: str, units: Mapping[str, float], hint: str) -> float
     if found is None or float(found["number"]) <= 0:
         raise UsageError(f"{flag} is {text!r}; expected a positive number with a unit", hint=hint)
     unit = found["unit"].upper()
+    if not unit and units is _BYTES and float(found["number"]) < _LEAST_BYTES:
+        number = found["number"]
+        raise UsageError(
+            f"{flag} is {text!r}, which is bytes", hint=f"write {number}G for gigabytes, {number}M for megabytes"
+        )
     if unit not in units:
         raise UsageError(f"{flag} is {text!r}: there is no unit {found['unit']!r}", hint=hint)
     return float(found["number"]) * units[unit]

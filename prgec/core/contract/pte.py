@@ -79,6 +79,8 @@ def read_pte(path: Path) -> PteFile:
             return _read(path, view)
     except FileNotFoundError as error:
         raise ProgramError("no such program", where=path, hint="make one with prgec compile") from error
+    except IsADirectoryError as error:
+        raise ProgramError("a folder, not a program", where=path, hint="name the .pte") from error
     except (OSError, ValueError) as error:
         raise ProgramError(f"cannot read the program: {error}", where=path) from error
     except (struct.error, IndexError, TypeError, UnicodeDecodeError, OverflowError) as error:

@@ -30,6 +30,8 @@ def check_pte_file(path: Path) -> None:
         size_bytes = path.stat().st_size
     except FileNotFoundError as error:
         raise ProgramError("no such program", where=path, hint="make one with prgec compile") from error
+    except IsADirectoryError as error:
+        raise ProgramError("a folder, not a program", where=path, hint="name the .pte") from error
     except OSError as error:
         raise ProgramError(f"cannot read the program: {error.strerror}", where=path) from error
     if head[_IDENTIFIER] != b"ET" or len(head) < _EXTENDED_OFFSET + _EXTENDED_HEADER.size:
