@@ -223,7 +223,7 @@ def test_too_little_memory_is_reported_before_the_hour_is_spent(
     with pytest.raises(
         BackendError, match=r"compiling wide for qnn takes about 1\.\d+ GB of memory, and 1\.00 GB are f"
     ):
-        compile_model(_options(wide, tmp_path / "no.pte"), stages.append)
+        compile_model(_options(wide, tmp_path / "no.pte"), lambda progress: stages.append(progress.stage))
     assert stages == ["load"]
 
 

@@ -158,7 +158,8 @@ def test_commands(side_pte: Path, train_jsonl: Path, tmp_path: Path, capsys: pyt
     for command in commands:
         assert main([*command, "--json"]) == 0
         documents.append(json.loads(capsys.readouterr().out))
-        assert main(command) == 0
+        forced = ["--force"] if command[:2] in (["side", "fit"], ["side", "build"]) else []
+        assert main([*command, *forced]) == 0
         capsys.readouterr()
     emitted, fitted, built, alone, assisted, predicted = documents
     assert (emitted["num_rows"], emitted["num_new"]) == (64, 1)

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[2]
+_PUBLIC = "prgec.api"
 # Rows of the lazy tables, of backends and passes, name modules in strings.
 _ROW = re.compile(r"(prgec(?:\.\w+)+)(?::\w+)?")
 
@@ -30,8 +31,8 @@ def reached_files(module: str) -> dict[str, Path]:
     while waiting:
         name = waiting.pop()
         path = _file_of(name)
-        # A name from an import or a string may be that of a class.
-        if name not in found and path is not None:
+        # A name from an import or a string may be that of a class. Public names are imported by callers alone.
+        if name not in found and path is not None and not name.startswith(_PUBLIC):
             found[name] = path
             waiting += named_modules(path.read_text(encoding="utf-8"))
             # Importing a module runs the packages around it.

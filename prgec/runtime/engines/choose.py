@@ -69,4 +69,4 @@ def _installed(engine: str) -> Callable[..., Engine]:
     for point in entry_points(group=ENTRY_POINTS, name=engine):
         found: Callable[..., Engine] = point.load()
         return found
-    raise UsageError(f"--engine {engine} is not installed", hint="pip install 'prgec[compile]'")
+    raise UsageError(f"--engine {engine} is not installed", hint=f"leave it out: {EXECUTORCH} runs every program")
