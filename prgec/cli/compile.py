@@ -33,10 +33,14 @@ class _Scheme(click.Choice[str]):
         return str(value) if str(value) in SCHEMES_BY_BITS else super().convert(value, param, ctx)
 
 
+_COMMON = (
+    *("method", "batch_size", "recompute", "data", "generate", "context", "layers", "rank"),
+    *("quantize", "backend", "memory", "output", "force"),
+)
 _KINDS: dict[str, click.ParamType[Any]] = {"task": TASK, "quantize": _Scheme(QUANTIZE_SCHEMES)}
 
 
-@click.command("compile", cls=SectionedCommand)
+@click.command("compile", cls=SectionedCommand, common=_COMMON)
 @options_of(compile_table(), kinds=_KINDS)
 @click.option("--emit-driver", type=FILE, metavar="DIR", help="Also write the C++ driver, a CMake project, to DIR.")
 @click.option("--no-cache", is_flag=True, help="Compile even what was compiled before, and keep no copy.")

@@ -14,15 +14,48 @@ from prgec.core.config.toml_file import read_options
 FILE = click.Path(path_type=Path)
 _Command: TypeAlias = Callable[..., int]
 _OTHER = "other"
+# Shown by every --help.
+_ALWAYS = frozenset({"help", "help_all", "as_json"})
+
+
+_ALL = "prgec.help_all"
+
+
+def _show_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 class SectionedCommand(click.Command):
-    """A command whose help has a heading for each section of its options."""
+    """A command whose help has a heading for each section of its options.
+
+    Args:
+        common: Names of the options that `--help` shows; `--help-all` shows the others too. Empty for all.
+    """
+
+    def __init__(self, *args: Any, common: Sequence[str] = (), **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.common = frozenset(common)
+        if common:
+            self.params.append(
+                click.Option(
+                    ["--help-all"],
+                    is_flag=True,
+                    is_eager=True,
+                    expose_value=False,
+                    callback=_show_all,
+                    help="Show all options and exit.",
+                )
+            )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections in the order of the table, what belongs to none last."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
+            if self.common and not ctx.meta.get(_ALL) and parameter.name not in self.common | _ALWAYS:
+                continue
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
             if record is not None:
                 sections.setdefault(getattr(parameter, "section", _OTHER), []).append(record)

@@ -18,6 +18,10 @@ from prgec.runtime.runs.options import RUN_TABLE, RunOptions
 from prgec.runtime.runs.result import RunResult
 from prgec.runtime.runs.run import run as train
 
+_COMMON = (
+    *("data", "eval_data", "task", "steps", "lr", "accumulate", "seed", "adapter"),
+    *("eval_every", "patience", "out", "resume", "force"),
+)
 STOPPING = "stopping after this step; press Ctrl-C again to abort without saving"
 
 
@@ -27,7 +31,7 @@ def _refuse_lr_probe(context: click.Context, parameter: click.Parameter, value: 
         raise UsageError("--lr-probe is a command of its own", hint=f"prgec probe PROGRAM{steps}, and the other flags")
 
 
-@click.command(cls=SectionedCommand)
+@click.command(cls=SectionedCommand, common=_COMMON)
 @options_of(RUN_TABLE, kinds={"task": TASK})
 @click.option("--lr-probe", is_flag=False, flag_value="", hidden=True, callback=_refuse_lr_probe, expose_value=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")

@@ -1,4 +1,4 @@
-"""What people type who come from other tools leads to what it is called here."""
+"""Words that users of other tools type lead to the words of this one."""
 
 from __future__ import annotations
 
@@ -78,3 +78,16 @@ def test_a_size_of_many_bytes_needs_no_unit() -> None:
     assert parse_bytes("4000000000") == 4_000_000_000
     with pytest.raises(UsageError, match="which is bytes"):
         parse_bytes("512")
+
+
+@pytest.mark.parametrize("command", ["compile", "run"])
+def test_help_shows_the_common_options_and_help_all_the_rest(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def options(flag: str) -> set[str]:
+        assert main([command, flag]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return {line.split()[0].rstrip(",") for line in lines if line.startswith("  -")}
+
+    short, everything = options("--help"), options("--help-all")
+    assert short < everything
+    assert len(short) <= 17 and len(everything) > 30
+    assert {"--data", "--help-all"} <= short

@@ -226,7 +226,7 @@ def test_flags_are_frozen() -> None:
         "plan": "--all --backend --bench --calibrate --chart --context --data --driver --html --json --label-tokens "
         "--memory --seq-len --steps --time --watts",
         "compile": "--a-seed --accumulate --alpha --backend --batch-size --candidate --clip-norm --config --context "
-        "--data --dtype --dump-passes --emit-driver --force --generate --group-size --ignore-memory --json "
+        "--data --dtype --dump-passes --emit-driver --force --generate --group-size --help-all --ignore-memory --json "
         "--label-tokens --layers --lora-a --lowering --map --memory --method --no-cache --no-eos "
         "--optimizer --output --passes --polyak --prefix --q --quantize --quantize-cache "
         "--quantize-embedding --rank --recompute --rng --rounding --save-program --seq-len --soc --state --static "
@@ -240,7 +240,8 @@ def test_flags_are_frozen() -> None:
         "data show": "--json --map --model --no-eos --task -n",
         "tokenize": "--force --json --map --no-eos --output --task -o",
         "run": "--accumulate --adapter --base --config --data --device --diverged --early-stop --engine --eps "
-        "--estimator --eval-data --eval-every --eval-rows --force --ignore-memory --init-adapter --json --log-to "
+        "--estimator --eval-data --eval-every --eval-rows --force --help-all --ignore-memory --init-adapter --json "
+        "--log-to "
         "--low-volume --lr --lr-probe --lr-schedule --map --max-g --no-eos --no-verify --not-finite --out --over-limit "
         "--prefix-cache --resume --rows --seed --snapshot-every --steps --task --torch-compile --warmup --window -c",
         "probe": "--accumulate --adapter --base --config --data --device --engine --eps --estimator --eval-data "
