@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -44,8 +45,6 @@ def test_the_page_trains(page: dict[str, Any]) -> None:
 
 
 def test_it_is_the_same_run_as_that_of_the_command(page: dict[str, Any]) -> None:
-    import json
-
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in page["rows"]))
     arguments = ["--data", "rows.jsonl", "--eval-data", "rows.jsonl", "--steps", "20", "--out", "runs/command"]
     assert main(["run", "demo.pte", *arguments]) == 0
@@ -161,3 +160,20 @@ def test_only_compiling_imports_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_first_loss_worse_than_guessing_is_reported(page: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    texts = ["I found the sauce dreary and messy."] * 4
+    program = prgec.compile("demo", data=rows_of(texts), batch_size=4, output="texts.pte")
+    with caplog.at_level("WARNING", "prgec"):
+        Trainer(program, TrainConfig(output_dir="runs/texts", max_steps=1), train_dataset=rows_of(texts)).train()
+    assert "first loss" not in caplog.text
+    # The same letters in an order that no text has.
+    wrong = [text[:10][::-1] for text in texts]
+    with caplog.at_level("WARNING", "prgec"):
+        Trainer(program, TrainConfig(output_dir="runs/wrong", max_steps=1), train_dataset=rows_of(wrong)).train()
+    assert re.search(r"the first loss is \d+\.\d+, and guessing would have \d\.\d+: is the tokenizer", caplog.text)
+
+
+def rows_of(texts: list[str]) -> list[dict[str, str]]:
+    return [{"text": text} for text in texts]

@@ -191,7 +191,7 @@ def test_the_optimizer_of_who_names_none(said: dict[str, Any], optimizer: str) -
 @pytest.mark.parametrize("name", ["run", "compile", "probe"])
 def test_help_has_a_heading_for_every_section(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert name in COMMANDS
-    assert main([name, "--help"]) == 0
+    assert main([name, "--help" if name == "probe" else "--help-all"]) == 0
     out = capsys.readouterr().out
     sections = {item.option.section.capitalize() for item in (compile_table() if name == "compile" else RUN_TABLE)}
     sections -= {""} if name != "probe" else {"", "Evaluation", "Output"}

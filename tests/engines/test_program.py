@@ -162,7 +162,7 @@ def test_file_of_another_kind(tmp_path: Path) -> None:
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match="no such program"):
         open_pte(tmp_path / "none.pte")
-    with pytest.raises(ProgramError, match="cannot read the program: Is a directory"):
+    with pytest.raises(ProgramError, match="a folder, not a program"):
         open_pte(tmp_path)
 
 

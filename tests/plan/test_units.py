@@ -9,7 +9,7 @@ from prgec.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("4G", 4e9), ("512 MB", 512e6), ("1.5GiB", 1.5 * 2**30), ("100", 100), (" 2kib", 2048)]
+    ("text", "expected"), [("4G", 4e9), ("512 MB", 512e6), ("1.5GiB", 1.5 * 2**30), ("70000000", 7e7), (" 2kib", 2048)]
 )
 def test_bytes(text: str, expected: float) -> None:
     assert parse_bytes(text) == expected

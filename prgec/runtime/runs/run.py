@@ -30,6 +30,9 @@ from prgec.runtime.training.step import StepResult
 
 logger = logging.getLogger(__name__)
 
+# A first loss this many times that of guessing between all tokens has a cause outside the text.
+_WORSE_THAN_CHANCE = 1.05
+
 # The reported training loss is a mean over this many last steps: one step's loss is mostly noise.
 LOSS_WINDOW = 50
 # Reported for the first step alone: a program or an eps that does not perturb shows there.
@@ -152,12 +155,26 @@ class _Session:
         for result in self.loop:
             self.losses.append(result.loss)
             log.step(result)
-            if result.step == 1 and result.is_flat:
-                logger.warning("%s", _FLAT)
+            if result.step == 1 and (remark := self._remark_on_first(result)):
+                logger.warning("%s", remark)
             self.listener.on_step(result)
             self.divergence.hear(result.loss)
             if self.should_stop() or not self._between_steps(log):
                 return
+
+    def _remark_on_first(self, result: StepResult) -> str:
+        """Return what is suspicious of the first step; empty if nothing is."""
+        if result.is_flat:
+            return _FLAT
+        # A label need not be what the text leads to, and a new head of an encoder knows nothing of its classes.
+        has_labels = self.program.manifest.answers or self.program.tokenizer.classes
+        chance = math.log(self.program.manifest.vocab_size)
+        if not has_labels and result.loss > _WORSE_THAN_CHANCE * chance:
+            return (
+                f"the first loss is {result.loss:.2f}, and guessing would have {chance:.2f}: is the tokenizer or the "
+                "chat template of another model?"
+            )
+        return ""
 
     def _between_steps(self, log: RunLog) -> bool:
         """Evaluate and keep a snapshot where they are due and not done yet; return whether the run goes on."""
