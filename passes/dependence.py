@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.fx import Node
 
-from prgec.core.contract.names import HIDDEN_INPUT, ROW_INPUTS
+from prgec.core.contract.names import HIDDEN_INPUT, ROW_INPUTS, WEIGHTS_INPUT
 
-# Inputs with a value for each row, those of a program with a `prefix` method included.
-ROWS = frozenset({*ROW_INPUTS, HIDDEN_INPUT})
+# Inputs with a value for each row, those of programs with label weights or a `prefix` method included.
+ROWS = frozenset({*ROW_INPUTS, WEIGHTS_INPUT, HIDDEN_INPUT})
 
 
 def upstream(nodes: Iterable[Node]) -> set[Node]:

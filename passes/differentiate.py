@@ -15,7 +15,8 @@ Gradients are those of the mean of the B losses. `method=exact` walks back throu
 layers of the blocks below that write to the residual stream: the stream is a sum, so its derivative is the identity
 to first order, and nothing of those blocks has to be kept, transposed or multiplied. `loss-scale=S`, a power of two,
 multiplies the loss gradient by S and every result by 1 / S, for delegates whose 16 bits hold no small gradients
-(Micikevicius et al., "Mixed Precision Training", section 3.2).
+(Micikevicius et al., "Mixed Precision Training", section 3.2). `weighted=true` adds the input weights f32[B, K], which
+%1 is multiplied by: gradients are those of the sum of weighted losses over the same counts, whatever the signs.
 
 Requires: branch-to-bmm; for shortcut, inject-lora-fa{only-writers=true}. Ensures: one gradient for each site.
 Numerics: CHANGES (more outputs; the loss keeps its bits).
@@ -35,7 +36,7 @@ from typing import ClassVar, TypeAlias
 import torch
 from torch.fx import Node
 
-from prgec.core.contract.names import IGNORE_TARGET, TARGETS_INPUT
+from prgec.core.contract.names import IGNORE_TARGET, TARGETS_INPUT, WEIGHTS_INPUT
 from prgec.errors import PassError
 from prgec.passes.dependence import upstream
 from prgec.passes.derivatives import RULES
@@ -65,6 +66,7 @@ class Differentiate(Pass):
         method: `exact` or `shortcut`.
         loss_scale: Factor of all gradients until the last op divides by it, a power of two.
         half: Whether numbers have 16 bits where the graph will run.
+        weighted: Whether the host says what each label counts.
     """
 
     name: ClassVar[str] = "differentiate"
@@ -91,6 +93,7 @@ class Differentiate(Pass):
     method: str = EXACT
     loss_scale: float = 1.0
     half: bool = False
+    weighted: bool = False
 
     def requires(self, program: GraphProgram) -> list[str]:
         """There are sites, one log-softmax, and no gradients yet."""
@@ -116,7 +119,7 @@ class Differentiate(Pass):
         assert isinstance(logits, Node)
         states = {str(node.target): node for node in _first_reads(program)}
         with rewriter.before(end):
-            seed = _loss_gradient(program, rewriter, logits, self.loss_scale)
+            seed = _loss_gradient(program, rewriter, logits, self.loss_scale, weighted=self.weighted)
             walk = _exact if self.method == EXACT else _shortcut
             found = walk(partial(gradients, rewriter, RULES, half=self.half), logits, seed, states)
             if self.loss_scale != 1.0:
@@ -137,7 +140,7 @@ class Differentiate(Pass):
 _SHORTCUT_HINT = "with method=shortcut, sites are those of inject-lora-fa{only-writers=true}"
 
 
-def _loss_gradient(program: GraphProgram, rewriter: Rewriter, logits: Node, scale: float) -> Node:
+def _loss_gradient(program: GraphProgram, rewriter: Rewriter, logits: Node, scale: float, *, weighted: bool) -> Node:
     """Gradient of the scaled mean loss by the logits: softmax less one-hot rows, times each label's weight in the mean.
 
     One-hot rows and weights depend on the targets alone, so they are made outside a delegate.
@@ -149,6 +152,9 @@ def _loss_gradient(program: GraphProgram, rewriter: Rewriter, logits: Node, scal
     counts = call(aten.to.dtype, call(aten.ne.Scalar, targets, IGNORE_TARGET), torch.float32)
     num_counted = call(aten.clamp.default, call(aten.sum.dim_IntList, counts, [1], True), 1.0)
     weights = call(aten.div.Tensor, counts, call(aten.mul.Tensor, num_counted, float(num_rows) / scale))
+    if weighted:
+        shape = [int(size) for size in shape_of(targets)]
+        weights = call(aten.mul.Tensor, weights, rewriter.input(WEIGHTS_INPUT, torch.zeros(shape)))
     tokens = rewriter.folded(torch.arange(vocab))
     hit = call(aten.eq.Tensor, call(aten.unsqueeze.default, targets, -1), tokens)
     one_hot = call(aten.to.dtype, hit, torch.float32)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from prgec.core.data.batches import Batch
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from tests.architectures import LENGTHS, SEQ_LEN, Architecture, random_rows
 from tests.autograd import IGNORED
 from tests.gradient_lockstep import by_site, cosine, flat, told_gradient
@@ -94,14 +94,14 @@ def measure_gradient(each: Architecture, folder: Path, method: str, *, backend: 
     )
 
 
-def _randomise_state(program: Program) -> None:
+def _randomise_state(program: PteProgram) -> None:
     """Values of B that matter."""
     rng = np.random.default_rng(7)
     state = {name: 0.1 * rng.standard_normal(b.shape) for name, b in program.read_state().items()}
     program.write_state({name: b.astype(np.float32) for name, b in state.items()})
 
 
-def _difference(program: Program, oracle: GradientOracle, length: int) -> tuple[float, float, float]:
+def _difference(program: PteProgram, oracle: GradientOracle, length: int) -> tuple[float, float, float]:
     """How far losses and gradient are apart at one T, and the cosine of the two gradients; B stays as it is."""
     rows = random_rows(BATCH_SIZE, length)
     rows[2][-1] = IGNORED

@@ -17,7 +17,7 @@ from prgec.core.contract.arrays import Float64Array, FloatArray, State
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import STATE_SUFFIX, STATE_SUFFIX_MEAN
 from prgec.core.data.batches import Batch
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from tests.gradient_oracle import BETA1, GradientOracle
 from tests.lockstep import Step, batch_of
 
@@ -48,7 +48,7 @@ class GradientComparison:
 
 
 def follow_gradients(
-    program: Program, make_model: Callable[[], nn.Module], steps: Iterable[Step]
+    program: PteProgram, make_model: Callable[[], nn.Module], steps: Iterable[Step]
 ) -> GradientComparison:
     """Train both on the same examples; compare every loss, every gradient, and the final B.
 
@@ -85,7 +85,7 @@ def follow_gradients(
     )
 
 
-def told_gradient(program: Program, batch: Batch, lr: float) -> tuple[FloatArray, Float64Array]:
+def told_gradient(program: PteProgram, batch: Batch, lr: float) -> tuple[FloatArray, Float64Array]:
     """Take one step; return its losses, f32[B], and the whole gradient, site after site, as computed from the state."""
     before = {**program.read_state(), **program.read_optimizer()}
     losses, factors = program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr)

@@ -19,9 +19,9 @@ from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.data.batches import Batch, training_batch
 from prgec.core.data.encode import Row
 from prgec.core.formats.adapter import masters
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.estimators import Plain
-from prgec.runtime.training.trainer import Trainer
+from prgec.runtime.training.prge_trainer import PrgeTrainer
 from tests.oracle import Example, Mezo, Settings
 
 Step = tuple[Sequence[Example], float]
@@ -62,10 +62,10 @@ class Run:
         step: Number of steps already done.
     """
 
-    def __init__(self, program: Program, *, eps: float, seed: int, step: int = 0) -> None:
+    def __init__(self, program: PteProgram, *, eps: float, seed: int, step: int = 0) -> None:
         self.program = program
         self._recorder = _Recorder(program)
-        self.trainer = Trainer(self._recorder, Plain(), eps=eps, seed=seed, step=step)
+        self.trainer = PrgeTrainer(self._recorder, Plain(), eps=eps, seed=seed, step=step)
 
     def step(self, examples: Sequence[Example], lr: float) -> FloatArray:
         """Run one step on B examples; return the loss of every row: f32[N]."""
@@ -76,7 +76,7 @@ class Run:
 class _Recorder:
     """A program that remembers the losses of its last call; the trainer itself keeps only means."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: PteProgram) -> None:
         self._program = program
         self.loss_N: FloatArray = np.zeros(0, dtype=np.float32)
 
@@ -116,7 +116,7 @@ class _Recorder:
 
 
 def oracle_for(
-    program: Program, checkpoint: Path, *, eps: float, seed: int, dtype: torch.dtype = torch.float32
+    program: PteProgram, checkpoint: Path, *, eps: float, seed: int, dtype: torch.dtype = torch.float32
 ) -> Mezo:
     """Return the oracle of a program's training, on the checkpoint as transformers loads it."""
     from transformers import AutoModelForCausalLM
@@ -127,7 +127,7 @@ def oracle_for(
     return Mezo(model, [site.name for site in m.sites], settings)
 
 
-def follow(program: Program, oracle: Mezo, steps: Iterable[Step]) -> Comparison:
+def follow(program: PteProgram, oracle: Mezo, steps: Iterable[Step]) -> Comparison:
     """Train both on the same examples and compare every loss and the final B.
 
     Args:
@@ -164,7 +164,7 @@ def _slope(loss_QSB: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return (loss_QSB[:, 0] - loss_QSB[:, 1]).mean(axis=1)
 
 
-def state_difference(program: Program, oracle: Mezo) -> tuple[float, float]:
+def state_difference(program: PteProgram, oracle: Mezo) -> tuple[float, float]:
     """Return the largest difference of B relative to the largest |B| of the oracle, and that |B|."""
     expected = {f"{name}.lora_B": b_RO.numpy() for name, b_RO in oracle.masters().items()}
     found = masters(program.read_state(), program.manifest)

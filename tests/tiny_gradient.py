@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 
 from prgec.core.contract import names as contract
+from prgec.core.contract.manifest import Manifest
 from tests.shared import Shared
 from tests.tiny_program import MANIFEST, RANK, VOCAB, WIDTH, BagOfWords
 
 GRADIENT_MANIFEST = replace(MANIFEST, q=1, batch_size=4, method="exact", optimizer="adamw")
 # A program of half the rows a call, two of which are a step.
 GATHERING_MANIFEST = replace(GRADIENT_MANIFEST, batch_size=2, accumulates=True)
+# One whose labels count what the host says.
+WEIGHING_MANIFEST = replace(GRADIENT_MANIFEST, label_weights=True, num_labels=3)
 BETA1, BETA2, EPS, DECAY = 0.9, 0.999, 1e-8, 0.01
 
 
@@ -58,12 +61,15 @@ class Trained(Evaluated):
         losses, gradient = self.measured(tokens, label_pos, targets)
         return losses, self.update(losses, gradient, lr)
 
-    def measured(self, tokens: Tensor, label_pos: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses f32[B], and the gradient of their mean f32[r, V]."""
+    def measured(
+        self, tokens: Tensor, label_pos: Tensor, targets: Tensor, counts: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Losses f32[B], and the gradient of their mean f32[r, V], of labels that count something f32[B, K]."""
         low_rank = self.low_rank(tokens, label_pos)
         losses, logits = self.losses(low_rank, tokens, label_pos, targets)
         used = (targets >= 0).to(torch.float32)
         weights = used / (used.sum(1, keepdim=True) * targets.shape[0])
+        weights = weights if counts is None else weights * counts
         one_hot = (targets.unsqueeze(-1) == torch.arange(VOCAB)).to(torch.float32)
         excess = (torch.softmax(logits, -1) - one_hot) * weights.unsqueeze(-1)
         return losses, low_rank.reshape(-1, RANK).T @ excess.reshape(-1, VOCAB)
@@ -93,17 +99,36 @@ class Gathering(Trained):
         return losses, self.update(mean_losses, mean_gradient, lr)
 
 
-def build_gradient_pte(path: Path, tokenizer: bytes, *, gathers: bool = False) -> Path:
-    """Export and lower it, taking each step in one call or in as many as the host likes."""
+class Weighing(Trained):
+    """One step of a weighted loss."""
+
+    def forward(  # type: ignore[override]
+        self, tokens: Tensor, label_pos: Tensor, targets: Tensor, weights: Tensor, lr: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        losses, gradient = self.measured(tokens, label_pos, targets, weights)
+        return losses, self.update(losses, gradient, lr)
+
+
+KINDS: dict[str, tuple[type[Trained], Manifest]] = {
+    "trained": (Trained, GRADIENT_MANIFEST),
+    "gathering": (Gathering, GATHERING_MANIFEST),
+    "weighing": (Weighing, WEIGHING_MANIFEST),
+}
+
+
+def build_gradient_pte(path: Path, tokenizer: bytes, *, kind: str = "trained") -> Path:
+    """Export and lower one of KINDS."""
     from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
     from executorch.exir.passes import MemoryPlanningPass
 
-    m = GATHERING_MANIFEST if gathers else GRADIENT_MANIFEST
+    trained_type, m = KINDS[kind]
     rows = tuple(torch.zeros(m.num_rows, size, dtype=torch.int64) for size in (m.seq_len, m.num_labels, m.num_labels))
     dynamic = {1: torch.export.Dim("T", min=2, max=m.seq_len)}
     shapes = (dynamic, None, None)
-    trained = Gathering() if gathers else Trained()
-    others = (torch.tensor(0.0), torch.tensor([0, 1]))[: 1 + gathers]
+    trained = trained_type()
+    others: tuple[Tensor, ...] = (torch.tensor(0.0),)
+    others += (torch.tensor([0, 1]),) if m.accumulates else ()
+    others = (torch.ones(m.num_rows, m.num_labels), *others) if m.label_weights else others
     methods = {
         contract.FORWARD_METHOD: torch.export.export(
             trained, (*rows, *others), dynamic_shapes=(*shapes, *(None for _ in others)), strict=False
@@ -131,4 +156,10 @@ def gradient_pte(shared: Shared, tokenizer_blob: bytes) -> Path:
 @pytest.fixture(scope="session")
 def gathering_pte(shared: Shared, tokenizer_blob: bytes) -> Path:
     """The same program with half the rows a call, whose steps may be several calls."""
-    return shared.once("gathering.pte", lambda path: build_gradient_pte(path, tokenizer_blob, gathers=True))
+    return shared.once("gathering.pte", lambda path: build_gradient_pte(path, tokenizer_blob, kind="gathering"))
+
+
+@pytest.fixture(scope="session")
+def weighing_pte(shared: Shared, tokenizer_blob: bytes) -> Path:
+    """The same program, with label weights."""
+    return shared.once("weighing.pte", lambda path: build_gradient_pte(path, tokenizer_blob, kind="weighing"))

@@ -30,8 +30,8 @@ from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR, find_estimator
 from prgec.runtime.training.evaluate import Evaluation, evaluate, row_losses
 from prgec.runtime.training.generate import DEFAULT_MAX_TOKENS, generate
 from prgec.runtime.training.gradient_trainer import GradientTrainer
+from prgec.runtime.training.prge_trainer import PrgeTrainer as EstimatingTrainer
 from prgec.runtime.training.step import StepResult
-from prgec.runtime.training.trainer import Trainer as EstimatingTrainer
 
 # A text to continue, or turns of a conversation that the assistant answers.
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]

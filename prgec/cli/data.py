@@ -70,7 +70,7 @@ def stats(
     is_program = model.endswith(_PROGRAM_SUFFIX)
     if is_program and seq_len is not None:
         raise UsageError("a program has its T; leave out --seq-len, or give the checkpoint as --model")
-    dataset = load_dataset(file, task, no_eos=no_eos, columns=columns)
+    dataset = load_dataset(file, task, no_eos=no_eos, columns=columns, takes_feedback=True)
     encoded, sizes, _ = (_for_program if is_program else _for_checkpoint)(dataset, model, seq_len or 0, generate)
     found = stats_of(dataset, encoded, sizes, sorted(set(batch_sizes)))
     if as_json:
@@ -100,7 +100,7 @@ def show(
     """Print the first rows of FILE as the model sees them, with the learned tokens between marks."""
     from prgec.core.data.dataset import load_dataset
 
-    dataset = load_dataset(file, task, no_eos=no_eos, columns=columns)
+    dataset = load_dataset(file, task, no_eos=no_eos, columns=columns, takes_feedback=True)
     shown = _texts_of(dataset, count) if model is None else _rows_of(dataset, model, count)
     if as_json:
         print_json({"file": str(file), "task": dataset.task.name, "found_by": dataset.found_by, "rows": shown})

@@ -164,4 +164,4 @@ def _lengths(model: str, data: Path) -> tuple[int, int, int]:
     options = CompileOptions(model=model, data=(data,), seq_len=0, num_labels=0)
     tokenizer = Tokenizer.unpack(pack_tokenizer(find_checkpoint(model).path))
     fitted = fit_options(options, tokenizer, None)
-    return fitted.seq_len, fitted.num_labels, len(load_dataset(data, options.task).examples)
+    return fitted.seq_len, fitted.num_labels, len(load_dataset(data, options.task, takes_feedback=True).examples)

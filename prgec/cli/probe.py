@@ -28,6 +28,11 @@ _OF_RUNS_ONLY = {
     "diverged",
     "window",
     "log_to",
+    "objective",
+    "beta",
+    "gamma",
+    "desirable",
+    "undesirable",
 }
 _TABLE = tuple(item for item in RUN_TABLE if item.name not in _OF_RUNS_ONLY)
 

@@ -19,6 +19,7 @@ _ONLY_TRAINING = frozenset(
         "clip_norm",
         "weight_decay",
         "polyak",
+        "label_weights",
         "recompute",
         "q",
         "state",
@@ -109,6 +110,7 @@ def _check_method(options: CompileOptions) -> None:
             # Configurations written while it had one default say so.
             "--polyak": options.polyak not in (None, POLYAK["norm"]),
             "--accumulate": options.accumulate,
+            "--label-weights": options.label_weights,
         }
         for flag in (flag for flag, is_given in given.items() if is_given):
             raise UsageError(f"{flag} needs gradients", hint="add --method exact or --method shortcut")

@@ -96,6 +96,7 @@ def _method_of(options: CompileOptions, passes: Sequence[Pass]) -> dict[str, Any
         "lr": RATES[optimizer.rule],
         # A host that has the gradients of a call can add them up.
         "accumulates": optimizer.accumulate or is_hosts,
+        "label_weights": differentiate.weighted,
         "update": {name: getattr(optimizer, name) for name in UPDATE_NUMBERS} if is_hosts else {},
     }
 

@@ -45,7 +45,12 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
     if not options.data:
         return options
     datasets = load_datasets(
-        options.data, options.task, no_eos=options.no_eos, columns=options.columns, known=options.answers
+        options.data,
+        options.task,
+        no_eos=options.no_eos,
+        columns=options.columns,
+        known=options.answers,
+        takes_feedback=True,
     )
     encoded = [each for dataset in datasets for each in encode_choices(dataset, tokenizer)]
     if options.method == SIDE:

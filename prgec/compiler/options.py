@@ -89,6 +89,12 @@ class CompileOptions:
         "Let a step of exact and shortcut be several calls (prgec run --accumulate K), for a copy of the trained "
         "weights more.",
     )
+    label_weights: bool = option(
+        "step",
+        False,
+        "Let the host say what each label counts in the loss that exact and shortcut differentiate: weights of rows, "
+        "and prgec run --objective.",
+    )
     recompute: str = option(
         "step",
         CHEAP,

@@ -91,7 +91,9 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
     only_writers = options.method == "shortcut"
     return (
         InjectLoraFa(options.targets, options.rank, options.alpha, options.a_seed, options.layers, only_writers),
-        Differentiate(options.method, _loss_scale(options) if backend.is_half else 1.0, backend.is_half),
+        Differentiate(
+            options.method, _loss_scale(options) if backend.is_half else 1.0, backend.is_half, options.label_weights
+        ),
         Rematerialize(options.recompute == LAYERS),
         InsertOptimizer(
             options.optimizer,

@@ -33,7 +33,9 @@ def prompts_of(options: CompileOptions, tokenizer: Tokenizer) -> list[list[int]]
 
     Conversations and documents have no prompt: they are read whole, as far as a row goes.
     """
-    datasets = (load_dataset(Path(path), options.task, columns=options.columns) for path in options.data)
+    datasets = (
+        load_dataset(Path(path), options.task, columns=options.columns, takes_feedback=True) for path in options.data
+    )
     items = [item for dataset in datasets for item in dataset.examples]
     chosen = _evenly(items, MAX_PROMPTS)
     return [_ids(item, tokenizer)[-options.seq_len :] for item in chosen]

@@ -25,7 +25,7 @@ from prgec.passes.pipeline import run_pipeline
 from prgec.runtime.engines.executorch.device_gradient_program import DeviceGradientProgram
 from prgec.runtime.engines.executorch.device_program import DeviceProgram
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime_ops import noise
 from tests.device_backend import DeviceBackend
 from tests.gradient_lockstep import follow_gradients
@@ -177,7 +177,7 @@ def test_schemes_of_other_backends_are_refused(
 class Twin(DeviceProgram):
     """The exported step of a CUDA program, compiled by AOTInductor for this CPU, under the driver's own contract."""
 
-    def __init__(self, package: Path, like: Program) -> None:
+    def __init__(self, package: Path, like: PteProgram) -> None:
         method = _Package(torch._inductor.aoti_load_package(str(package)))
         super().__init__(package, like.manifest, like.tokenizer, lambda name, inputs: method)
 
@@ -185,7 +185,7 @@ class Twin(DeviceProgram):
 class GradientTwin(DeviceGradientProgram):
     """The same of a program that computes its own gradients."""
 
-    def __init__(self, package: Path, like: Program) -> None:
+    def __init__(self, package: Path, like: PteProgram) -> None:
         method = _Package(torch._inductor.aoti_load_package(str(package)))
         super().__init__(package, like.manifest, like.tokenizer, lambda name, inputs: method)
 

@@ -12,11 +12,11 @@ from prgec.core.data.dataset import load_dataset
 from prgec.core.data.encode import Row, encode_items
 from prgec.core.formats.adapter import load_adapter
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.reader import Reader
 
 
-def losses(program: Program, rows: list[Row]) -> NDArray[np.float64]:
+def losses(program: PteProgram, rows: list[Row]) -> NDArray[np.float64]:
     """Loss of each label token after the earlier tokens in the cache, f64[labels of all rows]."""
     reader, found = Reader(program), []
     for row in rows:

@@ -227,7 +227,7 @@ def test_flags_are_frozen() -> None:
         "--memory --seq-len --steps --time --watts",
         "compile": "--a-seed --accumulate --alpha --backend --batch-size --candidate --clip-norm --config --context "
         "--data --dtype --dump-passes --emit-driver --force --generate --group-size --help-all --ignore-memory --json "
-        "--label-tokens --layers --lora-a --lowering --map --memory --method --no-cache --no-eos "
+        "--label-tokens --label-weights --layers --lora-a --lowering --map --memory --method --no-cache --no-eos "
         "--optimizer --output --passes --polyak --prefix --q --quantize --quantize-cache "
         "--quantize-embedding --rank --recompute --rng --rounding --save-program --seq-len --soc --state --static "
         "--targets --task --weight-decay -c -o",
@@ -239,11 +239,11 @@ def test_flags_are_frozen() -> None:
         "data stats": "--batch-size --generate --json --map --model --no-eos --seq-len --task",
         "data show": "--json --map --model --no-eos --task -n",
         "tokenize": "--force --json --map --no-eos --output --task -o",
-        "run": "--accumulate --adapter --base --config --data --device --diverged --early-stop --engine --eps "
-        "--estimator --eval-data --eval-every --eval-rows --force --help-all --ignore-memory --init-adapter --json "
-        "--log-to "
-        "--low-volume --lr --lr-probe --lr-schedule --map --max-g --no-eos --no-verify --not-finite --out --over-limit "
-        "--prefix-cache --resume --rows --seed --snapshot-every --steps --task --torch-compile --warmup --window -c",
+        "run": "--accumulate --adapter --base --beta --config --data --desirable --device --diverged --early-stop "
+        "--engine --eps --estimator --eval-data --eval-every --eval-rows --force --gamma --help-all "
+        "--ignore-memory --init-adapter --json --log-to --low-volume --lr --lr-probe --lr-schedule --map "
+        "--max-g --no-eos --no-verify --not-finite --objective --out --over-limit --prefix-cache --resume "
+        "--rows --seed --snapshot-every --steps --task --torch-compile --undesirable --warmup --window -c",
         "probe": "--accumulate --adapter --base --config --data --device --engine --eps --estimator --eval-data "
         "--eval-rows --ignore-memory --init-adapter --json --low-volume --lr --map --max-g --no-eos --no-verify "
         "--not-finite --over-limit --prefix-cache --rows --seed --steps --task --torch-compile -c",

@@ -56,6 +56,15 @@ def test_rows_end_where_the_answer_begins() -> None:
     assert found.prompts == ("a b c", "d")
 
 
+def test_rows_with_weights_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"sentence": "a", "label": 1, "weight": 0.5}) + "\n")
+    with pytest.raises(
+        DataError, match="weight 0.5, and side networks learn without weights.*line 1|line 1.*weight 0.5"
+    ):
+        encode_dataset(load_dataset(path), Words(), SIDE)
+
+
 def test_the_order_of_the_candidates_means_nothing() -> None:
     words = Words()
     first = encode_first_tokens(EXAMPLES, (" no way", " yes"), words, SIDE)

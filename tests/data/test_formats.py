@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prgec.core.data.cut import fit
 from prgec.core.data.dataset import Dataset, load_dataset, load_datasets
 from prgec.core.data.encode import encode_item, prompt_ids
+from prgec.core.data.row import RowSizes
 from prgec.core.data.show import marked_item, marked_row
 from prgec.core.data.task import Conversation, Example, Item
 from prgec.errors import DataError, UsageError
@@ -120,10 +123,14 @@ def test_calls_written_as_text_become_objects(tmp_path: Path) -> None:
         ({"messages": [{**USER, "content": [{"type": "image_url"}]}, SAID]}, "holds a part of type image_url"),
         ({"messages": [USER, {**SAID, "function_call": {"name": "f"}}]}, 'turn 2 has "function_call"'),
         ({"messages": [USER, {**SAID, "weight": 0.5}]}, 'turn 2 has "weight" 0.5'),
-        ({"messages": [USER, SAID], "weight": 2}, 'field "weight" is 2: rows all weigh the same'),
-        ({"prompt": "p", "completion": "c", "weight": 0}, 'field "weight" is 0'),
+        ({"messages": [USER, SAID], "weight": "two"}, "field \"weight\" is 'two'; expected a finite number"),
+        ({"prompt": "p", "completion": "c", "weight": math.inf}, 'field "weight" is inf'),
         ({"messages": [USER, SAID], "tools": "clock"}, 'field "tools" is not a list of JSON schemas'),
-        ({"prompt": "p", "chosen": "a", "rejected": "b"}, "need a preference objective.*--map completion=chosen"),
+        (
+            {"prompt": "p", "chosen": "a", "rejected": "b"},
+            "need a preference objective.*--objective dpo.*--map completion=chosen",
+        ),
+        ({"prompt": "p", "completion": "c", "label": False}, "unlearns the others.*--objective kto"),
         ({"instruction": "x", "output": " "}, 'field "output" is empty'),
         ({"text": "x", "label": None}, 'field "label" is NoneType'),
         ({"question": "x", "answer": "y"}, "name columns .--map prompt=COLUMN"),
@@ -142,6 +149,19 @@ def test_weights_of_one_are_none(tmp_path: Path) -> None:
     assert [each.row for each in encode_item(weighed, tokenizer)] == [
         each.row for each in encode_item(plain, tokenizer)
     ]
+
+
+def test_a_row_weighs_what_it_says(tmp_path: Path) -> None:
+    records = [{"prompt": "p", "completion": "c", "weight": each} for each in (0, "-0.5", None)]
+    records.append({"prompt": [USER], "completion": [SAID], "weight": 3})
+    tokenizer = byte_tokenizer(CHATML)
+    found = [
+        fit(encode_item(each, tokenizer), RowSizes(99, 99, 999))[0]
+        for record in records
+        for each in _load(tmp_path, record).examples
+    ]
+    assert [set(row.weights) for row in found] == [{0.0}, {-0.5}, set(), {3.0}]
+    assert all(len(row.weights) in (0, len(row.targets)) for row in found)
 
 
 @pytest.mark.parametrize(

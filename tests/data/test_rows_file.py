@@ -44,6 +44,7 @@ ROWS = RowSet(
     2,
     (1, 0),
 )
+WEIGHED = Row((98,) * 8, (0, 7), (0, 1), weights=(-2.0, 0.25))
 PACKED = pack_rows(ROWS, MANIFEST, TOKENIZER, "sst2")
 
 
@@ -62,6 +63,19 @@ def _signed(data: bytes) -> bytes:
 def test_round_trip(tmp_path: Path) -> None:
     assert _read(tmp_path / "rows.bin", PACKED) == ROWS
     assert list(ROWS.right_rows()) == [ROWS.rows[1], ROWS.rows[2]]
+
+
+def test_weights_come_back_and_make_the_second_version(tmp_path: Path) -> None:
+    weighed = replace(ROWS, rows=(replace(ROWS.rows[0], weights=(0.5,)), *ROWS.rows[1:3], WEIGHED))
+    data = pack_rows(weighed, MANIFEST, TOKENIZER, "sst2")
+    assert struct.unpack_from("<I", data, 8) == (2,)
+    assert _read(tmp_path / "rows.bin", data) == weighed
+    assert struct.unpack_from("<2f", data, len(data) - 8) == WEIGHED.weights
+    assert fingerprint([WEIGHED]) != fingerprint([ROWS.rows[3]])
+    # Weights that are NaN, and a first version that has some.
+    for damaged in (data[:-4] + struct.pack("<f", float("nan")), data[:8] + struct.pack("<I", 1) + data[12:]):
+        with pytest.raises(DataError, match="row [03] of the file is damaged"):
+            _read(tmp_path / "damaged.bin", _signed(damaged))
 
 
 def test_a_program_with_more_room_takes_them(tmp_path: Path) -> None:

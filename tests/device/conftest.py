@@ -53,6 +53,16 @@ PROGRAMS = {
     # More than one call of `extend` reads.
     "talking": {"backend": "portable", "generate": True, "context": 160},
     "talking-exact": {"backend": "portable", "method": "exact", "generate": True, "context": 160},
+    "weighing": {"backend": "portable", "method": "exact", "label_weights": True, "static": True},
+    "host-weighing": {
+        "backend": "portable",
+        "method": "exact",
+        "label_weights": True,
+        "state": "host",
+        "layers": ("last:1",),
+        "prefix": "method",
+        "static": True,
+    },
     "gathering": {"backend": "xnnpack", "method": "exact", "optimizer": "momentum", "accumulate": True},
 }
 # State after the losses, noise in the graph, and weights in a file beside it, as on a GPU.
@@ -90,8 +100,10 @@ def _tools() -> str:
     return os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
 
 
-def write_rows(path: Path, program: Path, *, examples: int, candidates: int, seed: int) -> Path:
-    """Write random rows that use all of T and K, each example's right answer first or last."""
+def write_rows(
+    path: Path, program: Path, *, examples: int, candidates: int, seed: int, are_weighed: bool = False
+) -> Path:
+    """Write random rows that use all of T and K, each example's right answer first or last; most weigh something."""
     manifest, tokenizer = read_constants(program)
     rng = np.random.default_rng(seed)
     rows = []
@@ -100,7 +112,9 @@ def write_rows(path: Path, program: Path, *, examples: int, candidates: int, see
         num_tokens = int(rng.integers(num_labels, manifest.seq_len + 1))
         ids = rng.integers(0, manifest.vocab_size, num_tokens + num_labels).tolist()
         positions = range(num_tokens - num_labels, num_tokens)
-        rows.append(Row(tuple(ids[:num_tokens]), tuple(positions), tuple(ids[num_tokens:])))
+        is_weighed = are_weighed and len(rows) % 4 > 0
+        weights = rng.normal(size=num_labels).astype(np.float32).tolist() if is_weighed else ()
+        rows.append(Row(tuple(ids[:num_tokens]), tuple(positions), tuple(ids[num_tokens:]), weights=tuple(weights)))
     answers = (rng.integers(0, 2, examples) * (candidates - 1)).tolist()
     path.write_bytes(pack_rows(RowSet(rows, candidates, tuple(answers)), manifest, tokenizer.sha256, "random"))
     return path

@@ -18,7 +18,7 @@ from prgec.core.contract.names import EXTEND_CHUNK
 from prgec.core.formats.adapter import save_adapter
 from prgec.errors import DataError, ProgramError, UsageError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.reader import Answer, Reader
 from prgec.runtime.training.sampling import Sampler, Sampling
 
@@ -44,7 +44,7 @@ def chat(executable: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 Chat = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def _prompts(program: Program) -> list[list[int]]:
+def _prompts(program: PteProgram) -> list[list[int]]:
     """A conversation that goes on, goes back and begins again, and texts of more than one call."""
     ids = np.random.default_rng(0).integers(0, program.manifest.vocab_size, CONTEXT).tolist()
     return [ids[:5], ids[:30], ids[:12] + ids[:5], ids[:1], ids[: EXTEND_CHUNK + 9], ids[3 : EXTEND_CHUNK + 5]]
@@ -54,7 +54,7 @@ def _lines(texts: Sequence[Sequence[int]]) -> str:
     return "".join(" ".join(map(str, ids)) + "\n" for ids in texts)
 
 
-def _said(program: Program, sampling: Sampling, *, ends: Sequence[int] = ()) -> str:
+def _said(program: PteProgram, sampling: Sampling, *, ends: Sequence[int] = ()) -> str:
     """Answers of the Python driver, one prompt after the other."""
     reader, sampler, answers = Reader(program), Sampler(sampling), []
     for prompt in _prompts(program):
@@ -64,7 +64,7 @@ def _said(program: Program, sampling: Sampling, *, ends: Sequence[int] = ()) -> 
     return _lines(answers)
 
 
-def _trained(program: Program, path: Path) -> Path:
+def _trained(program: PteProgram, path: Path) -> Path:
     """An adapter that matters, which the program has then."""
     random = np.random.default_rng(5)
     program.write_state(

@@ -11,12 +11,12 @@ import pytest
 
 from prgec.core.contract.engine import Call
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 
 LENGTHS = (5, 9, 7, 12)
 
 
-def _take_steps(program: Program, lengths: Sequence[int] = LENGTHS) -> list[bytes]:
+def _take_steps(program: PteProgram, lengths: Sequence[int] = LENGTHS) -> list[bytes]:
     """Losses, state and optimiser of some steps on rows of many lengths, to the bit."""
     m, random, found = program.manifest, np.random.default_rng(0), []
     for step, length in enumerate(lengths):
@@ -38,7 +38,7 @@ def _take_steps(program: Program, lengths: Sequence[int] = LENGTHS) -> list[byte
 @pytest.mark.parametrize("name", ["shared", "shortcut", "gathering"])
 def test_it_changes_no_bit(name: str, program: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
-    for kind in Program.__subclasses__() + [Program]:
+    for kind in PteProgram.__subclasses__() + [PteProgram]:
         if "_run_longest" in vars(kind):
             monkeypatch.setattr(kind, "_run_longest", _noting(vars(kind)["_run_longest"], lengths))
     with_room, without = open_pte(program(name)), open_pte(program(name))
@@ -60,7 +60,7 @@ def test_what_an_optimiser_remembers_is_kept(name: str, program: Callable[[str],
 
 
 def _noting(run_longest: Callable[..., None], lengths: list[int]) -> Callable[..., None]:
-    def run(program: Program, tokens_NT: Any, *more: Any) -> None:
+    def run(program: PteProgram, tokens_NT: Any, *more: Any) -> None:
         lengths.append(tokens_NT.shape[1])
         run_longest(program, tokens_NT, *more)
 

@@ -10,7 +10,7 @@ import pytest
 
 from prgec.compiler.options import CompileOptions
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from tests.models import TinyLlama
 from tests.shared import Shared
 
@@ -54,7 +54,7 @@ def compiler(shared: Shared, checkpoint: Path) -> Compile:
 
 
 @pytest.fixture(params=PROGRAMS)
-def open_program(request: pytest.FixtureRequest, compile_once: Compile) -> Callable[[], Program]:
+def open_program(request: pytest.FixtureRequest, compile_once: Compile) -> Callable[[], PteProgram]:
     """Open a program of either backend and state any number of times, each time in its initial state."""
     path = compile_once(**PROGRAMS[request.param])
     return lambda: open_pte(path)

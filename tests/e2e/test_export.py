@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from prgec.cli.main import main
 from prgec.core.formats.adapter import load_adapter, save_adapter
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from tests.gguf_model import write_gguf_llama
 from tests.models import TinyLlama
 
@@ -68,13 +68,13 @@ def _compile(folder: Path, name: str, *more: str) -> None:
     )
 
 
-def _randomise(program: Program) -> None:
+def _randomise(program: PteProgram) -> None:
     rng = np.random.default_rng(1)
     state = program.read_state()
     program.write_state({name: rng.normal(0, 0.2, array.shape).astype(np.float32) for name, array in state.items()})
 
 
-def _log_probs(program: Program) -> np.ndarray:
+def _log_probs(program: PteProgram) -> np.ndarray:
     """Log-probability of every token after `TOKENS`: f64[V], read off the losses, one target a row."""
     m = program.manifest
     rows = []

@@ -24,7 +24,7 @@ from prgec.errors import PrgecError, UsageError
 from prgec.runtime.engines.executorch.host_gradient_program import HostGradientProgram
 from prgec.runtime.engines.executorch.host_program import HostProgram
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from tests.e2e.conftest import Compile
 from tests.lockstep import batch_of, random_steps
 
@@ -42,7 +42,7 @@ BY_GRADIENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _pair(compile_once: Compile, **options: Any) -> tuple[Program, Program]:
+def _pair(compile_once: Compile, **options: Any) -> tuple[PteProgram, PteProgram]:
     """The program that keeps its state, and the one that does not."""
     return open_pte(compile_once(**options)), open_pte(compile_once(**options, state="host"))
 
@@ -52,7 +52,7 @@ def _assert_equal(first: Mapping[str, FloatArray], second: Mapping[str, FloatArr
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def _rows(program: Program, steps: int) -> list[tuple[IntArray, IntArray, IntArray]]:
+def _rows(program: PteProgram, steps: int) -> list[tuple[IntArray, IntArray, IntArray]]:
     batches = [batch_of(rows, program.manifest) for rows, _ in random_steps(steps, program.manifest, lr=LR, pool=6)]
     return [(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK) for batch in batches]
 

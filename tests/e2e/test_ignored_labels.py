@@ -13,7 +13,7 @@ from prgec.compiler.options import CompileOptions
 from prgec.core.contract.arrays import FloatArray, IntArray, State
 from prgec.core.contract.names import IGNORE_TARGET
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from tests.models import write_tokenizer
 from tests.shared import Shared
 
@@ -35,7 +35,7 @@ def _checkpoint(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def program(shared: Shared) -> Program:
+def program(shared: Shared) -> PteProgram:
     """A program that trains, with a state that is not zeros."""
     checkpoint = shared.once("wide-vocabulary", _checkpoint)
     sizes = {"batch_size": 2, "seq_len": 16, "num_labels": 4, "rank": 4, "alpha": 8.0}
@@ -44,7 +44,7 @@ def program(shared: Shared) -> Program:
 
 
 def _step(
-    program: Program, tokens: IntArray, label_pos: IntArray, targets: IntArray
+    program: PteProgram, tokens: IntArray, label_pos: IntArray, targets: IntArray
 ) -> tuple[FloatArray, State, State]:
     """Losses of one step, and the state before and after it."""
     random = np.random.default_rng(1)
@@ -64,7 +64,7 @@ def _row(num_counted: int) -> tuple[IntArray, IntArray]:
 
 
 @pytest.mark.slow
-def test_gradients_do_not_ask_where_ignored_labels_are(program: Program) -> None:
+def test_gradients_do_not_ask_where_ignored_labels_are(program: PteProgram) -> None:
     tokens, targets = _row(num_counted=1)
     found = []
     for place in (0, 5):
@@ -79,7 +79,7 @@ def test_gradients_do_not_ask_where_ignored_labels_are(program: Program) -> None
 
 
 @pytest.mark.slow
-def test_gradients_do_not_ask_how_much_padding_there_is(program: Program) -> None:
+def test_gradients_do_not_ask_how_much_padding_there_is(program: PteProgram) -> None:
     tokens, targets = _row(num_counted=4)
     label_pos = np.tile(np.arange(4, 8), (2, 1))
     _, before, after = _step(program, tokens, label_pos, targets)

@@ -14,7 +14,7 @@ import pytest
 
 from prgec.errors import UsageError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from tests.e2e.conftest import Compile
 from tests.lockstep import Comparison, Run, follow, oracle_for, random_steps
 from tests.models import TinyLlama
@@ -38,7 +38,7 @@ def _check(found: Comparison) -> None:
     assert found.max_rel_state_diff < 1e-4
 
 
-def test_follows_the_oracle(open_program: Callable[[], Program], checkpoint: Path) -> None:
+def test_follows_the_oracle(open_program: Callable[[], PteProgram], checkpoint: Path) -> None:
     program = open_program()
     oracle = oracle_for(program, checkpoint, eps=EPS, seed=SEED)
     steps = random_steps(10, program.manifest, lr=LR, pool=6)
@@ -47,7 +47,7 @@ def test_follows_the_oracle(open_program: Callable[[], Program], checkpoint: Pat
     _check(follow(program, oracle, steps))
 
 
-def test_sites_are_the_linear_layers_in_order_of_use(open_program: Callable[[], Program]) -> None:
+def test_sites_are_the_linear_layers_in_order_of_use(open_program: Callable[[], PteProgram]) -> None:
     sites = open_program().manifest.sites
     assert [site.name for site in sites] == [f"model.layers.0.{name}" for name in (*ATTENTION, *MLP)]
     assert [site.index for site in sites] == list(range(7))

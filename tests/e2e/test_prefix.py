@@ -18,7 +18,7 @@ from prgec.core.contract.inspection import inspect_program
 from prgec.core.data.rows_file import RowSet
 from prgec.errors import UsageError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.engines.prefix import PrefixRunner
 from prgec.runtime.training.evaluate import Evaluation, evaluate
 from tests.e2e.conftest import Compile
@@ -27,7 +27,7 @@ from tests.models import TinyLlama
 
 EPS, LR, SEED = 1e-2, 5e-3, 11
 MODES = ("none", "shared", "method")
-Open = Callable[[str], Program]
+Open = Callable[[str], PteProgram]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def open_mode(paths: dict[str, Path]) -> Open:
 class Counted:
     """The prefix of a program, with the number of its calls."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: PteProgram) -> None:
         self._program = program
         self.num_calls = 0
 
@@ -64,7 +64,7 @@ class Counted:
         return self._program.compute_prefix(tokens_BT)
 
 
-def _counted(program: Program, folder: Path) -> Counted:
+def _counted(program: PteProgram, folder: Path) -> Counted:
     """Keep what the program's prefix returns in `folder`, and count what it computes."""
     counted = Counted(program)
     program.prefix = PrefixRunner(counted, program.manifest, "executorch")
@@ -72,7 +72,7 @@ def _counted(program: Program, folder: Path) -> Counted:
     return counted
 
 
-def _train(program: Program, steps: int = 8) -> FloatArray:
+def _train(program: PteProgram, steps: int = 8) -> FloatArray:
     """Losses of every row of every step: f32[steps, N]; the state is flushed in the end."""
     run = Run(program, eps=EPS, seed=SEED)
     losses = [run.step(examples, lr) for examples, lr in random_steps(steps, program.manifest, lr=LR, pool=6)]
@@ -80,7 +80,7 @@ def _train(program: Program, steps: int = 8) -> FloatArray:
     return np.stack(losses)
 
 
-def _evaluate(program: Program) -> Evaluation:
+def _evaluate(program: PteProgram) -> Evaluation:
     """Score 7 examples with two candidates each, of all lengths."""
     rows = tuple(row_of(example) for example in random_examples(14, program.manifest, seed=3))
     result = evaluate(program, RowSet(rows, 2, (0, 1, 1, 0, 1, 0, 0)))

@@ -13,15 +13,15 @@ from prgec.core.contract.arrays import FloatArray, State
 from prgec.core.contract.names import DUAL_EPS_STATE
 from prgec.core.data.batches import evaluation_batches
 from prgec.core.formats.adapter import masters
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from tests.lockstep import Run, Step, batch_of, oracle_for, random_examples, random_steps, row_of
 
-Open = Callable[[], Program]
+Open = Callable[[], PteProgram]
 EPS, LR, SEED = 1e-2, 5e-3, 11
 STEPS, HALF = 6, 3
 
 
-def _start(program: Program, step: int = 0) -> Run:
+def _start(program: PteProgram, step: int = 0) -> Run:
     return Run(program, eps=EPS, seed=SEED, step=step)
 
 
@@ -29,11 +29,11 @@ def _train(run: Run, steps: list[Step]) -> FloatArray:
     return np.stack([run.step(examples, lr) for examples, lr in steps])
 
 
-def _steps(program: Program) -> list[Step]:
+def _steps(program: PteProgram) -> list[Step]:
     return random_steps(STEPS, program.manifest, lr=LR, pool=6)
 
 
-def _evaluate(program: Program, seed: int = 5, lr: float = 0.0) -> FloatArray:
+def _evaluate(program: PteProgram, seed: int = 5, lr: float = 0.0) -> FloatArray:
     """Losses of N different examples under the present state."""
     manifest = program.manifest
     rows = [row_of(example) for example in random_examples(manifest.num_rows, manifest, seed)]
@@ -47,7 +47,7 @@ def _same_bits(first: State, second: State) -> bool:
     return list(first) == list(second) and all(first[name].tobytes() == second[name].tobytes() for name in first)
 
 
-def _g(program: Program) -> FloatArray:
+def _g(program: PteProgram) -> FloatArray:
     return np.linspace(0.7, -1.3, program.manifest.q, dtype=np.float32)
 
 

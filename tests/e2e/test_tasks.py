@@ -17,7 +17,7 @@ from prgec.core.data.eval_set import encode_eval_set
 from prgec.core.data.task import Example
 from prgec.core.formats.adapter import masters
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.evaluate import evaluate
 from prgec.runtime.training.generate import generate
 from tests.models import TinyLlama
@@ -107,7 +107,7 @@ def test_task_runs(
         assert 0 <= document["accuracy"] <= 1
 
 
-def _trained(program_path: Path) -> Program:
+def _trained(program_path: Path) -> PteProgram:
     """A program whose state is not zero."""
     program = open_pte(program_path)
     rng = np.random.default_rng(0)
@@ -117,7 +117,7 @@ def _trained(program_path: Path) -> Program:
     return program
 
 
-def _merged(program: Program) -> torch.nn.Module:
+def _merged(program: PteProgram) -> torch.nn.Module:
     """The untouched model with the adapter added to its weights in PyTorch."""
     from prgec.runtime_ops.lora import lora_a
 

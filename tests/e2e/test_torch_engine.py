@@ -16,7 +16,7 @@ from prgec.lab.torch.noise import NoiseSource
 from prgec.lab.torch.program import TorchProgram
 from prgec.lab.torch.rebuild import rebuild
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime_ops import noise
 from tests.e2e.conftest import PROGRAMS, Compile
 from tests.lockstep import Run, follow, oracle_for, random_steps
@@ -25,7 +25,7 @@ from tests.models import TinyLlama
 EPS, LR, SEED = 1e-2, 5e-3, 2**40 + 5
 
 
-def _assert_same_trajectory(pte: Program, other: TorchProgram) -> None:
+def _assert_same_trajectory(pte: PteProgram, other: TorchProgram) -> None:
     """Same losses row by row over ten steps, and the same state, with a flush in the middle."""
     runs = [Run(program, eps=EPS, seed=SEED) for program in (pte, other)]  # type: ignore[arg-type]
     for number, (examples, lr) in enumerate(random_steps(10, pte.manifest, lr=LR, pool=6)):
@@ -42,7 +42,7 @@ def _assert_same_trajectory(pte: Program, other: TorchProgram) -> None:
         np.testing.assert_allclose(found[name], array, atol=1e-4 * size, err_msg=name)
 
 
-def test_same_trajectory_as_the_pte(open_program: Callable[[], Program], checkpoint: Path) -> None:
+def test_same_trajectory_as_the_pte(open_program: Callable[[], PteProgram], checkpoint: Path) -> None:
     pte = open_program()
     _assert_same_trajectory(pte, rebuild(pte.path, str(checkpoint)))
 

@@ -16,18 +16,18 @@ from torch import nn
 from prgec.core.contract.engine import state_sha256
 from prgec.errors import ProgramError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 
 SEED = 11
 REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def program(tiny_pte: Path) -> Program:
+def program(tiny_pte: Path) -> PteProgram:
     return open_pte(tiny_pte)
 
 
-def _inputs(program: Program, length: int = 7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _inputs(program: PteProgram, length: int = 7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     manifest = program.manifest
     tokens = rng.integers(3, manifest.vocab_size, (manifest.num_rows, length))
@@ -37,12 +37,12 @@ def _inputs(program: Program, length: int = 7) -> tuple[np.ndarray, np.ndarray, 
     return tokens, label_pos, targets
 
 
-def _zeros(program: Program) -> np.ndarray:
+def _zeros(program: PteProgram) -> np.ndarray:
     return np.zeros(program.manifest.q, dtype=np.float32)
 
 
 @pytest.mark.parametrize("length", [2, 7, 24])
-def test_follows_eager_over_steps(program: Program, make_eager: Callable[[], nn.Module], length: int) -> None:
+def test_follows_eager_over_steps(program: PteProgram, make_eager: Callable[[], nn.Module], length: int) -> None:
     model = make_eager()
     arrays = _inputs(program, length)
     g = _zeros(program)
@@ -70,7 +70,7 @@ def test_apply_does_what_forward_does_on_entry(tiny_pte: Path) -> None:
     )
 
 
-def test_eps_zero_and_g_zero_change_nothing(program: Program) -> None:
+def test_eps_zero_and_g_zero_change_nothing(program: PteProgram) -> None:
     program.apply(np.ones(2, dtype=np.float32), 0.1, SEED, 1)
     before = program.state_sha256()
     losses = program.forward(*_inputs(program), _zeros(program), 0.3, 0.0, SEED, 9)
@@ -97,7 +97,7 @@ def test_state_round_trip_reaches_the_graph(tiny_pte: Path) -> None:
     )
 
 
-def test_read_state_copies(program: Program) -> None:
+def test_read_state_copies(program: PteProgram) -> None:
     program.read_state()["head.lora_B"][:] = 1.0
     assert not program.read_state()["head.lora_B"].any()
 
@@ -110,12 +110,12 @@ def test_read_state_copies(program: Program) -> None:
         ({"head.lora_B": np.zeros((4, 380))}, r"float64\[4, 380\]; expected"),
     ],
 )
-def test_state_that_does_not_fit(program: Program, state: dict[str, np.ndarray], message: str) -> None:
+def test_state_that_does_not_fit(program: PteProgram, state: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         program.write_state(state)
 
 
-def test_tokenizer_comes_with_the_program(program: Program) -> None:
+def test_tokenizer_comes_with_the_program(program: PteProgram) -> None:
     ids = program.tokenizer.encode("the film was great")
     assert ids[0] == program.tokenizer.bos_id
     assert program.tokenizer.decode(ids) == "the film was great"

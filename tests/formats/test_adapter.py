@@ -16,19 +16,19 @@ from safetensors.numpy import save_file
 from prgec.core.formats.adapter import adapter_metadata, load_adapter, masters, save_adapter
 from prgec.errors import ProgramError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 
 NAME = "head.lora_B"
 
 
 @pytest.fixture
-def trained(tiny_pte: Path) -> Program:
+def trained(tiny_pte: Path) -> PteProgram:
     program = open_pte(tiny_pte)
     program.apply(np.array([3.0, -2.0], dtype=np.float32), 0.3, seed=1, step=2)
     return program
 
 
-def test_round_trip(trained: Program, tiny_pte: Path, tmp_path: Path) -> None:
+def test_round_trip(trained: PteProgram, tiny_pte: Path, tmp_path: Path) -> None:
     save_adapter(tmp_path / "a.safetensors", trained)
     fresh = open_pte(tiny_pte)
     load_adapter(tmp_path / "a.safetensors", fresh)
@@ -36,7 +36,7 @@ def test_round_trip(trained: Program, tiny_pte: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
 
 
-def test_file_is_plain_safetensors(trained: Program, tmp_path: Path) -> None:
+def test_file_is_plain_safetensors(trained: PteProgram, tmp_path: Path) -> None:
     save_adapter(tmp_path / "a.safetensors", trained)
     with safe_open(tmp_path / "a.safetensors", framework="numpy") as file:
         assert list(file.keys()) == [NAME]
@@ -46,7 +46,7 @@ def test_file_is_plain_safetensors(trained: Program, tmp_path: Path) -> None:
     assert (metadata["contract"], metadata["a_seed"], metadata["rank"], metadata["alpha"]) == ("1", "3", "4", "8.0")
 
 
-def test_masters_of_dual_state_are_the_means_of_its_copies(trained: Program) -> None:
+def test_masters_of_dual_state_are_the_means_of_its_copies(trained: PteProgram) -> None:
     rng = np.random.default_rng(0)
     master = rng.standard_normal((4, 380)).astype(np.float32)
     z = 1e-2 * rng.standard_normal((2, 4, 380)).astype(np.float32)
@@ -54,7 +54,7 @@ def test_masters_of_dual_state_are_the_means_of_its_copies(trained: Program) -> 
     np.testing.assert_allclose(masters({NAME: copies}, trained.manifest)[NAME], master, atol=1e-7)
 
 
-def test_float_file_mode_follows_the_umask(trained: Program, tmp_path: Path) -> None:
+def test_float_file_mode_follows_the_umask(trained: PteProgram, tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     save_adapter(tmp_path / "a.safetensors", trained)
     assert (tmp_path / "a.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
@@ -70,7 +70,12 @@ def test_float_file_mode_follows_the_umask(trained: Program, tmp_path: Path) -> 
     ],
 )
 def test_adapter_of_another_program(
-    trained: Program, patched_pte: Callable[[bytes, bytes], Path], tmp_path: Path, old: bytes, new: bytes, message: str
+    trained: PteProgram,
+    patched_pte: Callable[[bytes, bytes], Path],
+    tmp_path: Path,
+    old: bytes,
+    new: bytes,
+    message: str,
 ) -> None:
     save_adapter(tmp_path / "a.safetensors", trained)
     other = open_pte(patched_pte(old, new))
@@ -79,7 +84,7 @@ def test_adapter_of_another_program(
     assert not other.read_state()[NAME].any()
 
 
-def test_what_differs_fits_a_line(trained: Program, tmp_path: Path) -> None:
+def test_what_differs_fits_a_line(trained: PteProgram, tmp_path: Path) -> None:
     """However many layers a model has."""
     layers = [[f"model.layers.{n}.self_attn.q_proj", n] for n in range(200)]
     metadata = {**adapter_metadata(trained.manifest), "targets": json.dumps(layers)}
@@ -101,7 +106,7 @@ def test_what_differs_fits_a_line(trained: Program, tmp_path: Path) -> None:
     ],
 )
 def test_tensors_that_do_not_fit(
-    trained: Program, tmp_path: Path, tensors: dict[str, np.ndarray], message: str
+    trained: PteProgram, tmp_path: Path, tensors: dict[str, np.ndarray], message: str
 ) -> None:
     save_file(tensors, tmp_path / "a.safetensors", metadata=adapter_metadata(trained.manifest))
     before = trained.state_sha256()
@@ -110,7 +115,7 @@ def test_tensors_that_do_not_fit(
     assert trained.state_sha256() == before
 
 
-def test_file_that_is_no_adapter(trained: Program, tmp_path: Path) -> None:
+def test_file_that_is_no_adapter(trained: PteProgram, tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     with pytest.raises(ProgramError, match="no such adapter"):
         load_adapter(path, trained)
@@ -122,7 +127,7 @@ def test_file_that_is_no_adapter(trained: Program, tmp_path: Path) -> None:
         load_adapter(path, trained)
 
 
-def test_equal_content_is_equal_bytes(trained: Program, tmp_path: Path) -> None:
+def test_equal_content_is_equal_bytes(trained: PteProgram, tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, numpy as np; from prgec.core.formats.adapter import pack_adapter;"
         "t = {k: np.full((2, 3), ord(k), np.float32) for k in 'ba'}; m = {k: k * 2 for k in 'hgfedcba'};"

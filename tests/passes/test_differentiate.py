@@ -87,6 +87,17 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
     )
 
 
+def test_hit_weighted() -> None:
+    """The input comes after the rows, and multiplies the weight of each label in the mean."""
+    program = example()
+    run_pass(program, Differentiate(weighted=True))
+    header, *lines = print_program(program).splitlines()
+    assert header == "graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2], weights: f32[2, 2]):"
+    at = lines.index("  %33: f32[2, 2] = aten.div(%29, %32)")
+    assert lines[at + 1] == "  %34: f32[2, 2] = aten.mul(%33, weights)"
+    assert "  %40: f32[2, 2, 1] = aten.unsqueeze(%34, -1)" in lines
+
+
 def test_miss_frozen_layers_get_no_transposed_copy() -> None:
     """Nothing below the first trained layer is differentiated, and the shortcut copies only the last block."""
     programs = {"exact": two_blocks(), "shortcut": two_blocks(), "last": two_blocks(trained=(1,))}

@@ -12,7 +12,7 @@ from prgec.core.formats.adapter import load_adapter
 from prgec.core.formats.run_folder import RunFolder
 from prgec.errors import UsageError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.runs.best import BestState
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.runs.result import Listener
@@ -25,7 +25,7 @@ def _scored(accuracy: float | None, loss: float = 1.0) -> Evaluation:
     return Evaluation(loss, accuracy, 1, 1, 0.0)
 
 
-def _trained(program: Program, value: float) -> Program:
+def _trained(program: PteProgram, value: float) -> PteProgram:
     state = program.read_state()
     program.write_state({name: array * 0 + value for name, array in state.items()})
     return program

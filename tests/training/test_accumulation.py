@@ -15,7 +15,7 @@ from prgec.core.data.dataset import Dataset
 from prgec.core.data.encode import Row, encode_rows
 from prgec.errors import NumericsError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.gradient_trainer import GradientTrainer
 from prgec.runtime.training.limits import SKIP, Limits
 from prgec.runtime.training.loop import TrainingLoop
@@ -27,12 +27,12 @@ SITE = "head.lora_B"
 
 
 @pytest.fixture
-def gathering(gathering_pte: Path) -> Program:
+def gathering(gathering_pte: Path) -> PteProgram:
     return open_pte(gathering_pte)
 
 
 @pytest.fixture
-def rows(gathering: Program, train_data: Dataset) -> list[Row]:
+def rows(gathering: PteProgram, train_data: Dataset) -> list[Row]:
     examples = [(each, each.completion or "") for each in train_data.examples]
     return encode_rows(examples, gathering.tokenizer, gathering.manifest)
 
@@ -44,12 +44,12 @@ def batches(rows: list[Row]) -> Iterator[Batch]:
     return (training_batch(rows, step_indices(len(rows), size, SEED, n), GATHERING_MANIFEST) for n in range(1, 10**6))
 
 
-def _loop(trainer: GradientTrainer, rows: list[Row], program: Program, accumulate: int) -> TrainingLoop:
+def _loop(trainer: GradientTrainer, rows: list[Row], program: PteProgram, accumulate: int) -> TrainingLoop:
     rates = Rates(STEPS, LR, "linear")
     return TrainingLoop(trainer, rows, program.manifest, SEED, rates, accumulate, trainer.gather)
 
 
-def test_two_calls_of_half_the_rows_are_one_call(gathering: Program, gradient_pte: Path, rows: list[Row]) -> None:
+def test_two_calls_of_half_the_rows_are_one_call(gathering: PteProgram, gradient_pte: Path, rows: list[Row]) -> None:
     """The same rows in the same order; losses, norms and weights differ by rounding alone."""
     whole = open_pte(gradient_pte)
     assert whole.manifest.batch_size == 2 * gathering.manifest.batch_size
@@ -66,7 +66,7 @@ def test_two_calls_of_half_the_rows_are_one_call(gathering: Program, gradient_pt
 
 
 def test_what_an_unfinished_step_left_behind_is_no_part_of_the_next(
-    gathering: Program, gathering_pte: Path, batches: Iterator[Batch]
+    gathering: PteProgram, gathering_pte: Path, batches: Iterator[Batch]
 ) -> None:
     batch, fresh = next(batches), open_pte(gathering_pte)
     GradientTrainer(gathering).gather(next(batches))
@@ -75,7 +75,7 @@ def test_what_an_unfinished_step_left_behind_is_no_part_of_the_next(
     assert gathering.state_sha256() == fresh.state_sha256()
 
 
-def test_only_the_last_call_of_a_step_changes_anything(gathering: Program, batches: Iterator[Batch]) -> None:
+def test_only_the_last_call_of_a_step_changes_anything(gathering: PteProgram, batches: Iterator[Batch]) -> None:
     trainer = GradientTrainer(gathering)
     trainer.step(next(batches), LR)
     state, optimizer = gathering.state_sha256(), gathering.read_optimizer()
@@ -87,7 +87,7 @@ def test_only_the_last_call_of_a_step_changes_anything(gathering: Program, batch
     assert gathering.state_sha256() != state
 
 
-def test_sums_are_no_part_of_what_is_kept(gathering: Program, gradient_pte: Path) -> None:
+def test_sums_are_no_part_of_what_is_kept(gathering: PteProgram, gradient_pte: Path) -> None:
     """Nothing of them is left between steps, so that snapshots are as large as before."""
     names = optimizer_names(gathering.manifest)
     assert names == optimizer_names(open_pte(gradient_pte).manifest) == tuple(gathering.read_optimizer())
@@ -95,7 +95,7 @@ def test_sums_are_no_part_of_what_is_kept(gathering: Program, gradient_pte: Path
 
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_a_call_that_is_not_finite_spoils_its_step_alone(
-    gathering: Program, batches: Iterator[Batch], position: int
+    gathering: PteProgram, batches: Iterator[Batch], position: int
 ) -> None:
     trainer = GradientTrainer(gathering, Limits(not_finite=SKIP))
     trainer.step(next(batches), LR)
@@ -113,7 +113,7 @@ def test_a_call_that_is_not_finite_spoils_its_step_alone(
     assert math.isfinite(trainer.step(next(batches), LR).norm)
 
 
-def test_stops_behind_a_step_that_is_not_finite(gathering: Program, batches: Iterator[Batch]) -> None:
+def test_stops_behind_a_step_that_is_not_finite(gathering: PteProgram, batches: Iterator[Batch]) -> None:
     trainer = GradientTrainer(gathering)
     gathering.write_state({SITE: np.full_like(gathering.read_state()[SITE], np.nan)})
     trainer.gather(next(batches))

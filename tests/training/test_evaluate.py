@@ -14,13 +14,13 @@ from prgec.core.data.eval_set import encode_eval_set
 from prgec.core.data.task import Example
 from prgec.errors import NumericsError, UsageError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.evaluate import evaluate
 from prgec.runtime.training.predict import predict
 
 
 @pytest.fixture
-def program(tiny_pte: Path) -> Program:
+def program(tiny_pte: Path) -> PteProgram:
     return open_pte(tiny_pte)
 
 
@@ -29,11 +29,11 @@ def dev_data(dev_jsonl: Path) -> Dataset:
     return load_dataset(dev_jsonl)
 
 
-def _train_a_little(program: Program) -> None:
+def _train_a_little(program: PteProgram) -> None:
     program.apply(np.array([3.0, -2.0], dtype=np.float32), 0.3, seed=1, step=2)
 
 
-def _one_by_one(program: Program, example: Example, completion: str) -> float:
+def _one_by_one(program: PteProgram, example: Example, completion: str) -> float:
     """Score one row alone, all N rows of the call being that row."""
     row = encode_row(example, completion, program.tokenizer, program.manifest)
     n, k = program.manifest.num_rows, program.manifest.num_labels
@@ -43,7 +43,7 @@ def _one_by_one(program: Program, example: Example, completion: str) -> float:
     return float(program.forward(np.tile(row.tokens, (n, 1)), label_pos, targets, zeros, 0.0, 0.0, 0, 1)[n - 1])
 
 
-def test_equals_scoring_each_row_alone(program: Program, dev_data: Dataset) -> None:
+def test_equals_scoring_each_row_alone(program: PteProgram, dev_data: Dataset) -> None:
     _train_a_little(program)
     before = program.state_sha256()
     result = evaluate(program, encode_eval_set(dev_data, program))
@@ -56,14 +56,14 @@ def test_equals_scoring_each_row_alone(program: Program, dev_data: Dataset) -> N
     assert program.state_sha256() == before
 
 
-def test_progress_reaches_the_end(program: Program, dev_data: Dataset) -> None:
+def test_progress_reaches_the_end(program: PteProgram, dev_data: Dataset) -> None:
     seen: list[tuple[int, int]] = []
     evaluate(program, encode_eval_set(dev_data, program), lambda done, total: seen.append((done, total)))
     assert seen[0] == (8, 74)
     assert seen[-1] == (74, 74)
 
 
-def test_can_be_stopped(program: Program, dev_data: Dataset) -> None:
+def test_can_be_stopped(program: PteProgram, dev_data: Dataset) -> None:
     answers = iter([False, False, True])
     assert evaluate(program, encode_eval_set(dev_data, program), should_stop=lambda: next(answers)) is None
 
@@ -74,26 +74,26 @@ def _completions(tmp_path: Path, completions: list[str]) -> Dataset:
     return load_dataset(path)
 
 
-def test_free_text_with_few_answers_is_a_choice(program: Program, tmp_path: Path) -> None:
+def test_free_text_with_few_answers_is_a_choice(program: PteProgram, tmp_path: Path) -> None:
     result = evaluate(program, encode_eval_set(_completions(tmp_path, [" great", " awful", " great"]), program))
     assert result is not None
     assert result.accuracy in (1 / 3, 2 / 3)
 
 
-def test_open_ended_text_has_no_accuracy(program: Program, tmp_path: Path) -> None:
+def test_open_ended_text_has_no_accuracy(program: PteProgram, tmp_path: Path) -> None:
     result = evaluate(program, encode_eval_set(_completions(tmp_path, [" great"] * 3), program))
     assert result is not None
     assert result.accuracy is None
     assert result.loss > 0
 
 
-def test_diverged_state_is_an_error(program: Program, dev_data: Dataset) -> None:
+def test_diverged_state_is_an_error(program: PteProgram, dev_data: Dataset) -> None:
     program.write_state({"head.lora_B": np.full((4, 380), np.inf, dtype=np.float32)})
     with pytest.raises(NumericsError, match="evaluation loss is not finite"):
         evaluate(program, encode_eval_set(dev_data, program))
 
 
-def test_prediction_agrees_with_evaluation(program: Program, dev_data: Dataset) -> None:
+def test_prediction_agrees_with_evaluation(program: PteProgram, dev_data: Dataset) -> None:
     _train_a_little(program)
     predictions = predict(program, dev_data.examples, dev_data.candidates())
     result = evaluate(program, encode_eval_set(dev_data, program))
@@ -105,6 +105,6 @@ def test_prediction_agrees_with_evaluation(program: Program, dev_data: Dataset) 
 
 
 @pytest.mark.parametrize("candidates", [(), (" great",), (" great", " great")])
-def test_prediction_needs_a_choice(program: Program, candidates: tuple[str, ...]) -> None:
+def test_prediction_needs_a_choice(program: PteProgram, candidates: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="needs at least two"):
         predict(program, [Example("the film", None, "--text 1")], candidates)

@@ -17,7 +17,7 @@ from prgec.core.data.encode import Row, encode_rows
 from prgec.core.formats.journal_records import StepRecord
 from prgec.errors import InternalError, NumericsError, ProgramError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.gradient_trainer import GradientTrainer
 from prgec.runtime.training.limits import SKIP, Limits
 from tests.tiny_gradient import BETA1, BETA2, DECAY, EPS, GRADIENT_MANIFEST, Evaluated
@@ -27,22 +27,22 @@ SITE = "head.lora_B"
 
 
 @pytest.fixture
-def program(gradient_pte: Path) -> Program:
+def program(gradient_pte: Path) -> PteProgram:
     return open_pte(gradient_pte)
 
 
 @pytest.fixture
-def rows(program: Program, train_data: Dataset) -> list[Row]:
+def rows(program: PteProgram, train_data: Dataset) -> list[Row]:
     return encode_rows([(e, e.completion or "") for e in train_data.examples], program.tokenizer, program.manifest)
 
 
 @pytest.fixture
-def batches(program: Program, rows: list[Row]) -> list[Batch]:
+def batches(program: PteProgram, rows: list[Row]) -> list[Batch]:
     m = program.manifest
     return [training_batch(rows, step_indices(len(rows), m.batch_size, SEED, n), m) for n in range(1, STEPS + 1)]
 
 
-def test_follows_autograd_and_the_adamw_of_pytorch(program: Program, batches: list[Batch]) -> None:
+def test_follows_autograd_and_the_adamw_of_pytorch(program: PteProgram, batches: list[Batch]) -> None:
     trainer = GradientTrainer(program)
     found = [trainer.step(batch, LR) for batch in batches]
     model = Evaluated(GRADIENT_MANIFEST).requires_grad_(False)
@@ -60,7 +60,7 @@ def test_follows_autograd_and_the_adamw_of_pytorch(program: Program, batches: li
     assert np.mean([each.loss for each in found[-4:]]) < 0.8 * np.mean([each.loss for each in found[:4]])
 
 
-def test_nothing_is_pending_between_steps(program: Program, batches: list[Batch]) -> None:
+def test_nothing_is_pending_between_steps(program: PteProgram, batches: list[Batch]) -> None:
     trainer = GradientTrainer(program)
     before = program.state_sha256()
     trainer.step(batches[0], LR)
@@ -85,7 +85,7 @@ def test_evaluating_in_between_changes_nothing(gradient_pte: Path, rows: list[Ro
     assert len(hashes) == 1
 
 
-def test_evaluates_the_state_that_was_trained(program: Program, batches: list[Batch]) -> None:
+def test_evaluates_the_state_that_was_trained(program: PteProgram, batches: list[Batch]) -> None:
     """Both methods share the buffer: what `evaluate` says is what the next step measures."""
     trainer = GradientTrainer(program)
     trainer.step(batches[0], LR)
@@ -94,7 +94,7 @@ def test_evaluates_the_state_that_was_trained(program: Program, batches: list[Ba
     assert trainer.step(batch, LR).loss == pytest.approx(float(losses.mean()), rel=1e-6)
 
 
-def test_divergence_stops_with_the_state_of_the_step_before(program: Program, batches: list[Batch]) -> None:
+def test_divergence_stops_with_the_state_of_the_step_before(program: PteProgram, batches: list[Batch]) -> None:
     trainer = GradientTrainer(program)
     trainer.step(batches[0], 1e38)
     kept, optimizer = program.state_sha256(), program.read_optimizer()
@@ -108,7 +108,7 @@ def test_divergence_stops_with_the_state_of_the_step_before(program: Program, ba
     assert all(np.array_equal(value, optimizer[name]) for name, value in program.read_optimizer().items())
 
 
-def test_a_loss_that_is_not_finite_stops_as_a_gradient_does(program: Program) -> None:
+def test_a_loss_that_is_not_finite_stops_as_a_gradient_does(program: PteProgram) -> None:
     """Weights so far apart that a target's likelihood is 0, while the gradient is finite."""
     m, rng = program.manifest, np.random.default_rng(0)
     # Every slot is used: a mask turns an infinite loss into NaN.
@@ -146,7 +146,7 @@ def test_skipping_goes_on(gradient_pte: Path, batches: list[Batch]) -> None:
     assert states[0] == states[1]
 
 
-def test_takes_up_what_records_tell(program: Program, batches: list[Batch]) -> None:
+def test_takes_up_what_records_tell(program: PteProgram, batches: list[Batch]) -> None:
     trainer = GradientTrainer(program)
     done = [trainer.step(batch, LR) for batch in batches[:3]]
     records = [StepRecord(each.step, each.lr, each.eps, each.losses, each.g) for each in done]
@@ -157,7 +157,7 @@ def test_takes_up_what_records_tell(program: Program, batches: list[Batch]) -> N
     assert other.step(batches[3], LR).step == 4
 
 
-def test_state_of_the_optimiser_goes_out_and_in(program: Program, batches: list[Batch]) -> None:
+def test_state_of_the_optimiser_goes_out_and_in(program: PteProgram, batches: list[Batch]) -> None:
     trainer = GradientTrainer(program)
     trainer.step(batches[0], LR)
     kept, held = program.read_state(), program.read_optimizer()
@@ -175,7 +175,7 @@ def test_state_of_the_optimiser_goes_out_and_in(program: Program, batches: list[
         program.write_optimizer({name: value for name, value in held.items() if name != OPTIMIZER_STATE})
 
 
-def test_is_never_asked_for_measured_losses(program: Program) -> None:
+def test_is_never_asked_for_measured_losses(program: PteProgram) -> None:
     with pytest.raises(InternalError, match="cannot measure losses"):
         program.forward()
     with pytest.raises(InternalError, match="no update to apply"):

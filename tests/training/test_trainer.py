@@ -15,9 +15,9 @@ from prgec.core.data.dataset import Dataset
 from prgec.core.data.encode import Row, encode_rows
 from prgec.errors import NumericsError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.estimators import Plain
-from prgec.runtime.training.trainer import Trainer
+from prgec.runtime.training.prge_trainer import PrgeTrainer
 from prgec.runtime_ops import noise
 
 # g is a difference of losses over 2 EPS, so a narrow EPS turns the last bits of a loss, which differ between
@@ -26,12 +26,12 @@ SEED, EPS, LR = 5, 5e-2, 0.5
 
 
 @pytest.fixture
-def program(tiny_pte: Path) -> Program:
+def program(tiny_pte: Path) -> PteProgram:
     return open_pte(tiny_pte)
 
 
 @pytest.fixture
-def batches(program: Program, train_data: Dataset) -> list[Batch]:
+def batches(program: PteProgram, train_data: Dataset) -> list[Batch]:
     rows: list[Row] = encode_rows(
         [(e, e.completion or "") for e in train_data.examples], program.tokenizer, program.manifest
     )
@@ -64,8 +64,8 @@ def _textbook(model: nn.Module, batches: list[Batch]) -> tuple[list[float], np.n
     return losses, model.head.lora_B.numpy()
 
 
-def test_follows_textbook_mezo(program: Program, make_eager: Callable[[], nn.Module], batches: list[Batch]) -> None:
-    trainer = Trainer(program, Plain(), eps=EPS, seed=SEED)
+def test_follows_textbook_mezo(program: PteProgram, make_eager: Callable[[], nn.Module], batches: list[Batch]) -> None:
+    trainer = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED)
     losses = [trainer.step(batch, LR).loss for batch in batches]
     trainer.flush()
     with torch.no_grad():
@@ -75,8 +75,8 @@ def test_follows_textbook_mezo(program: Program, make_eager: Callable[[], nn.Mod
     assert np.abs(state - expected_state).max() <= 1e-3 * np.abs(expected_state).max()
 
 
-def test_update_is_one_step_late_until_flushed(program: Program, batches: list[Batch]) -> None:
-    trainer = Trainer(program, Plain(), eps=EPS, seed=SEED)
+def test_update_is_one_step_late_until_flushed(program: PteProgram, batches: list[Batch]) -> None:
+    trainer = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED)
     assert trainer.is_flushed
     trainer.step(batches[0], LR)
     assert not program.read_state()["head.lora_B"].any()
@@ -90,7 +90,7 @@ def test_flushing_in_between_changes_nothing(tiny_pte: Path, batches: list[Batch
     hashes, losses = set(), set()
     for flush_every in (1, 3, 100):
         program = open_pte(tiny_pte)
-        trainer = Trainer(program, Plain(), eps=EPS, seed=SEED)
+        trainer = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED)
         for number, batch in enumerate(batches, start=1):
             result = trainer.step(batch, LR)
             if number % flush_every == 0:
@@ -106,48 +106,48 @@ def test_lr_belongs_to_the_step_that_measured_g(tiny_pte: Path, batches: list[Ba
     states = []
     for rates in ([LR, 0.0], [0.0, LR]):
         program = open_pte(tiny_pte)
-        trainer = Trainer(program, Plain(), eps=EPS, seed=SEED)
+        trainer = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED)
         trainer.step(batches[0], rates[0])
         trainer.step(batches[1], rates[1])
         states.append(bool(program.read_state()["head.lora_B"].any()))
     assert states == [True, False]
 
 
-def test_reports_the_mean_over_all_rows(program: Program, batches: list[Batch]) -> None:
-    result = Trainer(program, Plain(), eps=EPS, seed=SEED).step(batches[0], LR)
+def test_reports_the_mean_over_all_rows(program: PteProgram, batches: list[Batch]) -> None:
+    result = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED).step(batches[0], LR)
     assert result.step == 1
     assert result.losses.shape == (2, 2)
     assert result.loss == pytest.approx(result.losses.mean())
     np.testing.assert_allclose(result.g, (result.losses[:, 0] - result.losses[:, 1]) / (2 * EPS), rtol=1e-6)
 
 
-def test_loss_that_is_not_finite_stops_with_the_state_kept(program: Program, batches: list[Batch]) -> None:
-    trainer = Trainer(program, Plain(), eps=EPS, seed=SEED)
+def test_loss_that_is_not_finite_stops_with_the_state_kept(program: PteProgram, batches: list[Batch]) -> None:
+    trainer = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED)
     trainer.step(batches[0], LR)
     trainer.step(batches[1], LR)
     trainer.flush()
     kept = program.state_sha256()
-    huge = Trainer(program, Plain(), eps=1e38, seed=SEED, step=2)
+    huge = PrgeTrainer(program, Plain(), eps=1e38, seed=SEED, step=2)
     with pytest.raises(NumericsError, match="the loss of step 3 is not finite; training stopped, state kept"):
         huge.step(batches[2], LR)
     huge.flush()
     assert program.state_sha256() == kept
 
 
-def test_coefficient_that_is_not_finite_stops(program: Program, batches: list[Batch]) -> None:
+def test_coefficient_that_is_not_finite_stops(program: PteProgram, batches: list[Batch]) -> None:
     with pytest.raises(NumericsError, match="projected gradient of step 1"), np.errstate(all="ignore"):
-        Trainer(program, _Overflow(), eps=EPS, seed=SEED).step(batches[0], LR)
+        PrgeTrainer(program, _Overflow(), eps=EPS, seed=SEED).step(batches[0], LR)
     assert not program.read_state()["head.lora_B"].any()
 
 
 def test_failed_step_leaves_nothing_to_flush(tiny_pte: Path, batches: list[Batch]) -> None:
     failed, reference = open_pte(tiny_pte), open_pte(tiny_pte)
-    trainer = Trainer(failed, _NanAfterOne(), eps=EPS, seed=SEED)
+    trainer = PrgeTrainer(failed, _NanAfterOne(), eps=EPS, seed=SEED)
     trainer.step(batches[0], LR)
     with pytest.raises(NumericsError, match="step 2"):
         trainer.step(batches[1], LR)
     trainer.flush()
-    one_step = Trainer(reference, Plain(), eps=EPS, seed=SEED)
+    one_step = PrgeTrainer(reference, Plain(), eps=EPS, seed=SEED)
     one_step.step(batches[0], LR)
     one_step.flush()
     assert failed.state_sha256() == reference.state_sha256()

@@ -11,8 +11,15 @@ import numpy as np
 
 from prgec.core.contract.arrays import FloatArray, IntArray, State
 from prgec.core.contract.manifest import Manifest
-from prgec.core.contract.names import DUAL_EPS_STATE, OPTIMIZER_STATE, STATE_SUFFIX_MEAN, STATE_SUFFIX_SQUARE
+from prgec.core.contract.names import (
+    DUAL_EPS_STATE,
+    LABEL_WEIGHTS_HINT,
+    OPTIMIZER_STATE,
+    STATE_SUFFIX_MEAN,
+    STATE_SUFFIX_SQUARE,
+)
 from prgec.core.contract.tokenizer import Tokenizer
+from prgec.errors import ProgramError
 
 
 class Call(NamedTuple):
@@ -28,6 +35,24 @@ class Call(NamedTuple):
 
 
 ONLY_CALL = Call(0, True)
+
+
+def label_weights(manifest: Manifest, weights_BK: FloatArray | None) -> list[FloatArray]:
+    """Return the input of a program that says what each label counts; nothing for a program without it.
+
+    Args:
+        manifest: The program's.
+        weights_BK: f32[B, K]; None to count every label once.
+
+    Raises:
+        ProgramError: If there are weights, and the program takes none.
+    """
+    if manifest.label_weights:
+        ones = np.ones((manifest.num_rows, manifest.num_labels), dtype=np.float32)
+        return [ones if weights_BK is None else np.ascontiguousarray(weights_BK, dtype=np.float32)]
+    if weights_BK is not None:
+        raise ProgramError("the program takes no label weights", hint=LABEL_WEIGHTS_HINT)
+    return []
 
 
 class TrainableProgram(Protocol):
@@ -55,9 +80,18 @@ class TrainableProgram(Protocol):
         """Apply the update of step - 1, then return the loss of every row under the noise of `step`: f32[N]."""
 
     def train(
-        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
+        self,
+        tokens_BT: IntArray,
+        label_pos_BK: IntArray,
+        targets_BK: IntArray,
+        lr: float,
+        call: Call = ONLY_CALL,
+        weights_BK: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
-        """Take one call of a program that computes gradients: losses f32[B], and what became of the gradient f32[4]."""
+        """Take one call of a program that computes gradients: losses f32[B], and what became of the gradient f32[4].
+
+        `weights_BK` f32[B, K] is what each label counts, None for 1; only of programs with label weights.
+        """
 
     def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
         """Return the loss of every row under the present state, without changing it: f32[N]."""

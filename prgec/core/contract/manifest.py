@@ -97,6 +97,7 @@ class Manifest:
             call takes B rows.
         optimizer: Rule by which it applies gradients; empty where it computes none.
         accumulates: Whether a step may be several calls, whose gradients are averaged.
+        label_weights: Whether `forward` takes what each label counts in the loss that it differentiates.
         update: Numbers of the optimiser (`names.UPDATE_NUMBERS`) where the host takes its steps; else empty.
         num_blocks: L, blocks whose outputs `emit` returns; 0 but for `side`.
         planned_bytes: Memory that training takes in the C++ driver and no file backs, as planned when it was
@@ -139,6 +140,7 @@ class Manifest:
     method: str = "prge"
     optimizer: str = ""
     accumulates: bool = False
+    label_weights: bool = False
     planned_bytes: int = 0
     has_checksums: bool = False
     num_blocks: int = 0
@@ -224,6 +226,8 @@ class Manifest:
             raise ProgramError(f"the program's manifest has method {self.method!r} and optimizer {self.optimizer!r}")
         if self.accumulates and not self.has_gradients:
             raise ProgramError("the program's manifest has accumulates, but no gradients")
+        if self.label_weights and not self.has_gradients:
+            raise ProgramError("the program's manifest has label_weights, but no gradients")
         if len({site.name for site in self.sites}) != len(self.sites):
             raise ProgramError("the program's manifest names a site twice")
 

@@ -46,8 +46,9 @@ TARGETS_INPUT = "targets"
 # Last input of `forward` in programs that have a `prefix` method, and what that method returns.
 HIDDEN_INPUT = "hidden"
 PREFIX_INPUTS = ("tokens",)
-# `forward` of a program that computes its own gradients: the update is part of the call that measures it.
-GRADIENT_INPUTS = (*ROW_INPUTS, "lr")
+# Input after the rows, where the manifest has `label_weights`: the weight of each label in the differentiated loss.
+WEIGHTS_INPUT = "weights"
+LABEL_WEIGHTS_HINT = "compile it with --method exact --label-weights"
 # The last input, where a step may be several calls: how many came before, and whether this one is the last.
 CALL_INPUT = "call"
 EVALUATE_INPUTS = ROW_INPUTS

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from prgec.core.contract.arrays import FloatArray
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import IGNORE_TARGET
 from prgec.core.data.encode import Row
@@ -37,12 +38,14 @@ class Batch:
         label_pos_NK: i64[N, K]; 0 in unused slots.
         targets_NK: i64[N, K]; -100 in unused slots.
         indices: Index into the caller's rows for each of the leading rows that count; the others are filling.
+        weights_NK: f32[N, K], what each label counts in the loss that is differentiated; None where all count 1.
     """
 
     tokens_NT: IntArray
     label_pos_NK: IntArray
     targets_NK: IntArray
     indices: IntArray
+    weights_NK: FloatArray | None = None
 
 
 def step_indices(num_rows: int, batch_size: int, seed: int, step: int) -> IntArray:
@@ -124,4 +127,13 @@ def _pad(rows: Sequence[Row], indices: IntArray, manifest: Manifest) -> Batch:
         tokens_NT[n, : len(row.tokens)] = row.tokens
         label_pos_NK[n, : len(row.label_pos)] = row.label_pos
         targets_NK[n, : len(row.targets)] = row.targets
-    return Batch(tokens_NT, label_pos_NK, targets_NK, indices)
+    return Batch(tokens_NT, label_pos_NK, targets_NK, indices, _weights(rows, manifest))
+
+
+def _weights(rows: Sequence[Row], manifest: Manifest) -> FloatArray | None:
+    if not any(row.weights for row in rows):
+        return None
+    weights_NK = np.ones((len(rows), manifest.num_labels), dtype=np.float32)
+    for n, row in enumerate(rows):
+        weights_NK[n, : len(row.weights)] = row.weights
+    return weights_NK

@@ -27,7 +27,7 @@ def fit(encoded: Sequence[Encoded], manifest: Sizes) -> list[Row]:
     encoded, lost = shorten(encoded, manifest.seq_len)
     _check_targets(encoded, manifest)
     _check_ids(encoded, manifest)
-    rows = [row for each in encoded for row in _fitted(each, manifest)]
+    rows = [_weighed(row, each.weight) for each in encoded for row in _fitted(each, manifest)]
     if lost:
         logger.warning(
             "%d of %d rows are longer than %d tokens, the longest has %d: cut from the %s. The first is %s, which %s",
@@ -85,6 +85,10 @@ def _check_ids(encoded: Sequence[Encoded], manifest: Sizes) -> None:
                 where=each.where,
                 hint="the text uses a token the model has no embedding for",
             )
+
+
+def _weighed(row: Row, weight: float) -> Row:
+    return row if weight == 1.0 else replace(row, weights=(weight,) * len(row.targets))
 
 
 def _fitted(encoded: Encoded, manifest: Sizes) -> list[Row]:

@@ -10,12 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
+from prgec.core.contract.chat import WEIGHT
 from prgec.core.data.columns import parse_columns, renamed
 from prgec.core.data.detect import check_fields, detect
+from prgec.core.data.feedback import FEEDBACK, answers_of_records, feedback_item, is_pair, is_thumb, to_other_prompts
+from prgec.core.data.jsonl import Record
 from prgec.core.data.records import read_records
 from prgec.core.data.task import Example, Item, Task
 from prgec.core.data.tasks import AUTO_TASK, find_task
-from prgec.errors import UsageError
+from prgec.core.data.weight import weighed_item, weight_of
+from prgec.errors import DataError, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +39,9 @@ class Dataset:
         kept_in: The layout of the file, for people.
         answers: Candidates where the data give them, not the task (`share_answers`).
         no_eos: Whether free answers are learned without their end.
+        is_good: Whether each example is a good answer, in a file of feedback; else empty.
+        is_paired: Whether those come as pairs, chosen before rejected.
+        others: Each example's prompt with the answer to another one, in feedback for objectives that need it.
     """
 
     task: Task
@@ -44,6 +51,9 @@ class Dataset:
     kept_in: str = ""
     answers: tuple[str, ...] = ()
     no_eos: bool = False
+    is_good: tuple[bool, ...] = ()
+    is_paired: bool = False
+    others: tuple[Item, ...] = ()
 
     def candidates(self) -> tuple[str, ...]:
         """Return the choices an answer is picked from; empty when items bring their own or the task is open-ended."""
@@ -84,11 +94,22 @@ class Dataset:
         return f"task {self.task.name} ({self.found_by}), {len(self.examples)} items of {self.path} ({self.kept_in})"
 
     def _at(self, indices: Sequence[int]) -> Dataset:
-        return replace(self, examples=tuple(self.examples[i] for i in indices))
+        return replace(
+            self,
+            examples=tuple(self.examples[i] for i in indices),
+            is_good=tuple(self.is_good[i] for i in indices if self.is_good),
+            others=tuple(self.others[i] for i in indices if self.others),
+        )
 
 
 def load_dataset(
-    path: Path, task_name: str = AUTO_TASK, *, labelled: bool = True, no_eos: bool = False, columns: Sequence[str] = ()
+    path: Path,
+    task_name: str = AUTO_TASK,
+    *,
+    labelled: bool = True,
+    no_eos: bool = False,
+    columns: Sequence[str] = (),
+    takes_feedback: bool = False,
 ) -> Dataset:
     """Read a data file as items of a task.
 
@@ -98,6 +119,7 @@ def load_dataset(
         labelled: Whether every record must say the right answer; otherwise answers are ignored.
         no_eos: Whether to learn free answers without their end.
         columns: Names of columns as `--map` takes them, `ours=theirs`.
+        takes_feedback: Whether a file of feedback is read as such (`load_feedback`), and not refused.
 
     Raises:
         UsageError: If the task is not in the table, or a column is mapped wrongly.
@@ -105,9 +127,9 @@ def load_dataset(
     """
     # A task that cannot be found is reported before a large file is read.
     named = None if task_name == AUTO_TASK else find_task(task_name)
-    mapped = parse_columns(columns)
-    found, kept_in = read_records(path)
-    records = [renamed(record, mapped) for record in found] if mapped else found
+    records, kept_in = _read(path, columns)
+    if takes_feedback and named is None and (is_pair(records[0]) or is_thumb(records[0])):
+        return _feedback(path, records, kept_in, no_eos=no_eos)
     if named is None:
         records, task, found_by = detect(records, labelled)
     else:
@@ -117,8 +139,56 @@ def load_dataset(
     items = []
     records.reverse()
     while records:  # records take more memory than what they become, so each is dropped at once
-        items.append(task.item(records.pop(), labelled=labelled))
+        items.append(weighed_item(task, records.pop(), labelled=labelled))
     return share_answers([Dataset(task, path, tuple(items), found_by, kept_in, no_eos=no_eos)])[0]
+
+
+def load_feedback(
+    path: Path, *, no_eos: bool = False, columns: Sequence[str] = (), with_others: bool = False
+) -> Dataset:
+    """Read a file of feedback: an item for each answer, pairs as chosen, rejected.
+
+    Args:
+        path: The data file.
+        no_eos: Whether to learn answers without their end.
+        columns: Names of columns as `--map` takes them, `ours=theirs`.
+        with_others: Whether prompts are wanted with answers to other prompts, too.
+
+    Raises:
+        UsageError: If a column is mapped wrongly.
+        DataError: If the file or a record is bad.
+    """
+    records, kept_in = _read(path, columns)
+    return _feedback(path, records, kept_in, no_eos=no_eos, with_others=with_others)
+
+
+def _read(path: Path, columns: Sequence[str]) -> tuple[list[Record], str]:
+    mapped = parse_columns(columns)
+    found, kept_in = read_records(path)
+    return [renamed(record, mapped) for record in found] if mapped else found, kept_in
+
+
+def _feedback(path: Path, records: list[Record], kept_in: str, *, no_eos: bool, with_others: bool = False) -> Dataset:
+    answers, is_good = answers_of_records(records)
+    for record in answers:
+        if weight_of(record) != 1.0:
+            raise DataError(
+                f'field "weight" is {record.fields[WEIGHT]!r}: objectives weigh answers themselves',
+                where=record.where,
+                hint="leave the field out",
+            )
+    others = to_other_prompts(answers) if with_others else []
+    return Dataset(
+        FEEDBACK,
+        path,
+        _ended(tuple(map(feedback_item, answers)), ends=not no_eos),
+        "pairs" if is_pair(records[0]) else "answers with labels",
+        kept_in,
+        no_eos=no_eos,
+        is_good=tuple(is_good),
+        is_paired=is_pair(records[0]),
+        others=_ended(tuple(map(feedback_item, others)), ends=not no_eos),
+    )
 
 
 def load_datasets(
@@ -128,6 +198,7 @@ def load_datasets(
     no_eos: bool = False,
     columns: Sequence[str] = (),
     known: Sequence[str] = (),
+    takes_feedback: bool = False,
 ) -> list[Dataset]:
     """Read files as `load_dataset` does each; those of one task share their answers, which may be known already.
 
@@ -137,7 +208,9 @@ def load_datasets(
     twice = next((path for n, path in enumerate(paths) if path in paths[:n]), None)
     if twice is not None:
         raise UsageError("a data file is named twice", where=twice, hint="name each file once")
-    datasets = [load_dataset(path, task_name, no_eos=no_eos, columns=columns) for path in paths]
+    datasets = [
+        load_dataset(path, task_name, no_eos=no_eos, columns=columns, takes_feedback=takes_feedback) for path in paths
+    ]
     names = dict.fromkeys(dataset.task.name for dataset in datasets)
     shared = {name: share_answers([each for each in datasets if each.task.name == name]) for name in names}
     return [shared[dataset.task.name].pop(0).choosing_from(known) for dataset in datasets]

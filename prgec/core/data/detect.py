@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from prgec.core.contract.chat import WEIGHT
+from prgec.core.data.feedback import refuse_feedback
 from prgec.core.data.jsonl import Record
 from prgec.core.data.task import Task, TemplateTask, has, spellings
 from prgec.core.data.tasks import TASKS
@@ -13,8 +13,6 @@ from prgec.errors import DataError
 
 # RTE in GLUE's own files has the fields of MRPC and WNLI, and says so by its labels.
 _ENTAILMENT_LABELS = frozenset({"entailment", "not_entailment"})
-# A weight of this is none.
-_NO_WEIGHT = (None, 1, "", "1", "1.0")
 
 
 def detect(records: list[Record], labelled: bool) -> tuple[list[Record], Task, str]:
@@ -55,12 +53,7 @@ def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
         DataError: If no task fits, or several do.
     """
     first = records[0]
-    if {"chosen", "rejected"} <= set(first.fields):
-        raise DataError(
-            "rows with chosen and rejected answers need a preference objective, which prgec does not have",
-            where=first.where,
-            hint="learn the chosen ones with --map completion=chosen",
-        )
+    refuse_feedback(first)
     called = [task for task in _called(first) if not _missing(task, first, labelled)]
     if called:
         return called[0], f"from the fields {_spelled(called[0], first, labelled)} and the name of the folder or file"
@@ -133,12 +126,6 @@ def check_fields(task: Task, record: Record, first: Record, labelled: bool) -> N
     Raises:
         DataError: Naming the field.
     """
-    if record.fields.get(WEIGHT) not in _NO_WEIGHT and WEIGHT not in task.fields:
-        raise DataError(
-            f'field "weight" is {record.fields[WEIGHT]!r}: rows all weigh the same',
-            where=record.where,
-            hint='leave the field out, repeat rows, or give turns of a chat "weight": 0 to read them only',
-        )
     missing = _missing(task, record, labelled)
     if not missing:
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.tokenizer import one_bos
@@ -83,13 +84,15 @@ def encode_item(item: Item, tokenizer: Encoder) -> list[Encoded]:
     Raises:
         DataError: If there is nothing to learn, or the chat template refuses a conversation.
     """
-    item = _plain_if_needed(item, tokenizer)
-    if isinstance(item, Conversation):
-        return encode_conversation(item, tokenizer)
-    if isinstance(item, Document):
-        return [_encode_text(item, tokenizer)]
-    assert item.completion is not None, "only labelled examples are learned"
-    return [encode_pair(item, item.completion, tokenizer)]
+    plain = _plain_if_needed(item, tokenizer)
+    if isinstance(plain, Conversation):
+        encoded = encode_conversation(plain, tokenizer)
+    elif isinstance(plain, Document):
+        encoded = [_encode_text(plain, tokenizer)]
+    else:
+        assert plain.completion is not None, "only labelled examples are learned"
+        encoded = [encode_pair(plain, plain.completion, tokenizer)]
+    return encoded if item.weight == 1.0 else [replace(each, weight=item.weight) for each in encoded]
 
 
 def prompt_ids(item: Item, tokenizer: Encoder, *, thinks: bool = False) -> list[int]:
@@ -124,7 +127,8 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
     if tokenizer.classes:
         tokens = shared_ids(tokenizer.encode_texts(texts_of(example)))
         target = target_of(example, completion, tokenizer.classes)
-        return Encoded(Row(tuple(tokens), (0,), (target,)), example.where, has_bos=True, is_classified=True)
+        row = Row(tuple(tokens), (0,), (target,))
+        return Encoded(row, example.where, has_bos=True, is_classified=True, weight=example.weight)
     ids = _plain_ids(example.prompt + completion, tokenizer)
     start = _common_prefix(ids, prompt_ids(example, tokenizer))
     if start == len(ids):
@@ -135,7 +139,7 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
             "the prompt is empty and the tokenizer has no BOS: nothing predicts the first token", where=example.where
         )
     row = Row(tuple(full[:-1]), tuple(range(start - 1, len(full) - 1)), tuple(full[start:]))
-    return Encoded(row, example.where, has_bos=full[0] == tokenizer.bos_id)
+    return Encoded(row, example.where, has_bos=full[0] == tokenizer.bos_id, weight=example.weight)
 
 
 def _encode_text(item: Document, tokenizer: Encoder) -> Encoded:

@@ -68,8 +68,16 @@ def encode_dataset(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) -> 
     """Encode a data set whose answers are the same for every row.
 
     Raises:
-        DataError: If the answers are free text or a row's own, or a row cannot be encoded for this program.
+        DataError: If the answers are free text or a row's own, or a row has a weight or cannot be encoded for this
+            program.
     """
+    weighed = next((each for each in dataset.examples if each.weight != 1.0), None)
+    if weighed is not None:
+        raise DataError(
+            f"the row has weight {weighed.weight:g}, and side networks learn without weights",
+            where=weighed.where,
+            hint="leave the field out",
+        )
     candidates = dataset.choosing_from(manifest.answers).candidates()
     if not candidates and not tokenizer.classes:
         raise DataError(

@@ -85,12 +85,14 @@ class Row:
         label_pos: Position in `tokens` whose logits predict each target; at most K.
         targets: Id to predict at each label position.
         truncated: Whether the prompt lost tokens on its left.
+        weights: Weight of each label in the differentiated loss; empty where all are 1.
     """
 
     tokens: tuple[int, ...]
     label_pos: tuple[int, ...]
     targets: tuple[int, ...]
     truncated: bool = False
+    weights: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Encoded:
         has_bos: Whether the first token must survive a cut.
         is_text: Whether it may become several rows.
         is_classified: Whether it is read whole, by a classifier: it is cut at its end, and the last token stays.
+        weight: Weight of its labels in the differentiated loss.
         shorter: Makes a conversation again with fewer turns, to have at most as many tokens as given.
     """
 
@@ -124,6 +127,7 @@ class Encoded:
     has_bos: bool
     is_text: bool = False
     is_classified: bool = False
+    weight: float = 1.0
     shorter: Callable[[int], Shortened] | None = None
 
 

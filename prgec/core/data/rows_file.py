@@ -24,12 +24,14 @@ from prgec.errors import DataError
 WordArray: TypeAlias = npt.NDArray[np.uint32]
 
 MAGIC = b"PRGEROWS"
-VERSION = 1
+# Rows of the second have weights, or not.
+VERSION, WEIGHTED_VERSION = 1, 2
 # magic, version, checksum, size of the file, E, C, T, K, V, zero, sha256 of the tokenizer, task
 _HEADER = struct.Struct("<8sIIQIIIIII32s16s")
 # The checksum is over everything after it.
 _CHECKED_FROM = 16
 _WORD = np.dtype("<u4")
+_FLOAT = np.dtype("<f4")
 _HINT = "make it again with prgec tokenize"
 
 
@@ -107,9 +109,10 @@ def pack_rows(row_set: RowSet, manifest: Manifest, tokenizer_sha256: str, task: 
     sizes = (len(answers), row_set.num_candidates, manifest.seq_len, manifest.num_labels, manifest.vocab_size, 0)
     name = task.encode()[:16]
     file_bytes = _HEADER.size + len(content)
-    draft = _HEADER.pack(MAGIC, VERSION, 0, file_bytes, *sizes, bytes.fromhex(tokenizer_sha256), name)
+    version = WEIGHTED_VERSION if any(row.weights for row in row_set.rows) else VERSION
+    draft = _HEADER.pack(MAGIC, version, 0, file_bytes, *sizes, bytes.fromhex(tokenizer_sha256), name)
     crc = zlib.crc32(content, zlib.crc32(draft[_CHECKED_FROM:]))
-    return _HEADER.pack(MAGIC, VERSION, crc, file_bytes, *sizes, bytes.fromhex(tokenizer_sha256), name) + content
+    return _HEADER.pack(MAGIC, version, crc, file_bytes, *sizes, bytes.fromhex(tokenizer_sha256), name) + content
 
 
 def read_rows(path: Path, manifest: Manifest, tokenizer_sha256: str) -> RowSet:
@@ -135,7 +138,13 @@ def read_rows(path: Path, manifest: Manifest, tokenizer_sha256: str) -> RowSet:
         raise DataError("the file of rows names an answer it does not contain", where=path, hint=_HINT)
     offsets = words[num_examples : num_examples + num_rows + 1]
     return RowSet(
-        _MappedRows(words[num_examples + num_rows + 1 :], offsets, manifest, path),
+        _MappedRows(
+            words[num_examples + num_rows + 1 :],
+            offsets,
+            manifest,
+            path,
+            has_weights=_version_of(raw) == WEIGHTED_VERSION,
+        ),
         num_candidates,
         tuple(answers.tolist()),
     )
@@ -145,14 +154,18 @@ class _MappedRows(_LazyRows):
     """Rows of a mapped file, checked as they are decoded.
 
     Args:
-        words: Bodies of all rows: n, k, n tokens, k label positions, k targets.
+        words: Bodies of all rows: n, k, n tokens, k label positions, k targets, and k weights or none.
         offsets: Place of every row in `words`, and the end of the last one.
         manifest: Bounds the rows must keep.
         path: For messages.
+        has_weights: Whether rows may have weights.
     """
 
-    def __init__(self, words: WordArray, offsets: WordArray, manifest: Manifest, path: Path) -> None:
+    def __init__(
+        self, words: WordArray, offsets: WordArray, manifest: Manifest, path: Path, *, has_weights: bool
+    ) -> None:
         self._words, self._offsets, self._manifest, self._path = words, offsets, manifest, path
+        self._has_weights = has_weights
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -163,21 +176,33 @@ class _MappedRows(_LazyRows):
         if not self._is_sound(body, end - start):
             raise DataError(f"row {index} of the file is damaged", where=self._path, hint=_HINT)
         n, k = body[:2]
-        return Row(tuple(body[2 : 2 + n]), tuple(body[2 + n : 2 + n + k]), tuple(body[2 + n + k :]))
+        ids_end = 2 + n + 2 * k
+        weights = tuple(self._words[start + ids_end : end].view(_FLOAT).tolist())
+        return Row(
+            tuple(body[2 : 2 + n]), tuple(body[2 + n : 2 + n + k]), tuple(body[2 + n + k : ids_end]), weights=weights
+        )
 
     def _is_sound(self, body: list[int], length: int) -> bool:
         m = self._manifest
         if length < 2 or len(body) != length:
             return False
         n, k = body[:2]
-        if not (1 <= n <= m.seq_len and 1 <= k <= m.num_labels and length == 2 + n + 2 * k):
+        ids_end = 2 + n + 2 * k
+        ends = (ids_end, ids_end + k) if self._has_weights else (ids_end,)
+        if not (1 <= n <= m.seq_len and 1 <= k <= m.num_labels and length in ends):
             return False
-        ids, positions = body[2 : 2 + n] + body[2 + n + k :], body[2 + n : 2 + n + k]
-        return max(ids) < m.vocab_size and max(positions) < n
+        ids, positions = body[2 : 2 + n] + body[2 + n + k : ids_end], body[2 + n : 2 + n + k]
+        weights = np.array(body[ids_end:], dtype=_WORD).view(_FLOAT)
+        return max(ids) < m.vocab_size and max(positions) < n and bool(np.isfinite(weights).all())
 
 
 def _words(row: Row) -> WordArray:
-    return np.array([len(row.tokens), len(row.targets), *row.tokens, *row.label_pos, *row.targets], dtype=_WORD)
+    ids = np.array([len(row.tokens), len(row.targets), *row.tokens, *row.label_pos, *row.targets], dtype=_WORD)
+    return np.concatenate([ids, np.array(row.weights, dtype=_FLOAT).view(_WORD)]) if row.weights else ids
+
+
+def _version_of(raw: mmap.mmap) -> int:
+    return int(_HEADER.unpack(raw[: _HEADER.size])[1])
 
 
 def _check_header(raw: mmap.mmap, path: Path, manifest: Manifest, tokenizer: str) -> tuple[int, int]:
@@ -185,8 +210,9 @@ def _check_header(raw: mmap.mmap, path: Path, manifest: Manifest, tokenizer: str
     if len(raw) < _HEADER.size or raw[:8] != MAGIC:
         raise DataError("not a file of rows", where=path, hint="make it with prgec tokenize")
     _, version, crc, file_bytes, *sizes, sha256, _ = _HEADER.unpack(raw[: _HEADER.size])
-    if version != VERSION:
-        raise DataError(f"the file of rows has version {version}; this prgec reads {VERSION}", where=path, hint=_HINT)
+    if version not in (VERSION, WEIGHTED_VERSION):
+        known = f"{VERSION} and {WEIGHTED_VERSION}"
+        raise DataError(f"the file of rows has version {version}; this prgec reads {known}", where=path, hint=_HINT)
     if file_bytes != len(raw) or len(raw) % _WORD.itemsize or zlib.crc32(memoryview(raw)[_CHECKED_FROM:]) != crc:
         raise DataError("the file of rows is damaged or cut short", where=path, hint="copy it again")
     if sha256.hex() != tokenizer:

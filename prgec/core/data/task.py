@@ -37,6 +37,7 @@ class Example:
         texts: The fields themselves, without a template around them: what an encoder reads.
         classes: Continuations in label order, by which an encoder's classes are called.
         ends: Whether the end of the completion is learned too, as the tokenizer's EOS.
+        weight: Weight of its labels in the differentiated loss.
     """
 
     prompt: str
@@ -47,6 +48,7 @@ class Example:
     texts: tuple[str, ...] = field(default=(), compare=False)
     classes: tuple[str, ...] = field(default=(), compare=False)
     ends: bool = False
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,14 @@ class Conversation:
         where: `file, line n`, for messages.
         tools: JSON schemas of the functions that the assistant may call.
         plain: The same for a model without a chat template; None where there is no such form.
+        weight: Weight of its labels in the differentiated loss.
     """
 
     messages: tuple[dict[str, Any], ...]
     where: str
     tools: tuple[dict[str, Any], ...] = ()
     plain: Example | None = None
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +77,12 @@ class Document:
     Attributes:
         text: The text.
         where: `file, line n`, for messages.
+        weight: Weight of its labels in the differentiated loss.
     """
 
     text: str
     where: str
+    weight: float = 1.0
 
 
 Item: TypeAlias = Example | Conversation | Document

@@ -27,6 +27,8 @@ PARTIAL_JOURNAL_NAME = "journal.partial.bin"
 SNAPSHOT_NAME = "snapshot.safetensors"
 # The state that scored best so far, in a run that may stop early.
 BEST_NAME = "best.safetensors"
+# Losses of answers before the first step, in a run of an objective that compares with them.
+REFERENCE_NAME = "reference.safetensors"
 # The page that `prgec report` makes from the other files.
 REPORT_NAME = "report.html"
 # Present where a run compiled its own program.
@@ -45,6 +47,7 @@ _OURS = {
     PARTIAL_JOURNAL_NAME,
     SNAPSHOT_NAME,
     BEST_NAME,
+    REFERENCE_NAME,
     REPORT_NAME,
     TENSORBOARD_NAME,
 }

@@ -20,7 +20,7 @@ from prgec.lab.bench.job import EPS, LR, Job
 from prgec.lab.bench.variants import Branch
 from prgec.runtime.engines.executorch.methods import Method
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.engines.executorch.runtime import float_scalar, keys, open_forward, scalars
 
 Step = Callable[[], None]
@@ -82,7 +82,7 @@ def row_inputs(job: Job) -> list[Tensor]:
     return [tokens_NT, label_pos_NK, tokens_NT.gather(1, label_pos_NK + 1)]
 
 
-def _hosted_step(job: Job, program: Program) -> Step:
+def _hosted_step(job: Job, program: PteProgram) -> Step:
     """Return a step of a program whose state the driver keeps: what the driver does is part of it."""
     tokens, label_pos, targets = (each.numpy() for each in row_inputs(job))
     g_q, steps = _g_of(job.cell.q), itertools.count(1)

@@ -10,10 +10,10 @@ from typing import Any
 
 from prgec.lab.study.programs import prepare_program, shared_program
 from prgec.runtime.training.estimators import Estimator, find_estimator
-from prgec.runtime.training.trainer import Trainer
+from prgec.runtime.training.prge_trainer import PrgeTrainer
 
 
-class Prge(Trainer):
+class Prge(PrgeTrainer):
     """One run of P-RGE.
 
     Args:

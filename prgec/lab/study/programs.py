@@ -23,7 +23,7 @@ from prgec.core.machine.native_log import captured_stderr
 from prgec.errors import UsageError
 from prgec.lab.study.spec import EXECUTORCH, TORCH
 from prgec.lab.torch.program import TorchProgram
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 
 # Without legality passes that exist for delegates alone: they cost time in PyTorch.
 _BACKENDS = {TORCH: "portable", EXECUTORCH: "xnnpack"}
@@ -31,7 +31,7 @@ _BACKENDS = {TORCH: "portable", EXECUTORCH: "xnnpack"}
 _Options: TypeAlias = tuple[tuple[str, Any], ...]
 
 
-def shared_program(model: str, options: Mapping[str, Any]) -> tuple[TorchProgram | Program, int]:
+def shared_program(model: str, options: Mapping[str, Any]) -> tuple[TorchProgram | PteProgram, int]:
     """Return the program of a compilation with its state at zero; equal options share it, one run at a time.
 
     Beside it stands what it holds in memory when it is open, in bytes: of a compiled file the room for what it
@@ -99,7 +99,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="prgec-study-")
 
 
-def _open(path: Path) -> tuple[Program, int]:
+def _open(path: Path) -> tuple[PteProgram, int]:
     import torch
     from executorch.extension.pybindings import _C as bindings
 

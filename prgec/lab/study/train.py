@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from prgec.core.data.dataset import load_dataset
 from prgec.core.data.encode import Row, encode_items
 from prgec.core.data.eval_set import EvalSet, encode_row_set
+from prgec.core.data.weight import check_weighs
 from prgec.core.machine.memory import Growth, SampledGrowth
 from prgec.errors import DataError, NumericsError
 from prgec.lab.study.method import TrainableMethod, build_method
@@ -63,6 +64,7 @@ class _Data:
         program = method.program
         sets = {split: load_dataset(getattr(task, split), task.task) for split in ("train", "dev", "test")}
         rows = encode_items(sets["train"].examples, program.tokenizer, program.manifest)
+        check_weighs(rows, program.manifest, task.train)
         dev, test = (encode_row_set(sets[split], program.tokenizer, program.manifest) for split in ("dev", "test"))
         for split, rows_of in (("dev", dev), ("test", test)):
             if not rows_of.examples or max(map(len, rows_of.choices), default=0) < 2:

@@ -21,7 +21,7 @@ from torch.fx import GraphModule
 from prgec.compiler.compile import Graphs, build_graphs
 from prgec.compiler.options import CompileOptions
 from prgec.core.contract.arrays import FloatArray, IntArray, State
-from prgec.core.contract.engine import ONLY_CALL, Call, optimizer_names, state_names, state_sha256
+from prgec.core.contract.engine import ONLY_CALL, Call, label_weights, optimizer_names, state_names, state_sha256
 from prgec.core.contract.names import (
     APPLY_METHOD,
     CALL_INPUT,
@@ -30,6 +30,7 @@ from prgec.core.contract.names import (
     FORWARD_METHOD,
     NEXT_TOKENS_METHOD,
     PREFIX_METHOD,
+    WEIGHTS_INPUT,
 )
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.errors import ProgramError
@@ -128,11 +129,19 @@ class TorchProgram:
 
     @torch.no_grad()
     def train(
-        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
+        self,
+        tokens_BT: IntArray,
+        label_pos_BK: IntArray,
+        targets_BK: IntArray,
+        lr: float,
+        call: Call = ONLY_CALL,
+        weights_BK: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Take one call of a program that computes gradients: losses f32[B], and what became of the gradient f32[4]."""
         values: dict[str, Any] = {"tokens": tokens_BT, "label_pos": label_pos_BK, "targets": targets_BK, "lr": lr}
         values[CALL_INPUT] = np.array(call, dtype=np.int64)
+        for found in label_weights(self.manifest, weights_BK):
+            values[WEIGHTS_INPUT] = found
         if self.prefix is not None:
             values["hidden"] = self.prefix.hidden(tokens_BT, label_pos_BK)
         loss_B, factors = self._call(FORWARD_METHOD, values)

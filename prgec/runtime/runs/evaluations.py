@@ -9,6 +9,7 @@ from prgec.runtime.runs.log import RunLog
 from prgec.runtime.runs.open import Opened
 from prgec.runtime.runs.result import Listener
 from prgec.runtime.training.evaluate import Evaluation, evaluate
+from prgec.runtime.training.feedback import evaluate_feedback
 
 
 class Evaluations:
@@ -66,7 +67,12 @@ class Evaluations:
         rows = (self._opened.dev_set if between else None) or self._opened.eval_set
         if rows is None:
             return None
-        result = evaluate(self._opened.program, rows, self._listener.on_eval_batch, self._should_stop)
+        how = self._listener.on_eval_batch, self._should_stop
+        feedback = self._opened.feedback
+        if feedback is not None and feedback.test is not None:
+            result = evaluate_feedback(self._opened.program, feedback.test, *how)
+        else:
+            result = evaluate(self._opened.program, rows, *how)
         if result is None:
             return None
         if not is_known:

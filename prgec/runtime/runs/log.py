@@ -23,8 +23,8 @@ from prgec.core.machine.files import rename
 from prgec.errors import DataError, UsageError
 from prgec.runtime.training.evaluate import Evaluation
 from prgec.runtime.training.gradient_trainer import GradientStep
+from prgec.runtime.training.prge_trainer import EstimatedStep
 from prgec.runtime.training.step import StepResult
-from prgec.runtime.training.trainer import EstimatedStep
 
 
 class RunLog:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prgec.core.contract.engine import Engine
 from prgec.core.data.encode import Row
+from prgec.core.data.feedback_set import FeedbackSet
 from prgec.core.data.rows_file import RowSet
 from prgec.core.formats.adapter import load_adapter
 from prgec.core.formats.journal_records import StepRecord
+from prgec.core.formats.run_folder import RunFolder
 from prgec.core.machine.memory import available_memory_bytes
 from prgec.errors import UsageError
 from prgec.runtime.engines.choose import EXECUTORCH, open_program
 from prgec.runtime.runs.data import RunFiles
+from prgec.runtime.runs.feedback import RunFeedback, check_objective, objective_of, with_references
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.runs.result import Listener
 from prgec.runtime.training.estimators import find_estimator
 from prgec.runtime.training.gradient_trainer import GradientTrainer
 from prgec.runtime.training.loop import TrainingLoop
+from prgec.runtime.training.objective_estimate import ObjectiveEstimator
+from prgec.runtime.training.objective_trainer import ObjectiveTrainer
+from prgec.runtime.training.prge_trainer import PrgeTrainer
 from prgec.runtime.training.schedules import Rates, find_schedule
 from prgec.runtime.training.step import Steps, StepTrainer
-from prgec.runtime.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +65,8 @@ class Opened:
         rows: Training rows.
         eval_set: Rows for evaluations before and after; None to evaluate nothing.
         dev_set: Rows for evaluations in between.
+        answers: The answers whose rows these are, in a run of an objective.
+        feedback: The same with their reference, once it is measured.
     """
 
     options: RunOptions
@@ -68,20 +75,41 @@ class Opened:
     rows: Sequence[Row]
     eval_set: RowSet | None
     dev_set: RowSet | None
+    answers: FeedbackSet | None = None
+    feedback: RunFeedback | None = None
+
+    def with_feedback(self, folder: RunFolder, should_stop: Callable[[], bool]) -> Opened:
+        """Return the same with the references of its answers, where it has any; the folder keeps them.
+
+        Raises:
+            KeyboardInterrupt: If it was stopped.
+        """
+        if self.answers is None:
+            return self
+        test = self.eval_set if isinstance(self.eval_set, FeedbackSet) else None
+        found = with_references(self.options, self.program, self.answers, test, folder, should_stop)
+        return replace(self, feedback=found)
 
     def trainer(self) -> StepTrainer[StepRecord]:
         """Return a new trainer of the program's kind, within the limits of the options."""
         options = self.options
+        estimator = find_estimator(options.estimator)
+        if self.feedback is not None and self.program.manifest.has_gradients:
+            return ObjectiveTrainer(self.program, self.feedback.train, options.limits)
+        if self.feedback is not None:
+            return ObjectiveEstimator(
+                self.program, estimator, self.feedback.train, eps=options.eps, seed=options.seed, limits=options.limits
+            )
         if self.program.manifest.has_gradients:
             return GradientTrainer(self.program, options.limits)
-        return Trainer(
-            self.program, find_estimator(options.estimator), eps=options.eps, seed=options.seed, limits=options.limits
-        )
+        return PrgeTrainer(self.program, estimator, eps=options.eps, seed=options.seed, limits=options.limits)
 
     def loop(self, trainer: Steps, rates: Rates) -> TrainingLoop:
         """Return the loop that trains on the rows, in the order of the options' seed."""
         options, gather = self.options, trainer.gather if isinstance(trainer, GradientTrainer) else None
-        return TrainingLoop(trainer, self.rows, self.program.manifest, options.seed, rates, options.accumulate, gather)
+        group = 2 if self.feedback is not None and self.feedback.train.objective.is_paired else 1
+        m = self.program.manifest
+        return TrainingLoop(trainer, self.rows, m, options.seed, rates, options.accumulate, gather, group)
 
 
 def check_room(path: Path, *, verify: bool) -> None:
@@ -117,6 +145,7 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
     options.check()
     estimator = find_estimator(options.estimator)
     find_schedule(options.schedule)
+    objective = objective_of(options)
     if options.engine == EXECUTORCH and not options.ignore_memory:
         check_room(options.program, verify=not options.no_verify)
     files = RunFiles.read(options, listener)
@@ -138,9 +167,15 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
         )
     if not m.has_gradients and (remark := estimator.remark(m.q)) is not None:
         logger.warning("%s", remark)
-    rows, eval_set, dev_set = files.encode(program)
+    answers: FeedbackSet | None = None
+    if objective is None:
+        rows, eval_set, dev_set = files.encode(program)
+    else:
+        check_objective(objective, program, options.program)
+        answers, eval_set = files.encode_feedback(program)
+        rows, dev_set = answers.rows, eval_set
     if options.prefix_cache is not None:
         program.keep_prefix_in(options.prefix_cache)
     listener.on_ready(program, len(rows), len(eval_set.answers) if eval_set else 0)
     rates = Rates(options.steps, m.lr if options.lr is None else options.lr, options.schedule, options.warmup)
-    return Opened(replace(options, lr=rates.lr), rates, program, rows, eval_set, dev_set)
+    return Opened(replace(options, lr=rates.lr), rates, program, rows, eval_set, dev_set, answers)

@@ -17,6 +17,7 @@ from prgec.runtime.engines.choose import ENGINES, EXECUTORCH, check_engine
 from prgec.runtime.trackers.table import TRACKERS, check_trackers
 from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from prgec.runtime.training.limits import CLIP, NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES, STOP, Limits
+from prgec.runtime.training.objectives import LIKELIHOOD, OBJECTIVES
 from prgec.runtime.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
 
 # Calls of a step: sums of more would lose their last digits.
@@ -89,6 +90,23 @@ class RunOptions:
         "--init-adapter",
         "--adapter",
     )
+
+    objective: str = option(
+        "objective",
+        LIKELIHOOD,
+        "What is learnt of rows: right answers (likelihood), or which answers are better (programs compiled with "
+        "--label-weights; docs/feedback.md).",
+        choices=(LIKELIHOOD, *OBJECTIVES),
+    )
+    beta: float | None = option(
+        "objective",
+        None,
+        "Sharpness of the comparison of answers; the weight of the odds ratio in orpo.",
+        unset="0.1; 2 with simpo",
+    )
+    gamma: float = option("objective", 1.0, "Margin that simpo wants between two answers.")
+    desirable: float = option("objective", 1.0, "Weight of kto's good answers.")
+    undesirable: float = option("objective", 1.0, "Weight of kto's bad answers.")
 
     eval_every: int = option("evaluation", 0, "Also evaluate every N steps.", metavar="N")
     patience: int = option(
@@ -189,6 +207,7 @@ class RunOptions:
         self.limits.check()
         check_trackers(self.log_to)
         self._check_course()
+        self._check_objective()
 
     def _check_course(self) -> None:
         """Refuse contradictions between what a run does at its steps."""
@@ -206,6 +225,29 @@ class RunOptions:
             raise UsageError("--eval-every needs --eval-data or --eval-rows")
         if self.patience and not self.eval_every:
             raise UsageError("--early-stop needs --eval-every")
+
+    def _check_objective(self) -> None:
+        """Refuse numbers of no objective, and data that it cannot read."""
+        numbers = {
+            "--beta": self.beta,
+            "--gamma": self.gamma,
+            "--desirable": self.desirable,
+            "--undesirable": self.undesirable,
+        }
+        for flag, number in numbers.items():
+            if number is not None and not (math.isfinite(number) and number >= 0):
+                raise UsageError(f"{flag} is {number}; expected a finite number, 0 or more")
+        if self.objective == LIKELIHOOD:
+            if (self.beta, self.gamma, self.desirable, self.undesirable) != (None, 1.0, 1.0, 1.0):
+                raise UsageError(
+                    "--beta, --gamma, --desirable and --undesirable are numbers of an objective",
+                    hint=f"add --objective {', '.join(OBJECTIVES)}",
+                )
+            return
+        if self.data is None or self.eval_rows is not None:
+            raise UsageError(f"--objective {self.objective} reads texts", hint="give --data and --eval-data")
+        if self.low_volume or self.task != AUTO_TASK:
+            raise UsageError(f"--objective {self.objective} knows its rows; leave out --low-volume and --task")
 
 
 RUN_TABLE = table_of(RunOptions)

@@ -52,17 +52,19 @@ def header_of(opened: Opened) -> Header:
     """Return what a run is, with the start adapter in the program."""
     options, program, rows = opened.options, opened.program, opened.rows
     m = program.manifest
+    feedback = opened.feedback and opened.feedback.train
     return Header(
-        m.q,
+        # A step by an objective and gradients measures two pairs of numbers.
+        2 if feedback and m.has_gradients else m.q,
         m.batch_size * options.accumulate,
         options.seed,
         options.steps,
         opened.rates.lr,
         0.0 if m.has_gradients else options.eps,
         course(opened.rates),
-        m.optimizer or options.estimator,
+        (m.optimizer or options.estimator) + (f"+{feedback.objective.name}" if feedback else ""),
         len(rows),
-        fingerprint(rows),
+        feedback.crc if feedback else fingerprint(rows),
         identity(m),
         masters_sha256(program),
         options.limits.max_g,
@@ -184,6 +186,11 @@ def find_journal(folder: RunFolder) -> Journal | None:
 
 def _check_same_run(journal: Journal, header: Header, manifest: Manifest) -> None:
     names = {**_NAMES, "estimator": "the program's optimizer"} if manifest.has_gradients else _NAMES
+    if "+" in header.estimator + journal.header.estimator:
+        names |= {"estimator": f"--objective or {names['estimator']}"} | (
+            {"q": "--objective"} if manifest.has_gradients else {}
+        )
+        names |= {"rows_crc": "the data, --beta, --gamma, --desirable or --undesirable"}
     for field, name in names.items():
         found, expected = getattr(header, field), getattr(journal.header, field)
         if found != expected:

@@ -62,7 +62,7 @@ def run(
         folder.sweep()
         if not (options.resume or options.force):
             check_nothing_is_lost(folder)
-        opened = open_run(options, listener)
+        opened = open_run(options, listener).with_feedback(folder, should_stop)
         initial = opened.program.read_state() if options.diverged else {}
         header = header_of(opened)
         journal = resume(opened.program, folder, header) if options.resume else None

@@ -18,8 +18,8 @@ from prgec.core.contract.sums import ordered_mean
 from prgec.core.data.batches import Batch
 from prgec.errors import NumericsError
 from prgec.runtime.training.limits import SKIP, Limits
+from prgec.runtime.training.prge_trainer import Recorded
 from prgec.runtime.training.step import StepResult
-from prgec.runtime.training.trainer import Recorded
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class GradientTrainer:
         """
         gathered, self._gathered = self._gathered, []  # a call that fails ends its step
         call = Call(len(gathered), is_last=False)
-        loss_B, _ = self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, 0.0, call)
+        loss_B, _ = self._train(batch, 0.0, call)
         self._gathered = [*gathered, loss_B]
 
     def step(self, batch: Batch, lr: float) -> GradientStep:
@@ -98,14 +98,13 @@ class GradientTrainer:
         """
         gathered, self._gathered = self._gathered, []
         call = Call(len(gathered), is_last=True)
-        loss_B, factors = self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr, call)
+        loss_B, factors = self._train(batch, lr, call)
         self.step_number += 1
-        with np.errstate(invalid="ignore"):  # what is not finite is judged below
-            loss = float(ordered_mean(np.concatenate([*gathered, loss_B]).astype(np.float64)))
         # Canonicalise NaN: NaNs have many bit patterns, and equal runs must write equal bytes.
         norm = float(factors[1]) if np.isfinite(factors[1]) else math.nan
-        result = GradientStep(self.step_number, loss, lr, norm)
-        if not (math.isfinite(loss) and math.isfinite(result.norm)) and self._limits.not_finite != SKIP:
+        with np.errstate(invalid="ignore"):  # what is not finite is judged below
+            result = self._result(np.concatenate([*gathered, loss_B]), lr, norm)
+        if not (math.isfinite(result.loss) and math.isfinite(result.norm)) and self._limits.not_finite != SKIP:
             raise NumericsError(
                 f"the gradient of step {self.step_number} is not finite; training stopped, state kept",
                 hint="lower --lr, or go on with --not-finite skip",
@@ -114,3 +113,10 @@ class GradientTrainer:
 
     def flush(self) -> None:
         """Nothing is pending."""
+
+    def _result(self, losses: FloatArray, lr: float, norm: float) -> GradientStep:
+        """Return what the step just taken measured: the losses of all its rows, call by call."""
+        return GradientStep(self.step_number, float(ordered_mean(losses.astype(np.float64))), lr, norm)
+
+    def _train(self, batch: Batch, lr: float, call: Call) -> tuple[FloatArray, FloatArray]:
+        return self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr, call, batch.weights_NK)

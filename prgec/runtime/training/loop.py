@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from prgec.core.contract.arrays import IntArray
 from prgec.core.contract.manifest import Manifest
 from prgec.core.data.batches import Batch, step_indices, training_batch
@@ -28,6 +30,7 @@ class TrainingLoop:
         rates: Number of steps, and their learning rates.
         accumulate: Calls of a step.
         gather: Runs all calls of a step but the last. None unless the program accumulates gradients.
+        group: Rows that belong together and follow each other: steps choose among groups.
         wall_seconds: Time the steps took so far.
         cpu_seconds: CPU time of the process they took, over all threads.
     """
@@ -39,6 +42,7 @@ class TrainingLoop:
     rates: Rates
     accumulate: int = 1
     gather: Callable[[Batch], None] | None = None
+    group: int = 1
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
 
@@ -60,6 +64,7 @@ class TrainingLoop:
 
     def _calls(self, step: int) -> list[IntArray]:
         """Rows of each call of a step, in the order of one call that held them all."""
-        size = self.manifest.batch_size
-        indices = step_indices(len(self.rows), size * self.accumulate, self.seed, step)
+        size, group = self.manifest.batch_size, self.group
+        chosen = step_indices(len(self.rows) // group, size * self.accumulate // group, self.seed, step)
+        indices = (chosen[:, None] * group + np.arange(group)).reshape(-1)
         return [indices[start : start + size] for start in range(0, len(indices), size)]

@@ -6,6 +6,17 @@
 
 namespace prge {
 
+namespace {
+
+Error weighs_nothing() {
+  return fail(
+      Error::InvalidExternalData,
+      "rows have weights, and the program takes no label weights. Hint: compile it with --method exact "
+      "--label-weights");
+}
+
+} // namespace
+
 Error Trainer::Impl::check_batch(const std::vector<Row>& batch) const {
   if (batch.size() != rows_per_step()) {
     return fail(Error::InvalidArgument, "a batch of %zu rows; a step takes %u", batch.size(), rows_per_step());
@@ -18,6 +29,9 @@ Error Trainer::Impl::check_batch(const std::vector<Row>& batch) const {
     }
     for (uint32_t i = 0; is_good && i < row.num_labels; ++i) {
       is_good = row.label_pos[i] < row.num_tokens && row.targets[i] < shape.vocab_size;
+    }
+    if (row.weights != nullptr && !manifest.has_label_weights) {
+      return weighs_nothing();
     }
     if (!is_good) {
       return fail(Error::InvalidExternalData, "a row does not fit the program: length, token or label position");
@@ -40,6 +54,11 @@ Error Trainer::Impl::check_fit(const Rows& data) const {
         data.max_labels_, data.vocab_size_, shape.max_tokens, shape.max_labels, shape.vocab_size, data.path_.c_str());
   }
   return Error::Ok;
+}
+
+Error Trainer::Impl::check_training(const Rows& data) const {
+  PRGE_TRY(check_fit(data));
+  return data.has_weights() && !manifest.has_label_weights ? weighs_nothing() : Error::Ok;
 }
 
 } // namespace prge

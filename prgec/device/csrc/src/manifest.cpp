@@ -37,6 +37,10 @@ Error read_method(const Json& json, Manifest& out) {
   if (out.accumulates && !out.has_gradients) {
     return damaged("accumulates");
   }
+  out.has_label_weights = json["label_weights"].kind == Json::Kind::True;
+  if (out.has_label_weights && !out.has_gradients) {
+    return damaged("label_weights");
+  }
   return is_known == out.has_gradients ? Error::Ok : damaged("optimizer");
 }
 

@@ -58,6 +58,8 @@ struct Manifest {
   bool has_gradients = false;
   // A step may be several calls, whose gradients are averaged.
   bool accumulates = false;
+  // forward takes what each label counts in the loss that it differentiates.
+  bool has_label_weights = false;
   // A table of checksums follows the program.
   bool has_checksums = false;
   // The state is not a buffer of the program: forward returns it after the losses, and there is no apply.

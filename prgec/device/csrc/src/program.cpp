@@ -60,6 +60,7 @@ void Program::allocate() {
   tokens_.resize(static_cast<size_t>(m.num_rows() * m.seq_len));
   label_pos_.resize(static_cast<size_t>(m.num_rows() * m.num_labels));
   targets_.resize(static_cast<size_t>(m.num_rows() * m.num_labels));
+  weights_.resize(m.has_label_weights ? targets_.size() : 0);
   losses_.resize(static_cast<size_t>(m.num_rows()));
   if (m.prefix == Prefix::Method) {
     hidden_.resize(static_cast<size_t>(m.batch_size * m.seq_len * m.hidden_size));
@@ -96,7 +97,7 @@ Error Program::load_method(const char* name, std::optional<size_t> num_inputs) {
 Error Program::load_methods() {
   const Manifest& m = manifest_;
   const size_t num_inputs = m.is_host ? 3 + m.sites.size() : m.has_gradients ? (m.accumulates ? 5 : 4) : 8;
-  PRGE_TRY(load_method("forward", num_inputs + num_hidden()));
+  PRGE_TRY(load_method("forward", num_inputs + (m.has_label_weights ? 1 : 0) + num_hidden()));
   if (!m.has_gradients && !m.returns_state && !m.is_host) {
     PRGE_TRY(load_method("apply", 4));
   }

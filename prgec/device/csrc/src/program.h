@@ -143,7 +143,8 @@ class Program {
   Error bind(StateTensor& state);
   void hold(StateTensor& state);
   void allocate();
-  Result<Inputs> with_rows(const Inputs& others);
+  // Inputs of a call over rows, and of forward what each label counts, where it says so.
+  Result<Inputs> with_rows(const Inputs& others, bool is_forward = true);
   Error keep_losses(const std::vector<executorch::runtime::EValue>& outputs, const char* method, size_t num_outputs);
   Error keep_state(const std::vector<executorch::runtime::EValue>& outputs);
   Result<std::vector<executorch::runtime::EValue>> execute(const char* method, const Inputs& inputs);
@@ -177,7 +178,7 @@ class Program {
   // Inputs, allocated once for the largest call.
   int32_t num_tokens_ = 0; // T of the present call
   std::vector<int64_t> tokens_, label_pos_, targets_;
-  std::vector<float> hidden_, losses_;
+  std::vector<float> weights_, hidden_, losses_;
 };
 
 } // namespace prge

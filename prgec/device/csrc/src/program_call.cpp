@@ -53,12 +53,16 @@ void Program::fill(const std::vector<Row>& rows) {
   std::fill(tokens_.begin(), tokens_.end(), m.pad_token_id);
   std::fill(label_pos_.begin(), label_pos_.end(), 0);
   std::fill(targets_.begin(), targets_.end(), kIgnoreTarget);
+  std::fill(weights_.begin(), weights_.end(), 1.0f);
   for (size_t n = 0; n < rows.size(); ++n) {
     const Row& row = rows[n];
     const size_t labels_at = n * static_cast<size_t>(m.num_labels);
     std::copy_n(row.tokens, row.num_tokens, &tokens_[n * static_cast<size_t>(num_tokens_)]);
     std::copy_n(row.label_pos, row.num_labels, &label_pos_[labels_at]);
     std::copy_n(row.targets, row.num_labels, &targets_[labels_at]);
+    if (m.has_label_weights && row.weights != nullptr) {
+      std::copy_n(row.weights, row.num_labels, &weights_[labels_at]);
+    }
   }
 }
 
@@ -76,11 +80,16 @@ Result<std::vector<EValue>> Program::execute(const char* method, const Inputs& i
 }
 
 // Inputs of a call over rows: those, what the method takes besides, and the hidden states of the first blocks.
-Result<Program::Inputs> Program::with_rows(const Inputs& others) {
+Result<Program::Inputs> Program::with_rows(const Inputs& others, bool is_forward) {
   const Manifest& m = manifest_;
   Inputs all = {
       ints(tokens_, m.num_rows(), num_tokens_), ints(label_pos_, m.num_rows(), m.num_labels),
       ints(targets_, m.num_rows(), m.num_labels)};
+  if (m.has_label_weights && is_forward) {
+    all.push_back(from_blob(
+        weights_.data(), {static_cast<SizesType>(m.num_rows()), static_cast<SizesType>(m.num_labels)},
+        ScalarType::Float));
+  }
   all.insert(all.end(), others.begin(), others.end());
   if (m.prefix == Prefix::Method) {
     PRGE_TRY(run_prefix());
@@ -102,11 +111,11 @@ Error Program::make_room() {
   if (had_room || !grows || num_tokens_ == m.seq_len) {
     return Error::Ok;
   }
-  const auto rows = std::tuple(num_tokens_, tokens_, label_pos_, targets_);
+  const auto rows = std::tuple(num_tokens_, tokens_, label_pos_, targets_, weights_);
   fill({});
   num_tokens_ = static_cast<int32_t>(m.seq_len);
   PRGE_TRY(run_longest());
-  std::tie(num_tokens_, tokens_, label_pos_, targets_) = rows;
+  std::tie(num_tokens_, tokens_, label_pos_, targets_, weights_) = rows;
   return Error::Ok;
 }
 
@@ -170,7 +179,7 @@ Result<const float*> Program::evaluate() {
     packed_.seal();
     can_evaluate_ = true;
   }
-  const auto all = with_rows(manifest_.is_host ? masters() : Inputs());
+  const auto all = with_rows(manifest_.is_host ? masters() : Inputs(), /*is_forward=*/false);
   PRGE_TRY(all.error());
   const auto outputs = execute("evaluate", *all);
   PRGE_TRY(outputs.error());

@@ -72,7 +72,7 @@ Result<uint64_t> Trainer::resume(const Rows& rows, const std::string& folder) {
     PRGE_TRY(begin(rows, folder));
     return uint64_t{0};
   }
-  PRGE_TRY(t.check_fit(rows));
+  PRGE_TRY(t.check_training(rows));
   if (t.manifest.is_dual) {
     return fail(Error::InvalidArgument, "a program with dual state keeps its noise in memory: it cannot be resumed");
   }

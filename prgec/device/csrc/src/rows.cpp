@@ -1,6 +1,7 @@
 #include "prge/rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "checksum.h"
@@ -14,7 +15,8 @@ namespace {
 
 constexpr size_t kHeaderBytes = 96;
 constexpr size_t kCheckedFrom = 16;
-constexpr uint32_t kVersion = 1;
+// Rows of the second have weights, or not.
+constexpr uint32_t kVersion = 1, kWeightedVersion = 2;
 // Place of the query in the counter of the noise; queries themselves are small numbers.
 constexpr uint32_t kOrderQuery = 0xfffffffe;
 
@@ -52,7 +54,7 @@ Error Rows::check_header(const std::string& path) {
   if (size < kHeaderBytes || std::memcmp(data, "PRGEROWS", 8) != 0) {
     return damaged(path, "not a file of rows");
   }
-  if (read<uint32_t>(data + 8) != kVersion) {
+  if (const auto version = read<uint32_t>(data + 8); version != kVersion && version != kWeightedVersion) {
     return damaged(path, "the file of rows has another version");
   }
   if (read<uint64_t>(data + 16) != size || size % 4 != 0 ||
@@ -77,7 +79,7 @@ Error Rows::check_header(const std::string& path) {
   return Error::Ok;
 }
 
-Error Rows::check_rows(const std::string& path) const {
+Error Rows::check_rows(const std::string& path) {
   const uint64_t num_rows = uint64_t{num_examples_} * num_candidates_;
   const uint64_t num_words = static_cast<uint64_t>(answers_ + (file_->size() - kHeaderBytes) / 4 - words_);
   bool is_good = std::all_of(answers_, answers_ + num_examples_, [this](uint32_t a) { return a < num_candidates_; });
@@ -88,8 +90,14 @@ Error Rows::check_rows(const std::string& path) const {
       break;
     }
     const uint64_t n = words_[first], k = words_[first + 1];
-    is_good = n >= 1 && n <= max_tokens_ && k >= 1 && k <= max_labels_ && end - first == 2 + n + 2 * k;
-    for (uint64_t j = first + 2; is_good && j < end; ++j) {
+    const bool is_weighted = read<uint32_t>(file_->data() + 8) == kWeightedVersion && end - first == 2 + n + 3 * k;
+    has_weights_ = has_weights_ || is_weighted;
+    is_good = n >= 1 && n <= max_tokens_ && k >= 1 && k <= max_labels_ && (is_weighted || end - first == 2 + n + 2 * k);
+    const uint64_t weights = is_good ? first + 2 + n + 2 * k : first;
+    for (uint64_t j = weights; is_good && j < end; ++j) {
+      is_good = std::isfinite(read<float>(reinterpret_cast<const uint8_t*>(words_ + j)));
+    }
+    for (uint64_t j = first + 2; is_good && j < weights; ++j) {
       const bool is_position = j >= first + 2 + n && j < first + 2 + n + k;
       is_good = words_[j] < (is_position ? n : vocab_size_);
     }
@@ -98,21 +106,24 @@ Error Rows::check_rows(const std::string& path) const {
 }
 
 Row Rows::row(uint32_t example, uint32_t candidate) const {
-  const uint32_t* body = words_ + offsets_[uint64_t{example} * num_candidates_ + candidate];
+  const uint64_t index = uint64_t{example} * num_candidates_ + candidate;
+  const uint32_t* body = words_ + offsets_[index];
   Row row;
   row.num_tokens = body[0];
   row.num_labels = body[1];
   row.tokens = body + 2;
   row.label_pos = row.tokens + row.num_tokens;
   row.targets = row.label_pos + row.num_labels;
+  const uint32_t* rest = row.targets + row.num_labels;
+  row.weights = rest == words_ + offsets_[index + 1] ? nullptr : reinterpret_cast<const float*>(rest);
   return row;
 }
 
 uint32_t Rows::fingerprint() const {
   uint32_t crc = 0;
   for (uint32_t example = 0; example < num_examples_; ++example) {
-    const Row right = right_row(example);
-    crc = crc32(right.tokens - 2, 4 * (size_t{2} + right.num_tokens + 2 * size_t{right.num_labels}), crc);
+    const uint64_t index = uint64_t{example} * num_candidates_ + answers_[example];
+    crc = crc32(words_ + offsets_[index], 4 * (size_t{offsets_[index + 1]} - offsets_[index]), crc);
   }
   return crc;
 }

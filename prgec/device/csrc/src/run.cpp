@@ -9,7 +9,7 @@ namespace prge {
 
 Error Trainer::begin(const Rows& rows, const std::string& folder, bool discard) {
   Impl& t = *impl_;
-  PRGE_TRY(t.check_fit(rows));
+  PRGE_TRY(t.check_training(rows));
   PRGE_TRY(t.take(folder));
   const std::string path = folder + kPartialJournal;
   if (!discard && is_file(path)) {

@@ -39,6 +39,8 @@ class Trainer::Impl {
   }
   Error check_batch(const std::vector<Row>& batch) const;
   Error check_fit(const Rows& data) const;
+  // The same of rows to train on, which the program must weigh as they say.
+  Error check_training(const Rows& data) const;
 
   // At the start of the run.
   double rate() const {

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from prgec.core.contract.arrays import FloatArray, IntArray, State
-from prgec.core.contract.engine import ONLY_CALL, Call
-from prgec.core.contract.names import FORWARD_METHOD, GRADIENT_INPUTS
+from prgec.core.contract.engine import ONLY_CALL, Call, label_weights
+from prgec.core.contract.names import FORWARD_METHOD
 from prgec.runtime.engines.executorch.device_program import check_is_state, masters_behind, zeros_of
-from prgec.runtime.engines.executorch.gradient_program import GradientProgram
-from prgec.runtime.engines.executorch.program import LoadMethod
+from prgec.runtime.engines.executorch.gradient_program import GradientProgram, trained_inputs
+from prgec.runtime.engines.executorch.pte_program import LoadMethod
 from prgec.runtime.engines.executorch.runtime import float_scalar, int_arrays
 
 
@@ -24,11 +24,17 @@ class DeviceGradientProgram(GradientProgram):
     """
 
     def _bind_state(self, load_method: LoadMethod) -> None:
-        self._forward = load_method(FORWARD_METHOD, GRADIENT_INPUTS)
+        self._forward = load_method(FORWARD_METHOD, (*trained_inputs(self.manifest), "lr"))
         self._masters = zeros_of(self.manifest)
 
     def train(
-        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
+        self,
+        tokens_BT: IntArray,
+        label_pos_BK: IntArray,
+        targets_BK: IntArray,
+        lr: float,
+        call: Call = ONLY_CALL,
+        weights_BK: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Take one training step, always in one call; with a learning rate of 0, none.
 
@@ -39,7 +45,8 @@ class DeviceGradientProgram(GradientProgram):
             ProgramError: If the runtime reports a failure.
         """
         del call
-        inputs = [*int_arrays(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
+        inputs = [*int_arrays(tokens_BT, label_pos_BK, targets_BK), *label_weights(self.manifest, weights_BK)]
+        inputs.append(float_scalar(lr))
         loss_B, factors, *masters = self._execute(self._forward, inputs)
         self._masters = masters_behind(masters, self._masters, self.path)
         return loss_B, factors

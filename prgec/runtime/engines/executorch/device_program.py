@@ -12,11 +12,11 @@ from prgec.core.contract.arrays import FloatArray, State
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import FORWARD_INPUTS, FORWARD_METHOD
 from prgec.errors import ProgramError
-from prgec.runtime.engines.executorch.program import LoadMethod, Program
+from prgec.runtime.engines.executorch.pte_program import LoadMethod, PteProgram
 from prgec.runtime.engines.executorch.reserve import rows_of_nothing
 
 
-class DeviceProgram(Program):
+class DeviceProgram(PteProgram):
     """A program whose manifest says `state_access: outputs`.
 
     It has one method. `apply` is a `forward` that perturbs nothing and whose losses nobody reads: as dear as a step.

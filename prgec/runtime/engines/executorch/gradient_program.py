@@ -12,15 +12,23 @@ from typing import Any
 import numpy as np
 
 from prgec.core.contract.arrays import FloatArray, IntArray, State
-from prgec.core.contract.engine import ONLY_CALL, Call, optimizer_names, state_names
-from prgec.core.contract.names import CALL_INPUT, EVALUATE_INPUTS, EVALUATE_METHOD, FORWARD_METHOD, GRADIENT_INPUTS
+from prgec.core.contract.engine import ONLY_CALL, Call, label_weights, optimizer_names, state_names
+from prgec.core.contract.manifest import Manifest
+from prgec.core.contract.names import (
+    CALL_INPUT,
+    EVALUATE_INPUTS,
+    EVALUATE_METHOD,
+    FORWARD_METHOD,
+    ROW_INPUTS,
+    WEIGHTS_INPUT,
+)
 from prgec.core.machine.memory import give_back_freed
 from prgec.errors import InternalError
-from prgec.runtime.engines.executorch.program import LoadMethod, Program
+from prgec.runtime.engines.executorch.pte_program import LoadMethod, PteProgram
 from prgec.runtime.engines.executorch.runtime import float_scalar, int_arrays
 
 
-class GradientProgram(Program):
+class GradientProgram(PteProgram):
     """A program whose manifest says `method: exact` or `shortcut` (contract 2).
 
     It evaluates with a method of its own, which is loaded first: who only evaluates never pays for the gradients.
@@ -33,11 +41,17 @@ class GradientProgram(Program):
     def _bind_state(self, load_method: LoadMethod) -> None:
         self._evaluate = load_method(EVALUATE_METHOD, (*EVALUATE_INPUTS, *self._hidden_input))
         self._state = {name: self._attribute(self._evaluate, name) for name in state_names(self.manifest)}
-        inputs = (*GRADIENT_INPUTS, CALL_INPUT) if self.manifest.accumulates else GRADIENT_INPUTS
+        inputs = (*trained_inputs(self.manifest), "lr", *((CALL_INPUT,) if self.manifest.accumulates else ()))
         self._load_forward = functools.cache(lambda: load_method(FORWARD_METHOD, (*inputs, *self._hidden_input)))
 
     def train(
-        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
+        self,
+        tokens_BT: IntArray,
+        label_pos_BK: IntArray,
+        targets_BK: IntArray,
+        lr: float,
+        call: Call = ONLY_CALL,
+        weights_BK: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Take one training step, or one call of it.
 
@@ -47,16 +61,18 @@ class GradientProgram(Program):
             targets_BK: i64[B, K], -100 to ignore.
             lr: Learning rate of this step.
             call: Which call of its step this is; more than one only where the manifest says `accumulates`.
+            weights_BK: f32[B, K], what each label counts in the loss that is differentiated; None for 1.
 
         Returns:
             The losses f32[B] of the state before the step, and what became of the gradient f32[4]: its scale, 0 where
             it was not finite and changed nothing, its norm, and the corrections of running means.
 
         Raises:
-            ProgramError: If the runtime reports a failure.
+            ProgramError: If the runtime reports a failure, or the program takes no label weights.
         """
         self._make_room(tokens_BT.shape[1])
-        inputs = [*int_arrays(tokens_BT, label_pos_BK, targets_BK), float_scalar(lr)]
+        inputs = [*int_arrays(tokens_BT, label_pos_BK, targets_BK), *label_weights(self.manifest, weights_BK)]
+        inputs.append(float_scalar(lr))
         inputs += int_arrays(np.array(call)) if self.manifest.accumulates else []
         inputs += self._hidden(tokens_BT, label_pos_BK)
         loss_B, factors = self._execute(self._load_forward(), inputs)
@@ -129,3 +145,8 @@ class GradientProgram(Program):
     def _with_state(self, *rows: IntArray) -> Sequence[Any]:
         """Rows as inputs, followed by the state where it is not a buffer."""
         return int_arrays(*rows)
+
+
+def trained_inputs(manifest: Manifest) -> tuple[str, ...]:
+    """Names of the inputs of `forward` that have a value for each row."""
+    return (*ROW_INPUTS, WEIGHTS_INPUT) if manifest.label_weights else ROW_INPUTS

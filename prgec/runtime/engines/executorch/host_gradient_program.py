@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from prgec.core.contract.arrays import FloatArray, IntArray
-from prgec.core.contract.engine import ONLY_CALL, Call, optimizer_names
+from prgec.core.contract.engine import ONLY_CALL, Call, label_weights, optimizer_names
 from prgec.core.contract.names import (
     EVALUATE_METHOD,
     FORWARD_METHOD,
@@ -22,9 +22,9 @@ from prgec.core.contract.names import (
 )
 from prgec.errors import ProgramError
 from prgec.runtime.engines.executorch.device_program import zeros_of
-from prgec.runtime.engines.executorch.gradient_program import GradientProgram
+from prgec.runtime.engines.executorch.gradient_program import GradientProgram, trained_inputs
 from prgec.runtime.engines.executorch.host_program import inputs_of
-from prgec.runtime.engines.executorch.program import LoadMethod
+from prgec.runtime.engines.executorch.pte_program import LoadMethod
 from prgec.runtime.engines.executorch.runtime import int_arrays
 from prgec.runtime_ops.host import SiteState, accumulate, take_step
 
@@ -40,8 +40,9 @@ class HostGradientProgram(GradientProgram):
         return inputs_of(self.manifest)
 
     def _bind_state(self, load_method: LoadMethod) -> None:
-        m, inputs = self.manifest, (*self._evaluated_inputs, *self._hidden_input)
-        self._evaluate = load_method(EVALUATE_METHOD, inputs)
+        m = self.manifest
+        self._evaluate = load_method(EVALUATE_METHOD, (*self._evaluated_inputs, *self._hidden_input))
+        inputs = (*inputs_of(m, trained_inputs(m)), *self._hidden_input)
         self._load_forward = functools.cache(lambda: load_method(FORWARD_METHOD, inputs))
         self._state = zeros_of(m)
         shapes = {
@@ -55,7 +56,13 @@ class HostGradientProgram(GradientProgram):
         self._sums: list[FloatArray] = []
 
     def train(
-        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
+        self,
+        tokens_BT: IntArray,
+        label_pos_BK: IntArray,
+        targets_BK: IntArray,
+        lr: float,
+        call: Call = ONLY_CALL,
+        weights_BK: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Take one training step, or one call of it: the program differentiates, and this updates what it keeps.
 
@@ -66,7 +73,8 @@ class HostGradientProgram(GradientProgram):
             ProgramError: If the runtime reports a failure, or the program does not return one gradient a site.
         """
         self._make_room(tokens_BT.shape[1])
-        inputs = [*self._with_state(tokens_BT, label_pos_BK, targets_BK), *self._hidden(tokens_BT, label_pos_BK)]
+        inputs = self._trained(tokens_BT, label_pos_BK, targets_BK, weights_BK)
+        inputs += self._hidden(tokens_BT, label_pos_BK)
         loss_B, *gradients = self._execute(self._load_forward(), inputs)
         if [each.shape for each in gradients] != [tuple(each.shape) for each in self._state.values()]:
             raise ProgramError("the program does not return the gradients its manifest names", where=self.path)
@@ -78,7 +86,14 @@ class HostGradientProgram(GradientProgram):
         return loss_B, take_step(running, self._sites(), means[1:], means[0], lr, m.optimizer, m.update)
 
     def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
-        self._execute(self._load_forward(), self._with_state(tokens_NT, label_pos_NK, targets_NK))
+        self._execute(self._load_forward(), self._trained(tokens_NT, label_pos_NK, targets_NK, None))
+
+    def _trained(
+        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, weights_BK: FloatArray | None
+    ) -> list[Any]:
+        """Inputs of `forward`, but for the results of a prefix."""
+        rows = int_arrays(tokens_BT, label_pos_BK, targets_BK)
+        return [*rows, *label_weights(self.manifest, weights_BK), *self._state.values()]
 
     def _gathered(self, values: Sequence[FloatArray], call: Call) -> Sequence[FloatArray]:
         """Add what a call measured to what its step gathered; in the last one, return the means."""

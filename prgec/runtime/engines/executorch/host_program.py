@@ -14,11 +14,11 @@ from prgec.core.contract.arrays import FloatArray
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import FORWARD_METHOD, ROW_INPUTS, STATE_INPUT
 from prgec.runtime.engines.executorch.device_program import zeros_of
-from prgec.runtime.engines.executorch.program import LoadMethod, Program
+from prgec.runtime.engines.executorch.pte_program import LoadMethod, PteProgram
 from prgec.runtime_ops.host import dual_update
 
 
-class HostProgram(Program):
+class HostProgram(PteProgram):
     """A program of contract 1 whose manifest says `state: host`.
 
     It has no `apply`: the update happens here, in the arithmetic of the kernels, so that a run is that of `seeded`
@@ -46,6 +46,6 @@ class HostProgram(Program):
             dual_update(master, g_q, lr, 0.0, seed, step, site.index)
 
 
-def inputs_of(manifest: Manifest) -> tuple[str, ...]:
-    """Names of what a method takes that measures losses: rows, and what the host keeps of every site."""
-    return (*ROW_INPUTS, *(STATE_INPUT.format(index) for index in range(len(manifest.sites))))
+def inputs_of(manifest: Manifest, rows: Sequence[str] = ROW_INPUTS) -> tuple[str, ...]:
+    """Names of what a method takes: rows, those of a method that measures losses by default, and the host's state."""
+    return (*rows, *(STATE_INPUT.format(index) for index in range(len(manifest.sites))))

@@ -15,7 +15,7 @@ from prgec.runtime.engines.executorch.gradient_program import GradientProgram
 from prgec.runtime.engines.executorch.host_gradient_program import HostGradientProgram
 from prgec.runtime.engines.executorch.host_program import HostProgram
 from prgec.runtime.engines.executorch.methods import Methods
-from prgec.runtime.engines.executorch.program import Program
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.engines.executorch.runtime import (
     check_signature,
     check_trains,
@@ -28,7 +28,7 @@ from prgec.runtime.engines.executorch.runtime import (
 from prgec.runtime.engines.executorch.verified import open_verified
 
 
-def open_pte(path: Path, *, verify: bool = True) -> Program:
+def open_pte(path: Path, *, verify: bool = True) -> PteProgram:
     """Map a .pte, and the data file beside it where it has one, and load its methods; `prefix` when first needed.
 
     Args:
@@ -43,7 +43,7 @@ def open_pte(path: Path, *, verify: bool = True) -> Program:
     return load_program(path, *open_verified(path, verify=verify))
 
 
-def load_program(path: Path, raw: Methods, manifest: Manifest, tokenizer: Tokenizer) -> Program:
+def load_program(path: Path, raw: Methods, manifest: Manifest, tokenizer: Tokenizer) -> PteProgram:
     """Load the methods of a program that `open_verified` has mapped.
 
     Raises:
@@ -66,8 +66,8 @@ def load_program(path: Path, raw: Methods, manifest: Manifest, tokenizer: Tokeni
     return kinds[manifest.state_access](path, manifest, tokenizer, load, read_a)
 
 
-_BY_LOSSES: Mapping[str, type[Program]] = {"buffers": Program, "outputs": DeviceProgram, "inputs": HostProgram}
-_BY_GRADIENTS: Mapping[str, type[Program]] = {
+_BY_LOSSES: Mapping[str, type[PteProgram]] = {"buffers": PteProgram, "outputs": DeviceProgram, "inputs": HostProgram}
+_BY_GRADIENTS: Mapping[str, type[PteProgram]] = {
     "buffers": GradientProgram,
     "outputs": DeviceGradientProgram,
     "inputs": HostGradientProgram,

@@ -20,6 +20,9 @@ struct Row {
   const uint32_t* targets = nullptr;
   uint32_t num_tokens = 0;
   uint32_t num_labels = 0;
+  // Weights of the labels in the loss that is differentiated, num_labels of them; null where all are 1. Only programs
+  // with label weights take them. Returned losses are without them.
+  const float* weights = nullptr;
 };
 
 // A file of rows, mapped and checked as a whole when it is opened: afterwards every index below is safe.
@@ -44,6 +47,10 @@ class Rows {
   Row right_row(uint32_t example) const {
     return row(example, answers_[example]);
   }
+  // Whether a row has weights.
+  bool has_weights() const {
+    return has_weights_;
+  }
   // CRC-32 of all right rows: the name a journal gives to its training data.
   uint32_t fingerprint() const;
 
@@ -52,7 +59,7 @@ class Rows {
   friend class Trainer;
   Rows() = default;
   Error check_header(const std::string& path);
-  Error check_rows(const std::string& path) const;
+  Error check_rows(const std::string& path);
 
   std::unique_ptr<MappedFile> file_;
   std::string path_;
@@ -61,6 +68,7 @@ class Rows {
   uint32_t max_tokens_ = 0; // T
   uint32_t max_labels_ = 0; // K
   uint32_t vocab_size_ = 0; // V
+  bool has_weights_ = false;
   const uint8_t* tokenizer_sha256_ = nullptr;
   const uint32_t* answers_ = nullptr;
   const uint32_t* offsets_ = nullptr;

@@ -67,7 +67,7 @@ class Recorded(Protocol):
         """Coefficients of its update, as applied: f32[q]."""
 
 
-class Trainer:
+class PrgeTrainer:
     """Drives a program through training steps.
 
     The update of a step happens inside the next call, so between calls one (g, lr) is pending; `flush` applies it.
@@ -143,7 +143,7 @@ class Trainer:
         self._pending, self._pending_lr = self._zeros, 0.0
         self.step_number = number
         with np.errstate(invalid="ignore"):  # what is not finite is for the limits to judge
-            losses = ordered_mean(loss_N.astype(np.float64).reshape(manifest.q, 2, manifest.batch_size))
+            losses = self._losses(loss_N.astype(np.float64).reshape(manifest.q, 2, manifest.batch_size), batch)
         measured_q = self._measure(losses)
         g_q = self._limits.apply(measured_q, losses, number)
         self._pending, self._pending_lr = g_q, lr
@@ -155,6 +155,12 @@ class Trainer:
             return
         self._program.apply(self._pending, self._pending_lr, self._seed, self.step_number + 1)
         self._pending, self._pending_lr = self._zeros, 0.0
+
+    def _losses(self, losses: Float64Array, batch: Batch) -> Float64Array:
+        """Return the loss of each query and sign, f64[q, 2], of the losses of their rows, f64[q, 2, B]."""
+        del batch
+        result: Float64Array = ordered_mean(losses)
+        return result
 
     def _measure(self, losses: Float64Array) -> FloatArray:
         return coefficients(losses, self._eps, self._estimator)

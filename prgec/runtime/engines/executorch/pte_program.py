@@ -36,7 +36,7 @@ from prgec.runtime.engines.prefix import PrefixRunner, keep_prefix
 LoadMethod: TypeAlias = Callable[[str, Sequence[str] | None], Any]
 
 
-class Program:
+class PteProgram:
     """A .pte that follows the graph contract, loaded and ready to train.
 
     Attributes:
@@ -150,7 +150,13 @@ class Program:
         self._execute(self._apply, (*scalars(g_q, lr), *keys(seed, step)))
 
     def train(
-        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, lr: float, call: Call = ONLY_CALL
+        self,
+        tokens_BT: IntArray,
+        label_pos_BK: IntArray,
+        targets_BK: IntArray,
+        lr: float,
+        call: Call = ONLY_CALL,
+        weights_BK: FloatArray | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Nothing to call: this program trains by the losses that `forward` measures.
 

@@ -1,0 +1,68 @@
+"""Training steps by an objective of preferences where losses are measured: every copy is judged by its own losses.
+
+Letters: q queries, B examples a step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from prgec.core.contract.arrays import Float64Array
+from prgec.core.contract.engine import GeneratingProgram
+from prgec.core.data.batches import Batch
+from prgec.runtime.training.estimators import Estimator
+from prgec.runtime.training.evaluate import row_losses
+from prgec.runtime.training.feedback import Feedback
+from prgec.runtime.training.limits import Limits
+from prgec.runtime.training.prge_trainer import EstimatedStep, PrgeTrainer
+
+
+class ObjectiveEstimator(PrgeTrainer):
+    """Drives a program that measures losses; the estimator sees those of the objective.
+
+    Args:
+        program: The program to train.
+        estimator: Turns losses into g.
+        feedback: The objective and the answers.
+        eps: Perturbation scale, > 0.
+        seed: Key of the noise.
+        limits: Treatment of steps that measure too much, or nothing.
+    """
+
+    def __init__(
+        self,
+        program: GeneratingProgram,
+        estimator: Estimator,
+        feedback: Feedback,
+        *,
+        eps: float,
+        seed: int,
+        limits: Limits | None = None,
+    ) -> None:
+        super().__init__(program, estimator, eps=eps, seed=seed, limits=limits)
+        self._scored, self._feedback = program, feedback
+        self._others: Float64Array = np.zeros(0)
+
+    def step(self, batch: Batch, lr: float) -> EstimatedStep:
+        """Run one forward call, after an evaluation where the objective compares with answers to other prompts.
+
+        Raises:
+            NumericsError: If a loss or coefficient is not finite, as in `PrgeTrainer.step`.
+        """
+        if self._feedback.objective.needs_drift:
+            # It is measured in the middle, so nothing may be pending.
+            self.flush()
+            others = [self._feedback.answers.others[index] for index in self._rows(batch)]
+            found = row_losses(self._scored, others, lambda done, total: None, lambda: False)
+            assert found is not None, "nobody stops it"
+            self._others = found
+        return super().step(batch, lr)
+
+    def _losses(self, losses: Float64Array, batch: Batch) -> Float64Array:
+        rows = np.array(self._rows(batch))
+        return np.array([[self._feedback.judge(rows, copy, self._others).loss for copy in query] for query in losses])
+
+    def _rows(self, batch: Batch) -> list[int]:
+        """The B different rows of a call."""
+        found: list[int] = batch.indices[: self._scored.manifest.batch_size].tolist()
+        return found
