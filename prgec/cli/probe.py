@@ -33,6 +33,15 @@ _OF_RUNS_ONLY = {
     "gamma",
     "desirable",
     "undesirable",
+    "reward",
+    "num_generations",
+    "max_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "reward_timeout",
+    "reward_memory",
+    "reward_network",
 }
 _TABLE = tuple(item for item in RUN_TABLE if item.name not in _OF_RUNS_ONLY)
 

@@ -77,6 +77,8 @@ class RunDisplay(Listener):
         has_mean = math.isfinite(self._mean_loss)
         self._mean_loss = self._mean_loss + _SMOOTHING * (result.loss - self._mean_loss) if has_mean else result.loss
         note = f"loss {self._mean_loss:.4f}  lr {result.lr:.2e}"
+        if (reward := result.metrics().get("reward")) is not None:
+            note = f"reward {reward:.3f}  {note}"
         if self._train is None:
             self._train = self._progress.add_task("train", total=self._steps, note="", rate="")
         speed = self._progress.tasks[self._progress.task_ids.index(self._train)].speed
@@ -102,7 +104,8 @@ class RunDisplay(Listener):
             self._eval = None
         accuracy = f"  accuracy {evaluation.accuracy:.1%}" if evaluation.accuracy is not None else ""
         accuracy += f"  F1 {evaluation.f1:.1%}" if evaluation.f1 is not None else ""
-        self._say(f"step {step}: evaluation loss {evaluation.loss:.4f}{accuracy}")
+        scored = f"loss {evaluation.loss:.4f}" if evaluation.reward is None else f"reward {evaluation.reward:.4f}"
+        self._say(f"step {step}: evaluation {scored}{accuracy}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)

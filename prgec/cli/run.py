@@ -17,6 +17,7 @@ from prgec.errors import UsageError
 from prgec.runtime.runs.options import RUN_TABLE, RunOptions
 from prgec.runtime.runs.result import RunResult
 from prgec.runtime.runs.run import run as train
+from prgec.runtime.training.evaluate import Evaluation
 
 _COMMON = (
     *("data", "eval_data", "task", "steps", "lr", "accumulate", "seed", "adapter"),
@@ -61,7 +62,7 @@ def summary_lines(result: RunResult) -> list[str]:
         f"  train loss  {result.loss:.4f} (mean of the last steps)",
     ]
     if before and after:
-        lines.append(f"  eval loss   {before.loss:.4f} -> {after.loss:.4f} ({after.num_examples} examples)")
+        lines.append(_evaluated(before, after))
     if before and after and before.accuracy is not None and after.accuracy is not None:
         points = 100 * (after.accuracy - before.accuracy)
         lines.append(f"  accuracy    {before.accuracy:.1%} -> {after.accuracy:.1%} ({points:+.1f} points)")
@@ -76,3 +77,9 @@ def summary_lines(result: RunResult) -> list[str]:
         f"  files       {files}",
         f"  run folder  {result.run}",
     ]
+
+
+def _evaluated(before: Evaluation, after: Evaluation) -> str:
+    if before.reward is not None and after.reward is not None:
+        return f"  reward      {before.reward:.4f} -> {after.reward:.4f} ({after.num_examples} prompts)"
+    return f"  eval loss   {before.loss:.4f} -> {after.loss:.4f} ({after.num_examples} examples)"

@@ -194,5 +194,5 @@ def test_help_has_a_heading_for_every_section(name: str, capsys: pytest.CaptureF
     assert main([name, "--help" if name == "probe" else "--help-all"]) == 0
     out = capsys.readouterr().out
     sections = {item.option.section.capitalize() for item in (compile_table() if name == "compile" else RUN_TABLE)}
-    sections -= {""} if name != "probe" else {"", "Evaluation", "Objective", "Output"}
+    sections -= {""} if name != "probe" else {"", "Evaluation", "Objective", "Reward", "Output"}
     assert {line[:-1] for line in out.splitlines() if line.endswith(":") and line[0] != " "} == {*sections, "Other"}

@@ -242,8 +242,10 @@ def test_flags_are_frozen() -> None:
         "run": "--accumulate --adapter --base --beta --config --data --desirable --device --diverged --early-stop "
         "--engine --eps --estimator --eval-data --eval-every --eval-rows --force --gamma --help-all "
         "--ignore-memory --init-adapter --json --log-to --low-volume --lr --lr-probe --lr-schedule --map "
-        "--max-g --no-eos --no-verify --not-finite --objective --out --over-limit --prefix-cache --resume "
-        "--rows --seed --snapshot-every --steps --task --torch-compile --undesirable --warmup --window -c",
+        "--max-g --max-new-tokens --no-eos --no-verify --not-finite --num-generations --objective --out "
+        "--over-limit --prefix-cache --resume --reward --reward-memory --reward-network --reward-timeout "
+        "--rows --seed --snapshot-every --steps --task --temperature --top-k --top-p --torch-compile "
+        "--undesirable --warmup --window -c",
         "probe": "--accumulate --adapter --base --config --data --device --engine --eps --estimator --eval-data "
         "--eval-rows --ignore-memory --init-adapter --json --low-volume --lr --map --max-g --no-eos --no-verify "
         "--not-finite --over-limit --prefix-cache --rows --seed --steps --task --torch-compile -c",

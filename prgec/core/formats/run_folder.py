@@ -29,6 +29,8 @@ SNAPSHOT_NAME = "snapshot.safetensors"
 BEST_NAME = "best.safetensors"
 # Losses of answers before the first step, in a run of an objective that compares with them.
 REFERENCE_NAME = "reference.safetensors"
+# Sampled answers and their rewards, in a run by rewards.
+ANSWERS_NAME = "answers.jsonl"
 # The page that `prgec report` makes from the other files.
 REPORT_NAME = "report.html"
 # Present where a run compiled its own program.
@@ -48,6 +50,7 @@ _OURS = {
     SNAPSHOT_NAME,
     BEST_NAME,
     REFERENCE_NAME,
+    ANSWERS_NAME,
     REPORT_NAME,
     TENSORBOARD_NAME,
 }

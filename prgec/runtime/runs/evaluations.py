@@ -42,11 +42,11 @@ class Evaluations:
 
     def take_up(self, records: Iterable[Record]) -> None:
         """Restore past evaluations from a journal, which stores only loss and accuracy."""
-        self.done += [
-            (record.step, Evaluation(record.loss, record.accuracy, record.num_examples, 0, 0.0, is_recorded=True))
-            for record in records
-            if isinstance(record, EvaluationRecord)
-        ]
+        for record in records:
+            if isinstance(record, EvaluationRecord):
+                reward = -record.loss if self._opened.rewards is not None else None
+                scores = record.loss, record.accuracy, record.num_examples
+                self.done.append((record.step, Evaluation(*scores, 0, 0.0, reward=reward, is_recorded=True)))
 
     def after(self, step: int) -> Evaluation | None:
         """Return the one after so many steps, if there was one."""
@@ -68,8 +68,11 @@ class Evaluations:
         if rows is None:
             return None
         how = self._listener.on_eval_batch, self._should_stop
-        feedback = self._opened.feedback
-        if feedback is not None and feedback.test is not None:
+        feedback, rewards = self._opened.feedback, self._opened.rewards
+        result: Evaluation | None
+        if rewards is not None:
+            result = rewards.evaluate(self._opened.program, *how)
+        elif feedback is not None and feedback.test is not None:
             result = evaluate_feedback(self._opened.program, feedback.test, *how)
         else:
             result = evaluate(self._opened.program, rows, *how)

@@ -21,12 +21,15 @@ from prgec.runtime.runs.data import RunFiles
 from prgec.runtime.runs.feedback import RunFeedback, check_objective, objective_of, with_references
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.runs.result import Listener
+from prgec.runtime.runs.rewards import RunRewards, open_rewards
 from prgec.runtime.training.estimators import find_estimator
 from prgec.runtime.training.gradient_trainer import GradientTrainer
 from prgec.runtime.training.loop import TrainingLoop
 from prgec.runtime.training.objective_estimate import ObjectiveEstimator
 from prgec.runtime.training.objective_trainer import ObjectiveTrainer
 from prgec.runtime.training.prge_trainer import PrgeTrainer
+from prgec.runtime.training.reward_estimate import RewardEstimator
+from prgec.runtime.training.reward_trainer import RewardTrainer
 from prgec.runtime.training.schedules import Rates, find_schedule
 from prgec.runtime.training.step import Steps, StepTrainer
 
@@ -67,6 +70,7 @@ class Opened:
         dev_set: Rows for evaluations in between.
         answers: The answers whose rows these are, in a run of an objective.
         feedback: The same with their reference, once it is measured.
+        rewards: The prompts and their rewards, in a run by rewards.
     """
 
     options: RunOptions
@@ -77,13 +81,16 @@ class Opened:
     dev_set: RowSet | None
     answers: FeedbackSet | None = None
     feedback: RunFeedback | None = None
+    rewards: RunRewards | None = None
 
     def with_feedback(self, folder: RunFolder, should_stop: Callable[[], bool]) -> Opened:
-        """Return the same with the references of its answers, where it has any; the folder keeps them.
+        """Return the same with what the folder keeps of its answers: references, or rewards so far.
 
         Raises:
             KeyboardInterrupt: If it was stopped.
         """
+        if self.rewards is not None:
+            return replace(self, rewards=self.rewards.kept_in(folder, resume=self.options.resume))
         if self.answers is None:
             return self
         test = self.eval_set if isinstance(self.eval_set, FeedbackSet) else None
@@ -94,6 +101,8 @@ class Opened:
         """Return a new trainer of the program's kind, within the limits of the options."""
         options = self.options
         estimator = find_estimator(options.estimator)
+        if self.rewards is not None:
+            return self._reward_trainer(self.rewards)
         if self.feedback is not None and self.program.manifest.has_gradients:
             return ObjectiveTrainer(self.program, self.feedback.train, options.limits)
         if self.feedback is not None:
@@ -104,10 +113,27 @@ class Opened:
             return GradientTrainer(self.program, options.limits)
         return PrgeTrainer(self.program, estimator, eps=options.eps, seed=options.seed, limits=options.limits)
 
+    def _reward_trainer(self, rewards: RunRewards) -> StepTrainer[StepRecord]:
+        options, rollouts = self.options, rewards.rollouts(self.program)
+        if self.program.manifest.has_gradients:
+            return RewardTrainer(self.program, rollouts, rewards.advantage, beta=rewards.beta, limits=options.limits)
+        return RewardEstimator(
+            self.program,
+            find_estimator(options.estimator),
+            rollouts,
+            rewards.advantage,
+            beta=rewards.beta,
+            eps=options.eps,
+            seed=options.seed,
+            limits=options.limits,
+        )
+
     def loop(self, trainer: Steps, rates: Rates) -> TrainingLoop:
         """Return the loop that trains on the rows, in the order of the options' seed."""
         options, gather = self.options, trainer.gather if isinstance(trainer, GradientTrainer) else None
         group = 2 if self.feedback is not None and self.feedback.train.objective.is_paired else 1
+        if self.rewards is not None:
+            group = self.rewards.group
         m = self.program.manifest
         return TrainingLoop(trainer, self.rows, m, options.seed, rates, options.accumulate, gather, group)
 
@@ -148,7 +174,7 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
     objective = objective_of(options)
     if options.engine == EXECUTORCH and not options.ignore_memory:
         check_room(options.program, verify=not options.no_verify)
-    files = RunFiles.read(options, listener)
+    files = None if options.rewarded else RunFiles.read(options, listener)
     program = open_with_adapter(
         options.program,
         options.adapter,
@@ -168,14 +194,20 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
     if not m.has_gradients and (remark := estimator.remark(m.q)) is not None:
         logger.warning("%s", remark)
     answers: FeedbackSet | None = None
-    if objective is None:
+    rewards = open_rewards(options, program) if options.rewarded else None
+    rows: Sequence[Row]
+    if rewards is not None:
+        rows, eval_set, dev_set = rewards.rows, rewards.test_set, rewards.test_set
+    elif objective is None:
+        assert files is not None, "runs by rewards alone read no files of rows"
         rows, eval_set, dev_set = files.encode(program)
     else:
+        assert files is not None, "runs by rewards alone read no files of rows"
         check_objective(objective, program, options.program)
         answers, eval_set = files.encode_feedback(program)
         rows, dev_set = answers.rows, eval_set
     if options.prefix_cache is not None:
         program.keep_prefix_in(options.prefix_cache)
-    listener.on_ready(program, len(rows), len(eval_set.answers) if eval_set else 0)
+    listener.on_ready(program, len(rewards.train) if rewards else len(rows), len(eval_set.answers) if eval_set else 0)
     rates = Rates(options.steps, m.lr if options.lr is None else options.lr, options.schedule, options.warmup)
-    return Opened(replace(options, lr=rates.lr), rates, program, rows, eval_set, dev_set, answers)
+    return Opened(replace(options, lr=rates.lr), rates, program, rows, eval_set, dev_set, answers, rewards=rewards)

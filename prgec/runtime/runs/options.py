@@ -14,12 +14,17 @@ from prgec.core.data.records import NO_FILE
 from prgec.core.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
 from prgec.errors import UsageError
 from prgec.runtime.engines.choose import ENGINES, EXECUTORCH, check_engine
+from prgec.runtime.rewards.source import REWARD_HELP
 from prgec.runtime.trackers.table import TRACKERS, check_trackers
+from prgec.runtime.training.advantages import ADVANTAGES
 from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from prgec.runtime.training.limits import CLIP, NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES, STOP, Limits
 from prgec.runtime.training.objectives import LIKELIHOOD, OBJECTIVES
+from prgec.runtime.training.sampling import Sampling
 from prgec.runtime.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
 
+# The objective of rewards of runs that name none.
+DEFAULT_REWARDED = "grpo"
 # Calls of a step: sums of more would lose their last digits.
 MAX_CALLS = 1 << 10
 
@@ -94,19 +99,32 @@ class RunOptions:
     objective: str = option(
         "objective",
         LIKELIHOOD,
-        "What is learnt of rows: right answers (likelihood), or which answers are better (programs compiled with "
-        "--label-weights; docs/feedback.md).",
-        choices=(LIKELIHOOD, *OBJECTIVES),
+        "What is learnt: right answers (likelihood), which of two answers is better, or answers that earn a reward "
+        "(programs compiled with --label-weights; docs/feedback.md).",
+        choices=(LIKELIHOOD, *OBJECTIVES, *ADVANTAGES),
     )
     beta: float | None = option(
         "objective",
         None,
-        "Sharpness of the comparison of answers; the weight of the odds ratio in orpo.",
-        unset="0.1; 2 with simpo",
+        "Sharpness of the comparison of answers; the weight of the odds ratio in orpo; with rewards, what distance "
+        "to the start costs.",
+        unset="0.1; 2 with simpo; 0 with rewards",
     )
     gamma: float = option("objective", 1.0, "Margin that simpo wants between two answers.")
     desirable: float = option("objective", 1.0, "Weight of kto's good answers.")
     undesirable: float = option("objective", 1.0, "Weight of kto's bad answers.")
+
+    reward: tuple[str, ...] = option("reward", (), REWARD_HELP, metavar="REWARD", is_repeated=True, is_place=True)
+    num_generations: int = option(
+        "reward", 0, "Answers to each prompt of a step; 0: up to 8, as the batch size allows.", metavar="G"
+    )
+    max_new_tokens: int = option("reward", 0, "Most tokens of an answer; 0: the program's K.", metavar="N")
+    temperature: float = option("reward", 1.0, "Temperature of sampled answers.")
+    top_k: int = option("reward", 0, "Sample among this many most likely tokens; 0 for all.")
+    top_p: float = option("reward", 1.0, "Sample among the fewest tokens that have this probability together.")
+    reward_timeout: float = option("reward", 10.0, "Most seconds for the reward of one answer.", metavar="SECONDS")
+    reward_memory: int = option("reward", 4096, "Most memory of the reward's process.", metavar="MB")
+    reward_network: bool = option("reward", False, "Let rewards reach the network.")
 
     eval_every: int = option("evaluation", 0, "Also evaluate every N steps.", metavar="N")
     patience: int = option(
@@ -173,6 +191,13 @@ class RunOptions:
     )
 
     @property
+    def rewarded(self) -> str:
+        """The objective of a run by rewards; empty where rows have the answers."""
+        if self.objective in ADVANTAGES:
+            return self.objective
+        return DEFAULT_REWARDED if self.reward else ""
+
+    @property
     def limits(self) -> Limits:
         """The limits of a step."""
         return Limits(self.max_g, self.over_limit, self.not_finite)
@@ -237,6 +262,9 @@ class RunOptions:
         for flag, number in numbers.items():
             if number is not None and not (math.isfinite(number) and number >= 0):
                 raise UsageError(f"{flag} is {number}; expected a finite number, 0 or more")
+        self._check_rewards()
+        if self.rewarded:
+            return
         if self.objective == LIKELIHOOD:
             if (self.beta, self.gamma, self.desirable, self.undesirable) != (None, 1.0, 1.0, 1.0):
                 raise UsageError(
@@ -248,6 +276,32 @@ class RunOptions:
             raise UsageError(f"--objective {self.objective} reads texts", hint="give --data and --eval-data")
         if self.low_volume or self.task != AUTO_TASK:
             raise UsageError(f"--objective {self.objective} knows its rows; leave out --low-volume and --task")
+
+    def _check_rewards(self) -> None:
+        """Refuse rewards without an objective of theirs, and options that mean nothing without them."""
+        Sampling(self.temperature, self.top_k, self.top_p).check()
+        for flag, number in (("--num-generations", self.num_generations), ("--max-new-tokens", self.max_new_tokens)):
+            if number < 0:
+                raise UsageError(f"{flag} is {number}; expected 0 or more")
+        if not (math.isfinite(self.reward_timeout) and self.reward_timeout > 0):
+            raise UsageError(f"--reward-timeout is {self.reward_timeout}; expected seconds above 0")
+        if self.reward_memory < 1:
+            raise UsageError(f"--reward-memory is {self.reward_memory}; expected megabytes, 1 or more")
+        if not self.rewarded:
+            return
+        if not self.reward:
+            raise UsageError(f"--objective {self.objective} needs a reward", hint="add --reward reward.py")
+        if self.objective in OBJECTIVES:
+            raise UsageError(
+                f"--objective {self.objective} reads answers, and --reward judges new ones",
+                hint=f"leave one of them out, or take --objective {', '.join(ADVANTAGES)}",
+            )
+        if (self.gamma, self.desirable, self.undesirable) != (1.0, 1.0, 1.0):
+            raise UsageError("--gamma, --desirable and --undesirable are numbers of other objectives")
+        if self.data is None or self.eval_rows is not None:
+            raise UsageError("--reward reads prompts as texts", hint="give --data and --eval-data")
+        if self.low_volume:
+            raise UsageError("--reward takes all of --data", hint="leave out --low-volume")
 
 
 RUN_TABLE = table_of(RunOptions)

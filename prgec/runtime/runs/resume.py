@@ -25,6 +25,7 @@ from prgec.core.formats.run_folder import (
 )
 from prgec.errors import DataError, ProgramError, UsageError
 from prgec.runtime.runs.open import Opened
+from prgec.runtime.training.reward_trainer import RECORDED_QUERIES
 from prgec.runtime.training.schedules import course
 
 logger = logging.getLogger(__name__)
@@ -52,19 +53,22 @@ def header_of(opened: Opened) -> Header:
     """Return what a run is, with the start adapter in the program."""
     options, program, rows = opened.options, opened.program, opened.rows
     m = program.manifest
-    feedback = opened.feedback and opened.feedback.train
+    feedback, rewards = opened.feedback and opened.feedback.train, opened.rewards
+    objective = feedback.objective.name if feedback else rewards.advantage.name if rewards else ""
+    judged = feedback or rewards
+    # A step by an objective and gradients measures several pairs of numbers.
+    pairs = (2 if feedback else RECORDED_QUERIES) if judged and m.has_gradients else m.q
     return Header(
-        # A step by an objective and gradients measures two pairs of numbers.
-        2 if feedback and m.has_gradients else m.q,
+        pairs,
         m.batch_size * options.accumulate,
         options.seed,
         options.steps,
         opened.rates.lr,
         0.0 if m.has_gradients else options.eps,
         course(opened.rates),
-        (m.optimizer or options.estimator) + (f"+{feedback.objective.name}" if feedback else ""),
+        (m.optimizer or options.estimator) + (f"+{objective}" if objective else ""),
         len(rows),
-        feedback.crc if feedback else fingerprint(rows),
+        judged.crc if judged else fingerprint(rows),
         identity(m),
         masters_sha256(program),
         options.limits.max_g,
@@ -190,7 +194,7 @@ def _check_same_run(journal: Journal, header: Header, manifest: Manifest) -> Non
         names |= {"estimator": f"--objective or {names['estimator']}"} | (
             {"q": "--objective"} if manifest.has_gradients else {}
         )
-        names |= {"rows_crc": "the data, --beta, --gamma, --desirable or --undesirable"}
+        names |= {"rows_crc": "the data, --beta, --gamma, --desirable, --undesirable or what belongs to --reward"}
     for field, name in names.items():
         found, expected = getattr(header, field), getattr(journal.header, field)
         if found != expected:

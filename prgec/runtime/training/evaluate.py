@@ -45,6 +45,7 @@ class Evaluation:
         exact_match: Share of generated answers that equal a reference.
         rouge: The same by ROUGE, where the task is measured by it.
         answers: The program's choice or text for each example; empty for open-ended tasks.
+        reward: Mean reward of the most likely answers, in a run by rewards; `loss` is minus that.
         is_recorded: Whether it was read from a journal, which stores only loss and accuracy.
     """
 
@@ -57,6 +58,7 @@ class Evaluation:
     exact_match: float | None = None
     answers: tuple[str, ...] = ()
     rouge: Rouge | None = None
+    reward: float | None = None
     is_recorded: bool = False
 
     @property

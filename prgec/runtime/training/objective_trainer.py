@@ -112,7 +112,8 @@ class ObjectiveTrainer(GradientTrainer):
         calls = self._judged
         loss, nll = float(np.mean([each.loss for each in calls])), float(np.mean(self._nll))
         margin, accuracy, kl = (_mean([getattr(each, name) for each in calls]) for name in ("margin", "accuracy", "kl"))
-        return ObjectiveStep(self.step_number, loss, lr, norm, nll, margin, accuracy, kl)
+        # The journal has f32 for the distance, and a run that goes on reports the same number.
+        return ObjectiveStep(self.step_number, loss, lr, norm, nll, margin, accuracy, float(np.float32(kl)))
 
 
 def _mean(values: Sequence[float]) -> float:

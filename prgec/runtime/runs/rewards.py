@@ -1,0 +1,247 @@
+"""The rewards of a run: its prompts, what judges answers, and the answers that were judged before."""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from prgec.core.contract.arrays import Float64Array
+from prgec.core.contract.engine import Engine
+from prgec.core.contract.names import LABEL_WEIGHTS_HINT
+from prgec.core.data.prompts import Prompt, encode_prompts, load_prompts
+from prgec.core.data.row import Row
+from prgec.core.data.rows_file import RowSet
+from prgec.core.formats.answers_file import AnswersFile
+from prgec.core.formats.run_folder import ANSWERS_NAME, RunFolder
+from prgec.errors import NumericsError, UsageError
+from prgec.runtime.rewards.process import RewardLimits, RewardProcess
+from prgec.runtime.rewards.source import parse_rewards
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.training.advantages import ADVANTAGES, Advantage
+from prgec.runtime.training.evaluate import BatchListener, Evaluation
+from prgec.runtime.training.limits import SKIP
+from prgec.runtime.training.reader import Reader
+from prgec.runtime.training.rollouts import Rollouts, WrittenAnswer
+from prgec.runtime.training.sampling import Sampling
+
+DEFAULT_GROUP = 8
+
+
+class PromptRows(Sequence[Row]):
+    """Prompts as rows of a training loop: each as often as it gets answers, which take its place in a step.
+
+    Args:
+        prompts: The prompts.
+        group: Answers to each.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], group: int) -> None:
+        self._rows = [Row(each.ids, (len(each.ids) - 1,), (0,)) for each in prompts]
+        self._group = group
+
+    def __len__(self) -> int:
+        return len(self._rows) * self._group
+
+    def __getitem__(self, index: int) -> Row:  # type: ignore[override]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._rows[index // self._group]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRewards:
+    """What a run by rewards needs besides its program.
+
+    Attributes:
+        train: Prompts to learn from.
+        test: Prompts of evaluations; None to evaluate nothing.
+        process: Computes rewards.
+        advantage: The objective.
+        beta: What a unit of the distance to the start costs.
+        group: Answers to each prompt.
+        max_tokens: Most tokens of an answer.
+        sampling: How tokens are drawn.
+        skips: Whether the run goes on where an answer has no reward.
+        answers: The answers judged so far; None before the folder is known.
+        name: Everything that decides which answers and rewards there are, for the journal.
+    """
+
+    train: list[Prompt]
+    test: list[Prompt] | None
+    process: RewardProcess
+    advantage: Advantage
+    beta: float
+    group: int
+    max_tokens: int
+    sampling: Sampling
+    skips: bool
+    name: str
+    answers: AnswersFile | None = None
+
+    @property
+    def rows(self) -> PromptRows:
+        """The prompts as rows of the training loop."""
+        return PromptRows(self.train, self.group)
+
+    @property
+    def crc(self) -> int:
+        """A name of the prompts and the settings."""
+        ids = repr([each.ids for each in self.train]) + repr([each.record for each in self.train])
+        return zlib.crc32(ids.encode(), zlib.crc32(self.name.encode()))
+
+    @property
+    def test_set(self) -> RowSet | None:
+        """The prompts of evaluations as a run counts them."""
+        if self.test is None:
+            return None
+        return RowSet(PromptRows(self.test, 1), 1, (0,) * len(self.test))
+
+    def kept_in(self, folder: RunFolder, *, resume: bool) -> RunRewards:
+        """Return the same with the answers that the folder keeps; those of another run are removed.
+
+        Raises:
+            DataError: If they cannot be read, or a reward cannot be loaded.
+        """
+        self.process.start()
+        return replace(self, answers=AnswersFile(folder.path / ANSWERS_NAME, resume=resume))
+
+    def rollouts(self, program: Engine) -> Rollouts:
+        """Return the writer of answers of a program."""
+        return Rollouts(
+            program=program,
+            prompts=self.train,
+            scorer=self.score,
+            group=self.group,
+            max_tokens=self.max_tokens,
+            sampling=self.sampling,
+        )
+
+    def score(self, step: int, call: int, answers: Sequence[WrittenAnswer]) -> Float64Array:
+        """Return the reward of each answer of a call, f64[n]: as it was, if the call was made before.
+
+        Raises:
+            NumericsError: If an answer has none, and the run does not skip it.
+        """
+        assert self.answers is not None, "the folder is known before the first step"
+        found = self.answers.rewards(step, call, [each.ids for each in answers])
+        if found is None:
+            found = [self._reward(self.train[each.prompt], each.text) for each in answers]
+            lines = [
+                {
+                    "prompt": each.prompt,
+                    "ids": list(each.ids),
+                    "text": each.text,
+                    "reward": reward if math.isfinite(reward) else None,
+                }
+                for each, reward in zip(answers, found, strict=True)
+            ]
+            self.answers.append(step, call, lines)
+        return np.array(found)
+
+    def evaluate(self, program: Engine, on_batch: BatchListener, should_stop: Callable[[], bool]) -> Evaluation | None:
+        """Return the mean reward of the most likely answers to the prompts of evaluations; None if stopped.
+
+        Raises:
+            NumericsError: If an answer has none, and the run does not skip it.
+        """
+        assert self.test is not None, "there is something to evaluate"
+        start, rollouts, reader = time.monotonic(), replace(self.rollouts(program), prompts=self.test), Reader(program)
+        rewards, texts = [], []
+        for number, prompt in enumerate(self.test):
+            if should_stop():
+                return None
+            written = rollouts.most_likely(number, reader)
+            texts.append(written.text)
+            rewards.append(self._reward(prompt, written.text))
+            on_batch(number + 1, len(self.test))
+        known = [reward for reward in rewards if math.isfinite(reward)]
+        if not known:
+            raise NumericsError("no answer has a reward", hint="correct the reward")
+        reward = float(np.mean(known))
+        seconds = time.monotonic() - start
+        return Evaluation(-reward, None, len(known), len(rewards), seconds, answers=tuple(texts), reward=reward)
+
+    def _reward(self, prompt: Prompt, text: str) -> float:
+        try:
+            return self.process.score(prompt.shown, text, prompt.record)
+        except NumericsError:
+            if self.skips:
+                return math.nan
+            raise
+
+
+def open_rewards(options: RunOptions, program: Engine) -> RunRewards:
+    """Read the prompts of a run and check that its program can learn by rewards.
+
+    Raises:
+        UsageError: If the program writes no answers, takes no label weights, or holds no whole group of them.
+        DataError: If the prompts are bad.
+    """
+    m = program.manifest
+    if not m.context:
+        raise UsageError(
+            "--reward needs a program that writes answers",
+            where=options.program,
+            hint="compile it with --generate --context C",
+        )
+    if m.has_gradients and not m.label_weights:
+        raise UsageError("--reward needs a program that weighs labels", where=options.program, hint=LABEL_WEIGHTS_HINT)
+    group = options.num_generations or math.gcd(m.batch_size, DEFAULT_GROUP)
+    if group < 2 or m.batch_size % group:
+        raise UsageError(
+            f"{group} answers to a prompt do not fill the {m.batch_size} rows of a call",
+            where=options.program,
+            hint="give --num-generations a divisor of the batch size, 2 or more",
+        )
+    max_tokens = options.max_new_tokens or m.num_labels
+    room = min(m.seq_len, m.context) - max_tokens + 1
+    if max_tokens > m.num_labels or room < 1:
+        raise UsageError(
+            f"--max-new-tokens is {max_tokens}; the program holds {min(m.num_labels, m.seq_len)}",
+            where=options.program,
+            hint="compile it with more --label-tokens and --seq-len",
+        )
+    assert options.data is not None, "options were checked"
+    train, test = (
+        encode_prompts(load_prompts(path, options.columns), program.tokenizer, room=room) if path is not None else None
+        for path in (options.data, options.eval_data)
+    )
+    assert train is not None, "it was named"
+    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed & (2**64 - 1))
+    beta = options.beta or 0.0
+    return RunRewards(
+        train=train,
+        test=test,
+        process=reward_process(options),
+        advantage=ADVANTAGES[options.rewarded],
+        beta=beta,
+        group=group,
+        max_tokens=max_tokens,
+        sampling=sampling,
+        skips=options.not_finite == SKIP,
+        name=repr((_sources(options), group, max_tokens, sampling, beta)),
+    )
+
+
+def reward_process(options: RunOptions) -> RewardProcess:
+    """Return the process of a run's rewards, not started yet.
+
+    Raises:
+        UsageError: If a reward is named that does not exist.
+        DataError: If a file of several is damaged.
+    """
+    limits = RewardLimits(
+        seconds=options.reward_timeout, memory=options.reward_memory << 20, network=options.reward_network
+    )
+    return RewardProcess(parse_rewards(options.reward), limits)
+
+
+def _sources(options: RunOptions) -> list[str | bytes]:
+    """Return what defines the rewards: the content of files, wherever they lie, and other texts as they are."""
+    return [Path(text).read_bytes() if Path(text).is_file() else text for text in options.reward]

@@ -1,0 +1,138 @@
+"""Answers that a program writes to prompts, and their rewards: the rows of a step that nobody wrote down before.
+
+Letters: T tokens, K label positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from prgec.core.contract.arrays import Float64Array
+from prgec.core.contract.engine import GeneratingProgram
+from prgec.core.data.prompts import Prompt
+from prgec.core.data.row import Row
+from prgec.runtime.training.reader import Reader
+from prgec.runtime.training.sampling import Sampler, Sampling
+from prgec.runtime_ops.philox import MASK, philox4x32
+
+# Counters that no noise, no order of rows and no draw of a token uses.
+_ANSWER_QUERY = 0xFFFFFFFC
+
+
+@dataclass(frozen=True)
+class WrittenAnswer:
+    """An answer.
+
+    Attributes:
+        prompt: Number of its prompt.
+        ids: Its tokens, with the one that ends it.
+        text: The same as text, without that one.
+    """
+
+    prompt: int
+    ids: tuple[int, ...]
+    text: str
+
+
+class Scorer(Protocol):
+    """The source of rewards."""
+
+    def __call__(self, step: int, call: int, answers: Sequence[WrittenAnswer]) -> Float64Array:
+        """Return the reward of each answer of a call, f64[n]; NaN where there is none and the run goes on.
+
+        Raises:
+            NumericsError: If there is none and the run stops.
+        """
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The rows of a call.
+
+    Attributes:
+        rows: Prompts with their answers, answers to one prompt following each other.
+        rewards: Their rewards, f64[n].
+    """
+
+    rows: list[Row]
+    rewards: Float64Array
+
+    @property
+    def num_labels(self) -> Float64Array:
+        """The number of labels of each row, f64[n]."""
+        return np.array([len(row.targets) for row in self.rows], dtype=np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """Writes answers with a program's cache.
+
+    Attributes:
+        program: A program compiled with a cache.
+        prompts: The prompts.
+        scorer: The source of rewards.
+        group: Answers to each prompt.
+        max_tokens: Most tokens of an answer.
+        sampling: How tokens are drawn; its seed is the run's.
+    """
+
+    program: GeneratingProgram
+    prompts: Sequence[Prompt]
+    scorer: Scorer
+    group: int
+    max_tokens: int
+    sampling: Sampling
+
+    def collect(self, numbers: Sequence[int], step: int, call: int = 0) -> Collected:
+        """Write `group` answers to each of some prompts under the present state, and ask for their rewards.
+
+        The tokens follow from the state and (seed, step, call): a step that is taken again gets the same ones.
+
+        Raises:
+            NumericsError: If an answer has no reward, and the run stops for that.
+        """
+        # The state has changed since the last call.
+        reader = Reader(self.program)
+        written = []
+        for place, number in enumerate(numbers):
+            for copy in range(self.group):
+                seed = answer_seed(self.sampling.seed, step, call, place * self.group + copy)
+                sampler = Sampler(replace(self.sampling, seed=seed))
+                written.append(self._write(reader, number, sampler))
+        rewards = self.scorer(step, call, written)
+        return Collected([training_row(self.prompts[each.prompt].ids, each.ids) for each in written], rewards)
+
+    def most_likely(self, number: int, reader: Reader) -> WrittenAnswer:
+        """Return the most likely answer to a prompt."""
+        return self._write(reader, number, Sampler(Sampling()))
+
+    def _write(self, reader: Reader, number: int, sampler: Sampler) -> WrittenAnswer:
+        tokenizer = self.program.tokenizer
+        prompt = list(self.prompts[number].ids)
+        new: list[int] = []
+        while len(new) < self.max_tokens:
+            token = sampler.choose(reader.read([*prompt, *new]))
+            new.append(token)
+            if token in tokenizer.end_ids:
+                break
+        text = tokenizer.decode([token for token in new if token not in tokenizer.end_ids])
+        return WrittenAnswer(number, tuple(new), text.strip())
+
+
+def training_row(prompt: Sequence[int], answer: Sequence[int]) -> Row:
+    """Return the row that learns an answer: its last token is predicted, and never read."""
+    start = len(prompt) - 1
+    return Row((*prompt, *answer[:-1]), tuple(range(start, start + len(answer))), tuple(answer))
+
+
+def answer_seed(seed: int, step: int, call: int, number: int) -> int:
+    """Return the seed of the draws of one answer: 63 bits from the generator of the noise."""
+    counter = (number, _ANSWER_QUERY, call, (seed >> 32) & MASK)
+    words = (np.array([word], dtype=np.int64) for word in (*counter, seed & MASK, step & MASK))
+    c0, c1, c2, c3, k0, k1 = words
+    x0, x1, _, _ = philox4x32((c0, c1, c2, c3), (k0, k1))
+    return (int(x1[0]) << 32 | int(x0[0])) >> 1

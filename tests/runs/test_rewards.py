@@ -1,0 +1,214 @@
+"""Runs by rewards: they learn to write better answers, go on bit for bit, and refuse what teaches nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prgec.cli.main import main
+from prgec.compiler.options import CompileOptions
+from prgec.core.formats.journal import read_journal
+from prgec.demo import checkpoint_dir, data_file
+from prgec.errors import NumericsError, PrgecError
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.run import run
+from prgec.runtime.training.advantages import ADVANTAGES, weights_of
+from prgec.runtime.training.rollouts import answer_seed
+from tests.runs.killing import assert_same_run, kill, metrics_of
+from tests.shared import Shared
+
+STEPS = 9
+REWARD = """
+import random
+def reward(prompt, answer, record):
+    return answer.count("r") + random.random() * {noise}
+"""
+Make = Callable[..., RunOptions]
+
+
+@pytest.fixture(scope="session")
+def rewarded_pte(shared: Shared) -> Callable[[str], Path]:
+    """Programs that write answers, by method."""
+
+    def program(method: str) -> Path:
+        options = CompileOptions(
+            str(checkpoint_dir()),
+            output=Path("rewarded.pte"),
+            method=method,
+            optimizer="adamw" if method == "exact" else "norm",
+            label_weights=method == "exact",
+            generate=True,
+            context=48,
+            seq_len=40,
+            num_labels=5,
+            batch_size=8,
+            q=4,
+        )
+        return shared.program(options)
+
+    return program
+
+
+@pytest.fixture
+def make(rewarded_pte: Callable[[str], Path], tmp_path: Path) -> Make:
+    def options(method: str = "exact", noise: float = 0.0, **changes: Any) -> RunOptions:
+        lines = data_file("train").read_text().splitlines()
+        for name, part in (("train", lines[:12]), ("test", lines[12:16])):
+            rows = [{"prompt": json.loads(line)["sentence"]} for line in part]
+            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (tmp_path / "reward.py").write_text(REWARD.format(noise=noise))
+        made = RunOptions(
+            program=rewarded_pte(method),
+            data=tmp_path / "train.jsonl",
+            eval_data=tmp_path / "test.jsonl",
+            reward=(str(tmp_path / "reward.py"),),
+            steps=STEPS,
+            lr=0.01,
+            snapshot_every=4,
+            out=tmp_path / "out",
+        )
+        return replace(made, **changes)
+
+    return options
+
+
+@pytest.mark.parametrize("objective", ADVANTAGES)
+def test_it_learns_to_write_better_answers(make: Make, objective: str) -> None:
+    result = run(make(objective=objective, steps=60))
+    assert result.before is not None and result.after is not None
+    assert result.before.reward is not None and result.after.reward is not None
+    assert result.after.reward > result.before.reward + 0.5
+    lines = [line for line in metrics_of(result.run) if "reward" in line]
+    first, last = (np.mean([float(str(line["reward"])) for line in part]) for part in (lines[:10], lines[-10:]))
+    assert last > first + 0.3
+    assert {"nll", "spread", "length", "equal", "kl"} <= set(lines[-1])
+    assert lines[0]["kl"] == 0.0 < float(str(lines[-1]["kl"]))
+    assert read_journal(result.run / "journal.bin").header.estimator == f"adamw+{objective}"
+
+
+def test_measured_losses_learn_from_rewards_too(make: Make) -> None:
+    options = make("prge", steps=300, lr=0.003, eval_data=None)
+    Path(options.reward[0]).write_text("def reward(prompt, answer, record):\n    return -len(answer) / 10\n")
+    result = run(options)
+    answers = [json.loads(line) for line in (result.run / "answers.jsonl").read_text().splitlines()]
+    rewards = [np.mean([each["reward"] for each in line["answers"]]) for line in answers]
+    assert np.mean(rewards[-50:]) > np.mean(rewards[:50]) + 0.15
+
+
+@pytest.mark.parametrize("method", ["exact", "prge"])
+@pytest.mark.parametrize("step", [1, 6, STEPS])
+def test_a_killed_run_ends_as_if_never_killed(make: Make, tmp_path: Path, method: str, step: int) -> None:
+    whole = run(make(method, out=tmp_path / "whole")).run
+    folder = kill(make(method), step)
+    run(make(method, resume=True))
+    assert_same_run(folder, whole)
+    assert (folder / "answers.jsonl").read_bytes() == (whole / "answers.jsonl").read_bytes()
+
+
+def test_rewards_are_kept_where_they_would_not_be_the_same_again(make: Make) -> None:
+    folder = kill(make(noise=0.5, snapshot_every=0), 6)
+    kept = (folder / "answers.jsonl").read_text().splitlines()
+    # A line that was being written does no harm.
+    with (folder / "answers.jsonl").open("a") as file:
+        file.write('{"step": 7, "call": 0, "ans')
+    run(make(noise=0.5, snapshot_every=0, resume=True))
+    lines = (folder / "answers.jsonl").read_text().splitlines()
+    assert lines[:6] == kept and len(lines) == STEPS
+
+
+def test_a_new_run_has_answers_of_its_own(make: Make) -> None:
+    folder = run(make(steps=3)).run
+    run(make(steps=2, seed=1, force=True))
+    assert len((folder / "answers.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("body", ["raise ValueError('no')", "import time; time.sleep(30)"])
+def test_a_reward_that_fails_stops_the_run_or_is_skipped(make: Make, tmp_path: Path, body: str) -> None:
+    options = make(steps=5, eval_data=None, reward_timeout=2.0)
+    (tmp_path / "reward.py").write_text(
+        f"calls = 0\ndef reward(prompt, answer, record):\n    global calls\n    calls += 1\n"
+        f"    if calls % 5 == 0: {body}\n    return len(answer)\n"
+    )
+    with pytest.raises(NumericsError, match="reward"):
+        run(options)
+    assert (tmp_path / "out" / "adapter.safetensors").exists()
+    result = run(replace(options, not_finite="skip", out=tmp_path / "skipped"))
+    assert result.steps == 5
+    lines = [json.loads(line) for line in (tmp_path / "skipped" / "answers.jsonl").read_text().splitlines()]
+    assert any(each["reward"] is None for line in lines for each in line["answers"])
+
+
+def test_distance_to_the_start_can_cost(make: Make, tmp_path: Path) -> None:
+    kl = {}
+    for beta in (0.0, 5.0):
+        folder = run(make(steps=40, beta=beta, eval_data=None, out=tmp_path / f"out-{beta}")).run
+        kl[beta] = np.mean([float(str(line["kl"])) for line in metrics_of(folder) if "kl" in line][-10:])
+    assert kl[5.0] < 0.5 * kl[0.0]
+
+
+def test_chats_and_right_answers_reach_the_reward(make: Make, tmp_path: Path) -> None:
+    rows = [{"question": f"what is {n}", "reply": "good"} for n in range(4)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "check.py").write_text(
+        "def reward(prompt, answer, record):\n"
+        "    assert prompt.startswith('what is') and record['completion'] == 'good'\n    return len(answer)\n"
+    )
+    columns = ("prompt=question", "completion=reply")
+    own = {"data": tmp_path / "own.jsonl", "eval_data": None, "columns": columns}
+    assert run(make(**own, reward=(str(tmp_path / "check.py"), "contains"), steps=2)).steps == 2
+
+
+def test_it_refuses_what_it_cannot_learn_from(make: Make, tiny_pte: Path, weighing_pte: Path, tmp_path: Path) -> None:
+    for changes, message in (
+        ({"program": tiny_pte}, "--reward needs a program that writes answers.*--context"),
+        ({"num_generations": 3}, "3 answers to a prompt do not fill the 8 rows"),
+        ({"num_generations": 1}, "1 answers to a prompt do not fill"),
+        ({"max_new_tokens": 9}, "--max-new-tokens is 9; the program holds 5"),
+        ({"reward": (), "objective": "grpo"}, "--objective grpo needs a reward"),
+        ({"objective": "dpo"}, "--objective dpo reads answers, and --reward judges new ones"),
+        ({"temperature": -1.0}, "--temperature is -1.0"),
+        ({"reward_timeout": 0.0}, "--reward-timeout is 0.0"),
+        ({"low_volume": True}, "--reward takes all of --data"),
+        ({"reward": ("kindness",)}, "is no reward"),
+    ):
+        with pytest.raises(PrgecError, match=message):
+            run(make(**changes))  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_goes_on_with_its_own_rewards(make: Make) -> None:
+    kill(make(), 6)
+    for changes in ({"reward": ("max_words:2",)}, {"temperature": 0.5}, {"max_new_tokens": 3}):
+        with pytest.raises(PrgecError, match="what belongs to --reward differs from the run to resume"):
+            run(make(resume=True, **changes))
+
+
+def test_a_run_is_repeated_from_its_options(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(make(steps=2)).run
+    monkeypatch.chdir(tmp_path.parent)
+    assert main(["run", "-c", str(first / "run.toml"), "--out", str(tmp_path / "again")]) == 0
+    assert (first / "journal.bin").read_bytes() == (tmp_path / "again" / "journal.bin").read_bytes()
+
+
+def test_weights_follow_the_formulas() -> None:
+    rewards = np.array([1.0, 0.0, 0.0, 2.0, 5.0, 5.0])
+    lengths = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    of = {name: weights_of(each, rewards, lengths, group=3, max_tokens=8).tolist() for name, each in ADVANTAGES.items()}
+    spread = np.std([1, 0, 0], ddof=1) + 1e-4
+    assert of["grpo"][:3] == pytest.approx([2 / 3 / spread, -1 / 3 / spread, -1 / 3 / spread])
+    assert of["dr-grpo"][:3] == pytest.approx([2 / 3 / 8, -2 / 3 / 8, -3 / 3 / 8])
+    # Each less the mean of the others, times its tokens.
+    assert of["rloo"] == pytest.approx([1.0, -0.5 * 2, -0.5 * 3, -3.0 * 4, 1.5 * 5, 1.5 * 6])
+    rewards[4] = np.nan
+    assert not weights_of(ADVANTAGES["rloo"], rewards, lengths, group=3, max_tokens=8)[3:].any()
+
+
+def test_every_answer_has_draws_of_its_own() -> None:
+    seeds = {answer_seed(*each) for each in np.ndindex(3, 4, 3, 5)}
+    assert len(seeds) == 3 * 4 * 3 * 5 and max(seeds) < 2**63
