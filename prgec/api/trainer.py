@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from prgec.api.adapter import Adapter
@@ -12,8 +12,9 @@ from prgec.api.configs import TrainConfig
 from prgec.api.inputs import Data, data_file
 from prgec.api.program import Program
 from prgec.errors import UsageError
+from prgec.runtime.rewards.judge import FunctionJudge, RewardFunction
 from prgec.runtime.runs.open import open_run
-from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.options import DEFAULT_REWARDED, RunOptions
 from prgec.runtime.runs.result import Listener, RunResult
 from prgec.runtime.runs.run import run
 from prgec.runtime.training.evaluate import Evaluation
@@ -65,6 +66,8 @@ class Trainer:
         train_dataset: A data file or rows.
         eval_dataset: A data file or rows, to evaluate before and after.
         callbacks: Functions of a step, or objects of `TrainerCallback`.
+        reward_funcs: Functions of prompt, answer and row, whose results are added: the program then learns to write
+            better answers, by `objective` "grpo" unless the config names another. They run in this process.
 
     Example:
         >>> trainer = Trainer(program, TrainConfig(max_steps=100), train_dataset="train.jsonl")  # doctest: +SKIP
@@ -80,10 +83,12 @@ class Trainer:
         train_dataset: Data,
         eval_dataset: Data | None = None,
         callbacks: Sequence[StepCallback | TrainerCallback] = (),
+        reward_funcs: Sequence[RewardFunction] = (),
     ) -> None:
         self.program, self.config = program, config or TrainConfig()
         self._train, self._eval = train_dataset, eval_dataset
         self._callbacks = callbacks
+        self._judge = FunctionJudge(reward_funcs) if reward_funcs else None
 
     def train(self, *, resume: bool = False) -> TrainResult:
         """Train, and leave a run folder; the program then holds the trained adapter.
@@ -97,7 +102,7 @@ class Trainer:
         """
         observer = _Observer(self._callbacks)
         with ExitStack() as stack:
-            result = run(self._options(stack, resume=resume), observer, lambda: observer.is_stopped)
+            result = run(self._options(stack, resume=resume), observer, lambda: observer.is_stopped, self._judge)
         adapter = Adapter(path=result.run, program=self.program.path)
         self.program.use(adapter)
         return TrainResult(run=result, adapter=adapter)
@@ -110,7 +115,7 @@ class Trainer:
             ...     print(step.step, step.loss)
         """
         with ExitStack() as stack:
-            opened = open_run(self._options(stack, resume=False), Listener())
+            opened = open_run(self._options(stack, resume=False), Listener(), self._judge)
             self.program.__dict__["engine"] = opened.program
             trainer = opened.trainer()
             self.program.__dict__["_trainer"] = trainer
@@ -122,9 +127,10 @@ class Trainer:
         test = None if self._eval is None else stack.enter_context(data_file(self._eval, "eval"))
         given: dict[str, Any] = {"program": self.program.path, "data": data, "eval_data": test, "resume": resume}
         try:
-            return RunOptions(**{**self.config.to_options(), **given})
+            options = RunOptions(**{**self.config.to_options(), **given})
         except TypeError as error:
             raise UsageError(f"options of TrainConfig: {error}") from error
+        return replace(options, objective=DEFAULT_REWARDED) if self._judge and not options.rewarded else options
 
 
 class _Observer(Listener):

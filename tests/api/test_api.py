@@ -177,3 +177,20 @@ def test_a_first_loss_worse_than_guessing_is_reported(page: dict[str, Any], capl
 
 def rows_of(texts: list[str]) -> list[dict[str, str]]:
     return [{"text": text} for text in texts]
+
+
+def test_functions_reward_answers(page: dict[str, Any]) -> None:
+    run = page["rewarded"].run
+    assert run.after.reward > run.before.reward + 0.3
+
+    def broken(prompt: Any, answer: str, record: dict[str, Any]) -> float:
+        raise KeyError("answer")
+
+    config = TrainConfig(output_dir="runs/broken", max_steps=2)
+    trainer = Trainer(page["writer"], config, train_dataset=page["prompts"], reward_funcs=[broken])
+    with pytest.raises(PrgecError, match="no reward: broken raised KeyError: 'answer'"):
+        trainer.train()
+    steps = Trainer(
+        page["writer"], TrainConfig(max_steps=2), train_dataset=page["prompts"], reward_funcs=[page["shortness"]]
+    ).steps()
+    assert [step.metrics()["reward"] < 0 for step in steps] == [True, True]

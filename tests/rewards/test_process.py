@@ -160,7 +160,7 @@ def test_the_built_in_rewards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kindness", "'kindness' is no reward"),
+        ("kindness", "'kindness' is not a reward"),
         ("none.py", "the file of the reward does not exist"),
         ("command:", "has no command"),
         ("regex:(", "is not a pattern"),
@@ -180,7 +180,7 @@ def test_what_is_no_reward_is_refused(text: str, message: str) -> None:
         ('[[reward]]\nnme = "json"', "found 'nme'"),
         ('[[reward]]\nname = "json"\nfile = "r.py"', "exactly one of"),
         ('[[reward]]\nname = "json"\nweight = nan', "finite number"),
-        ('[[reward]]\nname = "kind"', "there is no reward 'kind'"),
+        ('[[reward]]\nname = "kind"', "there is not a reward 'kind'"),
         ("[[reward", "cannot read the rewards"),
     ],
 )

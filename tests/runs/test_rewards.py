@@ -175,7 +175,7 @@ def test_it_refuses_what_it_cannot_learn_from(make: Make, tiny_pte: Path, weighi
         ({"temperature": -1.0}, "--temperature is -1.0"),
         ({"reward_timeout": 0.0}, "--reward-timeout is 0.0"),
         ({"low_volume": True}, "--reward takes all of --data"),
-        ({"reward": ("kindness",)}, "is no reward"),
+        ({"reward": ("kindness",)}, "is not a reward"),
     ):
         with pytest.raises(PrgecError, match=message):
             run(make(**changes))  # type: ignore[arg-type]

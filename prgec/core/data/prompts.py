@@ -112,5 +112,5 @@ def _prompt_of(item: Item, record: Record) -> PromptItem:
 
 
 def _text(item: Item) -> str:
-    assert isinstance(item, Example), "documents are no prompts"
+    assert isinstance(item, Example), "a document is not a prompt"
     return item.prompt

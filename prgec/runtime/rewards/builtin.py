@@ -51,7 +51,7 @@ def regex(answer: str, record: Record, argument: str) -> float:
 
 
 def json_object(answer: str, record: Record, argument: str) -> float:
-    """Return 0 if the answer is no JSON object; else the share of its being one and of the keys that it has."""
+    """Return 0 if the answer is not a JSON object; else the share of its being one and of the keys that it has."""
     try:
         value = json.loads(answer)
     except (ValueError, RecursionError):

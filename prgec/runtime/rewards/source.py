@@ -63,7 +63,7 @@ def _parse(text: str) -> list[RewardSource]:
     path = Path(text)
     if path.suffix not in (".py", ".toml"):
         raise UsageError(
-            f"--reward {text!r} is no reward", hint=f"name a .py or .toml file, command:SHELL, {', '.join(BUILTINS)}"
+            f"--reward {text!r} is not a reward", hint=f"name a .py or .toml file, command:SHELL, {', '.join(BUILTINS)}"
         )
     if not path.is_file():
         raise UsageError("the file of the reward does not exist", where=path)

@@ -29,7 +29,7 @@ _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 def main() -> None:
     """Answer requests until the run closes the pipe."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    # What a reward prints is for people.
+    # A reward may print: that is for people.
     os.dup2(2, 1)
     setup = json.loads(sys.stdin.readline())
     is_apart = setup["network"] or _leave_network()

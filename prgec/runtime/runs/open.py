@@ -17,6 +17,7 @@ from prgec.core.formats.run_folder import RunFolder
 from prgec.core.machine.memory import available_memory_bytes
 from prgec.errors import UsageError
 from prgec.runtime.engines.choose import EXECUTORCH, open_program
+from prgec.runtime.rewards.judge import Judge
 from prgec.runtime.runs.data import RunFiles
 from prgec.runtime.runs.feedback import RunFeedback, check_objective, objective_of, with_references
 from prgec.runtime.runs.options import RunOptions
@@ -162,8 +163,13 @@ def check_room(path: Path, *, verify: bool) -> None:
         )
 
 
-def open_run(options: RunOptions, listener: Listener) -> Opened:
+def open_run(options: RunOptions, listener: Listener, judge: Judge | None = None) -> Opened:
     """Check and load everything that can be bad; nothing is written.
+
+    Args:
+        options: Options of the run.
+        listener: Observes what was read.
+        judge: Computes rewards; None for those that the options name.
 
     Raises:
         PrgecError: A fitting subclass if an option, the program or the data are bad.
@@ -194,7 +200,7 @@ def open_run(options: RunOptions, listener: Listener) -> Opened:
     if not m.has_gradients and (remark := estimator.remark(m.q)) is not None:
         logger.warning("%s", remark)
     answers: FeedbackSet | None = None
-    rewards = open_rewards(options, program) if options.rewarded else None
+    rewards = open_rewards(options, program, judge) if options.rewarded else None
     rows: Sequence[Row]
     if rewards is not None:
         rows, eval_set, dev_set = rewards.rows, rewards.test_set, rewards.test_set

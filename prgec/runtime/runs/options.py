@@ -289,8 +289,6 @@ class RunOptions:
             raise UsageError(f"--reward-memory is {self.reward_memory}; expected megabytes, 1 or more")
         if not self.rewarded:
             return
-        if not self.reward:
-            raise UsageError(f"--objective {self.objective} needs a reward", hint="add --reward reward.py")
         if self.objective in OBJECTIVES:
             raise UsageError(
                 f"--objective {self.objective} reads answers, and --reward judges new ones",

@@ -20,6 +20,7 @@ from prgec.core.data.rows_file import RowSet
 from prgec.core.formats.answers_file import AnswersFile
 from prgec.core.formats.run_folder import ANSWERS_NAME, RunFolder
 from prgec.errors import NumericsError, UsageError
+from prgec.runtime.rewards.judge import Judge
 from prgec.runtime.rewards.process import RewardLimits, RewardProcess
 from prgec.runtime.rewards.source import parse_rewards
 from prgec.runtime.runs.options import RunOptions
@@ -56,25 +57,25 @@ class PromptRows(Sequence[Row]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunRewards:
-    """What a run by rewards needs besides its program.
+    """The needs of a run by rewards, besides its program.
 
     Attributes:
         train: Prompts to learn from.
         test: Prompts of evaluations; None to evaluate nothing.
-        process: Computes rewards.
+        judge: Computes rewards.
         advantage: The objective.
-        beta: What a unit of the distance to the start costs.
+        beta: Cost of a unit of the distance to the start.
         group: Answers to each prompt.
         max_tokens: Most tokens of an answer.
         sampling: How tokens are drawn.
         skips: Whether the run goes on where an answer has no reward.
-        answers: The answers judged so far; None before the folder is known.
+        answers: The answers judged so far; None where no folder keeps them.
         name: Everything that decides which answers and rewards there are, for the journal.
     """
 
     train: list[Prompt]
     test: list[Prompt] | None
-    process: RewardProcess
+    judge: Judge
     advantage: Advantage
     beta: float
     group: int
@@ -108,7 +109,7 @@ class RunRewards:
         Raises:
             DataError: If they cannot be read, or a reward cannot be loaded.
         """
-        self.process.start()
+        self.judge.start()
         return replace(self, answers=AnswersFile(folder.path / ANSWERS_NAME, resume=resume))
 
     def rollouts(self, program: Engine) -> Rollouts:
@@ -128,10 +129,12 @@ class RunRewards:
         Raises:
             NumericsError: If an answer has none, and the run does not skip it.
         """
-        assert self.answers is not None, "the folder is known before the first step"
-        found = self.answers.rewards(step, call, [each.ids for each in answers])
+        ids = [each.ids for each in answers]
+        found = self.answers.rewards(step, call, ids) if self.answers is not None else None
         if found is None:
             found = [self._reward(self.train[each.prompt], each.text) for each in answers]
+            if self.answers is None:
+                return np.array(found)
             lines = [
                 {
                     "prompt": each.prompt,
@@ -169,21 +172,28 @@ class RunRewards:
 
     def _reward(self, prompt: Prompt, text: str) -> float:
         try:
-            return self.process.score(prompt.shown, text, prompt.record)
+            return self.judge.score(prompt.shown, text, prompt.record)
         except NumericsError:
             if self.skips:
                 return math.nan
             raise
 
 
-def open_rewards(options: RunOptions, program: Engine) -> RunRewards:
+def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> RunRewards:
     """Read the prompts of a run and check that its program can learn by rewards.
+
+    Args:
+        options: Options of the run.
+        program: Its program.
+        judge: Computes rewards; None for those that the options name.
 
     Raises:
         UsageError: If the program writes no answers, takes no label weights, or holds no whole group of them.
         DataError: If the prompts are bad.
     """
     m = program.manifest
+    if judge is None and not options.reward:
+        raise UsageError(f"--objective {options.objective} needs a reward", hint="add --reward reward.py")
     if not m.context:
         raise UsageError(
             "--reward needs a program that writes answers",
@@ -218,7 +228,7 @@ def open_rewards(options: RunOptions, program: Engine) -> RunRewards:
     return RunRewards(
         train=train,
         test=test,
-        process=reward_process(options),
+        judge=reward_process(options) if judge is None else judge,
         advantage=ADVANTAGES[options.rewarded],
         beta=beta,
         group=group,

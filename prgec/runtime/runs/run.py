@@ -13,6 +13,7 @@ from prgec.core.formats.journal import Journal
 from prgec.core.formats.run_folder import PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME, RunFolder
 from prgec.core.machine.folder_lock import FolderLock
 from prgec.errors import NumericsError
+from prgec.runtime.rewards.judge import Judge
 from prgec.runtime.runs.best import BestState
 from prgec.runtime.runs.evaluations import Evaluations
 from prgec.runtime.runs.log import RunLog, check_nothing_is_lost
@@ -40,7 +41,10 @@ _FLAT = "both signs of every query have the same loss, so nothing is learnt; rai
 
 
 def run(
-    options: RunOptions, listener: Listener | None = None, should_stop: Callable[[], bool] = lambda: False
+    options: RunOptions,
+    listener: Listener | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    judge: Judge | None = None,
 ) -> RunResult:
     """Train a program and leave a run folder.
 
@@ -49,6 +53,7 @@ def run(
         listener: Observes progress.
         should_stop: Checked after every step and evaluation call; True ends the run early, with everything done so far
             flushed and written.
+        judge: Computes rewards, in a run by rewards; None for those that the options name.
 
     Raises:
         PrgecError: A fitting subclass, before anything is written, if an option, the program or the data are bad.
@@ -62,7 +67,7 @@ def run(
         folder.sweep()
         if not (options.resume or options.force):
             check_nothing_is_lost(folder)
-        opened = open_run(options, listener).with_feedback(folder, should_stop)
+        opened = open_run(options, listener, judge).with_feedback(folder, should_stop)
         initial = opened.program.read_state() if options.diverged else {}
         header = header_of(opened)
         journal = resume(opened.program, folder, header) if options.resume else None

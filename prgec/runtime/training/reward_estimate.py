@@ -27,7 +27,7 @@ class RewardEstimator(PrgeTrainer):
         estimator: Turns losses into g.
         rollouts: The program's answers.
         advantage: The objective.
-        beta: What a unit of the distance to the start costs; it is taken from the rewards.
+        beta: Cost of a unit of the distance to the start; it is taken from the rewards.
         eps: Perturbation scale, > 0.
         seed: Key of the noise.
         limits: Treatment of steps that measure too much, or nothing.

@@ -84,7 +84,7 @@ class RewardTrainer(GradientTrainer):
         program: The program to train.
         rollouts: Its answers.
         advantage: The objective.
-        beta: What a unit of the distance to the start costs; it is taken from the rewards.
+        beta: Cost of a unit of the distance to the start; it is taken from the rewards.
         limits: Treatment of steps whose loss or gradient is not finite.
     """
 
