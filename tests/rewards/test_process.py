@@ -180,7 +180,7 @@ def test_what_is_no_reward_is_refused(text: str, message: str) -> None:
         ('[[reward]]\nnme = "json"', "found 'nme'"),
         ('[[reward]]\nname = "json"\nfile = "r.py"', "exactly one of"),
         ('[[reward]]\nname = "json"\nweight = nan', "finite number"),
-        ('[[reward]]\nname = "kind"', "there is not a reward 'kind'"),
+        ('[[reward]]\nname = "kind"', "there is no reward 'kind'"),
         ("[[reward", "cannot read the rewards"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a run asks for rewards: a process of its own, or functions of the program that calls prgec."""
+"""Sources of rewards: a process of its own, or functions of the program that calls prgec."""
 
 from __future__ import annotations
 
