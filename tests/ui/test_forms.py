@@ -70,6 +70,12 @@ def test_where_it_writes_is_not_the_forms_to_say() -> None:
     assert values(RUN_TABLE, {"out": "/etc", "force": "true", "resume": "true", "unknown": "x"}) == {}
 
 
+def test_no_request_chooses_code_to_run() -> None:
+    given = {"reward": "command:touch /tmp/owned", "reward_network": "on", "steps": "3"}
+    assert values(RUN_TABLE, given) == {"steps": 3}
+    assert not {"reward", "reward_network"} & set(_fields(RUN_TABLE))
+
+
 def test_a_box_that_was_cleared_stays_clear() -> None:
     assert _fields(RUN_TABLE, {"program": "m"})["low_volume"].value == ""
     assert _fields(RUN_TABLE, {"program": "m", "low_volume": "true"})["low_volume"].value == "true"

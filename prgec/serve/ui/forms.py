@@ -11,7 +11,11 @@ from prgec.core.config.option import Item
 from prgec.errors import UsageError
 
 # Where a run writes, and how it begins, is the page's to say.
-HIDDEN = {"out", "force", "resume", "output", "dump_passes", "save_program"}
+_OF_THE_PAGE = {"out", "force", "resume", "output", "dump_passes", "save_program"}
+# Rewards run code: whoever reaches the page must not choose it.
+_RUNS_CODE = {"reward", "reward_timeout", "reward_memory", "reward_network", "num_generations", "max_new_tokens"}
+_RUNS_CODE |= {"temperature", "top_k", "top_p"}
+HIDDEN = _OF_THE_PAGE | _RUNS_CODE
 # Sections most people never open are folded.
 OPEN = ("data", "training", "evaluation", "step", "rows")
 _MOST_CHARACTERS = 4096
