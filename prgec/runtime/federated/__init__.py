@@ -1,0 +1,1 @@
+"""Many devices, one adapter: devices exchange q numbers a step and keep bit-identical states."""

@@ -1,0 +1,96 @@
+"""The numbers of many devices as one: a weighted mean, or one that a few wrong devices cannot move far.
+
+Letters: D devices, q queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from prgec.core.contract.arrays import Float64Array
+from prgec.core.contract.sums import ordered_sum
+from prgec.errors import DataError, UsageError
+
+# Share of the devices that a trimmed mean leaves out at each end.
+_TRIMMED = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The measurements of one device in one step.
+
+    Attributes:
+        device: Name of the device.
+        step: Number of the step, from 1.
+        num_rows: Rows it measured.
+        differences: Mean over its rows of the loss under +eps less that under -eps, for each query: f64[q]. Losses
+            themselves stay on the device.
+    """
+
+    device: str
+    step: int
+    num_rows: int
+    differences: Float64Array
+
+    def check(self, q: int) -> None:
+        """Refuse measurements that cannot be used.
+
+        Raises:
+            DataError: If there are not q finite numbers, or no rows.
+        """
+        if self.differences.shape != (q,):
+            raise DataError(f"a report has {self.differences.size} numbers, and a step has q = {q}", where=self.device)
+        if not np.isfinite(self.differences).all():
+            raise DataError("a report has numbers that are not finite", where=self.device)
+        if self.num_rows < 1:
+            raise DataError(f"a report is of {self.num_rows} rows", where=self.device)
+
+
+Merge = Callable[[Float64Array, Float64Array], Float64Array]
+
+
+def mean(values_Dq: Float64Array, rows_D: Float64Array) -> Float64Array:
+    """Return the mean over all rows of all devices, f64[q], summed in the order of the devices."""
+    result: Float64Array = ordered_sum((values_Dq * rows_D[:, None]).T) / ordered_sum(rows_D)
+    return result
+
+
+def median(values_Dq: Float64Array, rows_D: Float64Array) -> Float64Array:
+    """Return the median of the devices for each query, f64[q]: fewer than half of them cannot move it far.
+
+    Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates" (2018), definition 1.
+    """
+    result: Float64Array = np.median(values_Dq, axis=0)
+    return result
+
+
+def trimmed(values_Dq: Float64Array, rows_D: Float64Array) -> Float64Array:
+    """Return the mean of each query without a fifth of the devices at either end, f64[q] (definition 2 there)."""
+    count = int(len(values_Dq) * _TRIMMED)
+    kept = np.sort(values_Dq, axis=0)[count : len(values_Dq) - count]
+    result: Float64Array = ordered_sum(kept.T) / len(kept)
+    return result
+
+
+MERGES: Mapping[str, Merge] = {"mean": mean, "median": median, "trimmed": trimmed}
+
+
+def find_merge(name: str) -> Merge:
+    """Return the row of the table.
+
+    Raises:
+        UsageError: If there is no such row.
+    """
+    if name not in MERGES:
+        raise UsageError(f"there is no merge {name!r}", hint=f"take one of {', '.join(MERGES)}")
+    return MERGES[name]
+
+
+def merged(reports: Sequence[Report], merge: Merge) -> Float64Array:
+    """Return the differences of a step, f64[q]; the order in which reports came does not matter."""
+    in_order = sorted(reports, key=lambda each: each.device)
+    values_Dq = np.stack([each.differences for each in in_order])
+    return merge(values_Dq, np.array([each.num_rows for each in in_order], dtype=np.float64))
