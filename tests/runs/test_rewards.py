@@ -88,6 +88,8 @@ def test_it_learns_to_write_better_answers(make: Make, objective: str) -> None:
     first, last = (np.mean([float(str(line["reward"])) for line in part]) for part in (lines[:10], lines[-10:]))
     assert last > first + 0.3
     assert {"nll", "spread", "length", "equal", "kl"} <= set(lines[-1])
+    samples = json.loads((result.run / "run.json").read_text())["samples"]
+    assert len(samples) == 4 and all(each["prompt"] and each["before"] != each["after"] for each in samples)
     assert lines[0]["kl"] == 0.0 < float(str(lines[-1]["kl"]))
     assert read_journal(result.run / "journal.bin").header.estimator == f"adamw+{objective}"
 

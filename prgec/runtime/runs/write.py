@@ -47,6 +47,7 @@ def write_run(
     plot_run(folder.file(PLOT_NAME), losses, points, manifest.model)
     log.commit(keeps_snapshot=manifest.has_gradients and result.interrupted)
     write_atomic(folder.file(CONFIG_NAME), repeating_text(opened.options, folder.path).encode())
+    prompts = (opened.rewards.test or ()) if opened.rewards else ()
     folder.write_summary(
         {
             **result.to_json(),
@@ -56,7 +57,7 @@ def write_run(
             "contract": CONTRACT_VERSION,
             "base_sha256": manifest.base_sha256,
             "manifest": json.loads(manifest.to_json()),
-            "samples": samples(opened.eval_set, result.before, result.after),
+            "samples": samples(opened.eval_set, result.before, result.after, prompts),
             "peak_rss_bytes": process_memory().peak_rss_bytes,
         }
     )
