@@ -54,7 +54,7 @@ def test_unknown_label(tmp_path: Path, label: Any) -> None:
     [
         ({"sentence": "x"}, 'missing field "label"'),
         ({"label": 1}, "cannot infer the task from the fields"),
-        ({"prompt": "x"}, 'missing field "completion"'),
+        ({"prompt": "x"}, 'missing field "completion".*run with --reward'),
         ({"prompt": "x", "completion": ""}, 'field "completion" is empty'),
     ],
 )

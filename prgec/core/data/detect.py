@@ -11,6 +11,8 @@ from prgec.core.data.task import Task, TemplateTask, has, spellings
 from prgec.core.data.tasks import TASKS
 from prgec.errors import DataError
 
+# Prompts without answers are right where a reward judges the answers that the program writes.
+_PROMPTS_HINT = "to learn from prompts alone, compile with --seq-len and --label-tokens, and run with --reward"
 # RTE in GLUE's own files has the fields of MRPC and WNLI, and says so by its labels.
 _ENTAILMENT_LABELS = frozenset({"entailment", "not_entailment"})
 
@@ -132,7 +134,10 @@ def check_fields(task: Task, record: Record, first: Record, labelled: bool) -> N
     expected = ", ".join("/".join(spellings(name, task.aliases)) for name in _needed(task, labelled))
     found = f"found {_listed(record)}; task {task.name} needs {expected}"
     if record is first or set(record.fields) & set(first.fields):
-        raise DataError(f'missing field "{missing[0]}": {found}', where=record.where)
+        is_prompt = missing == [task.answer_field] and task.name == "completion"
+        raise DataError(
+            f'missing field "{missing[0]}": {found}', where=record.where, hint=_PROMPTS_HINT if is_prompt else None
+        )
     raise DataError(f"mixed formats in one file: {found}, which {first.unit} {first.line} has", where=record.where)
 
 
