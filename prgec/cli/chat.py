@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,12 @@ _PROMPT = "> "
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
 @click.option("--stop", "stops", multiple=True, help="A text that ends an answer; repeat for more.")
 @click.option("--think", is_flag=True, help="Let a model that can reason do so before it answers.")
+@click.option(
+    "--feedback",
+    type=FILE,
+    help="Append rows to this file for prgec run --objective kto: a line + says that the last answer was good, - that "
+    "it was not, and = TEXT what a better one is.",
+)
 @NO_VERIFY
 def chat(
     program: Path,
@@ -48,6 +55,7 @@ def chat(
     seed: int,
     stops: tuple[str, ...],
     think: bool,
+    feedback: Path | None,
     no_verify: bool,
 ) -> int:
     """Answer each line of stdin with PROGRAM (a .pte compiled with --generate --context C)."""
@@ -62,12 +70,15 @@ def chat(
         raise UsageError("--compare shows an adapter beside the program without it", hint="name one with --adapter")
     loaded, states = _open(program, adapter, compare, verify=not no_verify)
     talk = _Talk(loaded, states, Reader(loaded), sampling, max_tokens, stops, thinks=think)
+    judged = _Feedback(feedback, talk) if feedback is not None else None
     if loaded.tokenizer.chat_template is None:
         _say("the checkpoint has no chat template: each line is gone on from as plain text")
     elif system is not None:
         talk.messages.append({"role": "system", "content": system})
     with stop_on_interrupt("stopping") as should_stop:
         for line in _lines():
+            if judged is not None and judged.takes(line):
+                continue
             if should_stop() or not talk.answer(line, should_stop):
                 break
     return 0
@@ -99,14 +110,18 @@ class _Talk:
         self._max_tokens, self._stops, self._thinks = max_tokens, stops, thinks
         self.messages: list[dict[str, str]] = []
 
+    @property
+    def has_template(self) -> bool:
+        """Whether the conversation is one of turns; otherwise each line is a text of its own."""
+        return self._program.tokenizer.chat_template is not None
+
     def answer(self, line: str, should_stop: Any) -> bool:
         """Answer a line; return whether there is room for another."""
         from prgec.core.data.encode import prompt_ids
 
         tokenizer = self._program.tokenizer
         self.messages.append({"role": "user", "content": line})
-        has_template = tokenizer.chat_template is not None
-        asked = Conversation(tuple(self.messages), "the chat") if has_template else Document(line, "the line")
+        asked = Conversation(tuple(self.messages), "the chat") if self.has_template else Document(line, "the line")
         prompt = prompt_ids(asked, tokenizer, thinks=self._thinks)
         if len(prompt) > self._reader.context:
             _say(
@@ -144,6 +159,53 @@ class _Talk:
                 break
         print_lines("")
         return answer.is_full, answer.text
+
+
+class _Feedback:
+    """Rows that say which answers were good.
+
+    Args:
+        path: The file; rows are appended.
+        talk: The conversation.
+    """
+
+    def __init__(self, path: Path, talk: _Talk) -> None:
+        self._path, self._talk = path, talk
+
+    def takes(self, line: str) -> bool:
+        """Return whether a line is about the last answer; its rows are in the file then.
+
+        Raises:
+            UsageError: If the file cannot be written.
+        """
+        mark, better = line[:1], line[1:].strip()
+        if mark not in ("+", "-", "=") or (mark != "=" and better) or (mark == "=" and not better):
+            return False
+        messages = self._talk.messages
+        if not messages or messages[-1]["role"] != "assistant":
+            _say("there is no answer yet")
+            return True
+        if mark == "=":
+            self._append(messages[-1]["content"], is_good=False)
+            # Plain texts go on with a new word.
+            better = better if self._talk.has_template else f" {better}"
+            messages[-1] = {"role": "assistant", "content": better}
+            self._append(better, is_good=True)
+        else:
+            self._append(messages[-1]["content"], is_good=mark == "+")
+        _say(f"noted in {self._path}")
+        return True
+
+    def _append(self, answer: str, *, is_good: bool) -> None:
+        *before, _ = self._talk.messages
+        prompt: Any = before if self._talk.has_template else before[-1]["content"]
+        completion: Any = [{"role": "assistant", "content": answer}] if self._talk.has_template else answer
+        row = {"prompt": prompt, "completion": completion, "label": is_good}
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise UsageError(f"cannot write the feedback: {error.strerror}", where=self._path) from error
 
 
 def _open(program: Path, adapter: Path | None, compare: bool, *, verify: bool) -> tuple[Engine, dict[str, State]]:

@@ -256,8 +256,8 @@ def test_flags_are_frozen() -> None:
         "ui": "--port --program",
         "eval": "--adapter --data --json --key --map --no-eos --no-verify --side --task",
         "predict": "--adapter --candidate --data --generate --json --key --map --no-verify --side --task --text",
-        "chat": "--adapter --compare --max-tokens --no-verify --seed --stop --system --temperature --think --top-k "
-        "--top-p",
+        "chat": "--adapter --compare --feedback --max-tokens --no-verify --seed --stop --system --temperature --think "
+        "--top-k --top-p",
         "demo": "--backend --estimator --json --lr --method --out --seed --steps",
         "bench step": "--against-plan --backend --batch-size --json --layers --out --preset --q --quantize "
         "--quantize-embedding --repeats --seq-len --variants",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -196,6 +197,32 @@ def test_a_run_is_repeated_from_its_options(make: Make, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path.parent)
     assert main(["run", "-c", str(first / "run.toml"), "--out", str(tmp_path / "again")]) == 0
     assert (first / "journal.bin").read_bytes() == (tmp_path / "again" / "journal.bin").read_bytes()
+
+
+def test_a_talk_teaches_by_its_feedback(
+    rewarded_pte: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def talk(said: str, *options: str) -> list[str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(said))
+        assert main(["chat", str(program), "--max-tokens", "4", *options]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    program, path = rewarded_pte("exact"), tmp_path / "thumbs.jsonl"
+    lines = ["I found the sauce", "The breakfast was", "Every part of the plot felt"]
+    before = talk("+\n" + "".join(f"{line}\n= terrible\n" for line in lines) + "+\n", "--feedback", str(path))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["label"] for row in rows] == [False, True] * 3 + [True]
+    assert [row["prompt"] for row in rows] == [line for line in lines for _ in range(2)] + [lines[-1]]
+    assert [row["completion"] for row in rows[::2]][:3] == before and rows[1]["completion"] == " terrible"
+    # Without the option such lines go to the model.
+    assert len(talk("+\n")) == 1
+    options = RunOptions(program=program, data=path, objective="kto", steps=40, lr=0.01, out=tmp_path / "out")
+    run(options)
+    after = talk("".join(f"{line}\n" for line in lines), "--adapter", str(tmp_path / "out"))
+    assert all(answer.strip().startswith("terrible") for answer in after) and after != before
 
 
 def test_weights_follow_the_formulas() -> None:
