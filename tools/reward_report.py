@@ -105,7 +105,7 @@ def report(model: str, runs: list[dict[str, Any]], scores: list[Score], num_trai
     lines = [
         "# Learning from rewards",
         "",
-        f"`python tools/reward_report.py {Path(model).name}` on {describe_machine()}.",
+        f"`python tools/reward_report.py {Path(model).name}` on {_machine()}.",
         "",
         f"{num_train} questions to learn from and {len(held_out)} held out, no answers. The reward of an answer is 1 "
         "if it has the right",
@@ -140,6 +140,12 @@ def report(model: str, runs: list[dict[str, Any]], scores: list[Score], num_trai
 def call(command: str, *arguments: object) -> None:
     """Run a command of prgec."""
     subprocess.run([sys.executable, "-m", "prgec", command, *map(str, arguments)], check=True)
+
+
+def _machine() -> str:
+    found = describe_machine()
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    return f"{found['cpu']}, {found['cores']} cores, {found['memory_bytes'] / 1e9:.0f} GB; {versions}"
 
 
 def _cell(text: str) -> str:
