@@ -7,35 +7,19 @@ Letters: q queries.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
-from prgec.core.contract.arrays import Float64Array, FloatArray
-from prgec.core.formats.journal import JournalWriter, read_journal
-from prgec.core.formats.journal_records import Header, StateRecord, StepRecord
-from prgec.errors import DataError, UsageError
+from prgec.core.contract.arrays import Float64Array
+from prgec.core.formats.journal_records import Header, StepRecord
+from prgec.errors import UsageError
+from prgec.runtime.federated.ledger import Ledger, Update
 from prgec.runtime.federated.merge import Report, find_merge, merged
 from prgec.runtime.training.estimators import find_estimator
-from prgec.runtime.training.limits import coefficients
+from prgec.runtime.training.limits import CLIP, SKIP, STOP, Limits, coefficients
 from prgec.runtime.training.schedules import Rates, learning_rate
-
-
-@dataclass(frozen=True, kw_only=True)
-class Update:
-    """A step as devices apply it.
-
-    Attributes:
-        step: Number of the step, from 1.
-        lr: Its learning rate.
-        g: Its coefficients, f32[q].
-    """
-
-    step: int
-    lr: float
-    g: FloatArray
 
 
 class Coordinator:
@@ -46,7 +30,7 @@ class Coordinator:
 
     Args:
         path: The journal; made, or continued where it is of the same run.
-        header: Identity of the run.
+        header: Identity of the run, its limits included; its batch size bounds the rows of a report.
         rates: The course of the learning rate.
         merge: Row of the table of merges.
 
@@ -58,20 +42,12 @@ class Coordinator:
     def __init__(self, path: Path, header: Header, rates: Rates, *, merge: str = "mean") -> None:
         self._header, self._rates, self._merge = header, rates, find_merge(merge)
         self._estimator = find_estimator(header.estimator)
+        self._limits = _limits_of(header)
         self._reports: dict[str, Report] = {}
-        self._states: dict[int, str] = {}
-        self._updates: list[Update] = []
-        kept = 0
-        if path.exists():
-            journal = read_journal(path)
-            if journal.header != header:
-                raise UsageError("the journal is of another run", where=path, hint="name another file")
-            kept, self._states = journal.good_bytes, dict(journal.states)
-            for record in journal.steps:
-                # The estimator remembers the steps that it has seen.
-                coefficients(record.losses, header.eps, self._estimator)
-                self._updates.append(Update(step=record.step, lr=record.lr, g=record.g))
-        self._journal = JournalWriter(path, header, kept)
+        self._ledger = Ledger(path, header)
+        for record in self._ledger.records:
+            # The estimator remembers the steps that it has seen.
+            coefficients(record.losses, header.eps, self._estimator)
 
     def __enter__(self) -> Coordinator:
         return self
@@ -79,12 +55,12 @@ class Coordinator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._journal.__exit__(kind, error, trace)
+        self._ledger.__exit__(kind, error, trace)
 
     @property
     def step(self) -> int:
         """The step that is open for reports."""
-        return len(self._updates) + 1
+        return self._ledger.num_steps + 1
 
     @property
     def is_over(self) -> bool:
@@ -102,7 +78,7 @@ class Coordinator:
         Raises:
             DataError: If its numbers cannot be used.
         """
-        report.check(self._header.q)
+        report.check(self._header.q, self._header.batch_size)
         if report.step != self.step or report.device in self._reports or self.is_over:
             return False
         self._reports[report.device] = report
@@ -118,33 +94,35 @@ class Coordinator:
             raise UsageError(f"no device has reported in step {self.step}")
         difference_q = merged(list(self._reports.values()), self._merge)
         losses = _as_losses(difference_q)
-        g_q = coefficients(losses, self._header.eps, self._estimator)
-        update = Update(step=self.step, lr=learning_rate(self._rates, self.step), g=g_q)
-        self._journal.append(StepRecord(update.step, update.lr, self._header.eps, losses, g_q))
-        self._updates.append(update)
+        g_q = self._limits.apply(coefficients(losses, self._header.eps, self._estimator), losses, self.step)
+        record = StepRecord(self.step, learning_rate(self._rates, self.step), self._header.eps, losses, g_q)
+        (update,) = self._ledger.append([record])
         self._reports = {}
         return update
 
     def updates(self, after: int) -> list[Update]:
-        """Return the steps after one, for a device that has missed them."""
-        return self._updates[after:]
+        """Return the steps after one, for a device that has missed them.
 
-    def confirm(self, step: int, sha256: str) -> None:
+        Raises:
+            DataError: If the device has steps that this run has not.
+        """
+        return self._ledger.updates(after)
+
+    def confirm(self, step: int, sha256: str, device: str) -> None:
         """Compare the state of a device after a step with that of the first device that confirmed it.
 
         Raises:
             DataError: If they differ.
         """
-        if step not in self._states:
-            self._states[step] = sha256
-            self._journal.append(StateRecord(step, sha256))
-        elif self._states[step] != sha256:
-            raise DataError(
-                f"the state of a device after step {step} differs from that of the others",
-                hint="it needs the same program, adapter to start from, and all steps",
-            )
+        self._ledger.confirm(step, sha256, device)
 
 
 def _as_losses(difference_q: Float64Array) -> Float64Array:
     """Return losses with these differences and mean 0, f64[q, 2]: a journal has both, and nobody knows them."""
     return np.stack([difference_q / 2, -difference_q / 2], axis=1)
+
+
+def _limits_of(header: Header) -> Limits:
+    """Return the limits that a header has the flags of."""
+    policies = header.policies
+    return Limits(header.max_g, SKIP if policies & 2 else CLIP, SKIP if policies & 1 else STOP)

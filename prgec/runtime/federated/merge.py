@@ -16,6 +16,8 @@ from prgec.errors import DataError, UsageError
 
 # Share of the devices that a trimmed mean leaves out at each end.
 _TRIMMED = 0.2
+# A difference of losses beyond this is as good as none: estimators square it, and journals keep f32.
+_LARGEST = 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,18 +37,22 @@ class Report:
     num_rows: int
     differences: Float64Array
 
-    def check(self, q: int) -> None:
+    def check(self, q: int, max_rows: int) -> None:
         """Refuse measurements that cannot be used.
 
+        Args:
+            q: Queries a step.
+            max_rows: Most rows that a device may count.
+
         Raises:
-            DataError: If there are not q finite numbers, or no rows.
+            DataError: If there are not q finite numbers, no rows, or too many.
         """
         if self.differences.shape != (q,):
             raise DataError(f"a report has {self.differences.size} numbers, and a step has q = {q}", where=self.device)
-        if not np.isfinite(self.differences).all():
+        if not (np.abs(self.differences) <= _LARGEST).all():
             raise DataError("a report has numbers that are not finite", where=self.device)
-        if self.num_rows < 1:
-            raise DataError(f"a report is of {self.num_rows} rows", where=self.device)
+        if not 1 <= self.num_rows <= max_rows:
+            raise DataError(f"a report is of {self.num_rows} rows; expected 1 to {max_rows}", where=self.device)
 
 
 Merge = Callable[[Float64Array, Float64Array], Float64Array]

@@ -1,0 +1,100 @@
+"""Averaging, for programs that compute their own gradients: devices train alone and send their masters.
+
+A step of such a program does not follow from a few numbers, so the trained state itself travels: r O f32 a site.
+
+Letters: D devices, n numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from prgec.core.contract.arrays import State
+from prgec.core.contract.engine import TrainableProgram
+from prgec.core.data.batches import step_indices, training_batch
+from prgec.core.data.row import Row
+from prgec.core.formats.adapter import masters
+from prgec.errors import DataError, UsageError
+from prgec.runtime.federated.merge import find_merge
+from prgec.runtime.training.gradient_trainer import GradientTrainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalState:
+    """The masters that a device has trained.
+
+    Attributes:
+        device: Name of the device.
+        num_rows: Rows that its steps saw.
+        state: Masters by name.
+    """
+
+    device: str
+    num_rows: int
+    state: State
+
+
+def train_state(
+    name: str, program: TrainableProgram, rows: Sequence[Row], *, rates: Sequence[float], number: int, order: int
+) -> LocalState:
+    """Take the steps of a round on a device's own rows, from the common state that the program holds.
+
+    Args:
+        name: Name of the device.
+        program: A program of method `exact`; its optimiser starts afresh.
+        rows: Rows of the device.
+        rates: Learning rate of each step.
+        number: The round, from 1.
+        order: Seed of the order of its rows.
+
+    Raises:
+        NumericsError: If a loss or gradient is not finite.
+    """
+    m = program.manifest
+    program.forget_steps()
+    trainer = GradientTrainer(program)
+    for step, lr in enumerate(rates, start=(number - 1) * len(rates) + 1):
+        trainer.step(training_batch(rows, step_indices(len(rows), m.batch_size, order, step), m), lr)
+    return LocalState(device=name, num_rows=len(rates) * m.batch_size, state=masters(program.read_state(), m))
+
+
+def average(states: Sequence[LocalState], *, like: State, max_rows: int, merge: str = "mean") -> State:
+    """Return the masters of all devices as one: their mean by rows (FedAvg), or another row of the table of merges.
+
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", algorithm 1.
+
+    Args:
+        states: One of each device, in any order.
+        like: A state of the program.
+        max_rows: Most rows that a device may count.
+        merge: Row of the table of merges.
+
+    Raises:
+        UsageError: If there is no state, or no such merge.
+        DataError: If one cannot be used, naming the device.
+    """
+    if not states:
+        raise UsageError("no device has sent a state")
+    rule = find_merge(merge)
+    in_order = sorted(states, key=lambda each: each.device)
+    for each in in_order:
+        _check(each, like, max_rows)
+    rows_D = np.array([each.num_rows for each in in_order], dtype=np.float64)
+    result: State = {}
+    for name, array in like.items():
+        values_Dn = np.stack([each.state[name].reshape(-1) for each in in_order]).astype(np.float64)
+        result[name] = rule(values_Dn, rows_D).reshape(array.shape).astype(np.float32)
+    return result
+
+
+def _check(each: LocalState, like: State, max_rows: int) -> None:
+    shapes = {name: array.shape for name, array in like.items()}
+    if {name: array.shape for name, array in each.state.items()} != shapes:
+        raise DataError("a state has other sites than the program", where=each.device)
+    if not all(np.isfinite(array).all() for array in each.state.values()):
+        raise DataError("a state has numbers that are not finite", where=each.device)
+    if not 1 <= each.num_rows <= max_rows:
+        raise DataError(f"a state is of {each.num_rows} rows; expected 1 to {max_rows}", where=each.device)

@@ -1,0 +1,135 @@
+"""The side that merges rounds of local steps: hands out places, takes contributions, and keeps the journal.
+
+Letters: M local steps, q queries.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from prgec.core.formats.journal_records import Header, StepRecord
+from prgec.errors import UsageError
+from prgec.runtime.federated.ledger import Ledger, Update
+from prgec.runtime.federated.local import Contribution, RoundPlan, find_round_merge, scales
+from prgec.runtime.training.schedules import Rates
+
+
+class Rounds:
+    """Merges the rounds of a run; use as a context manager.
+
+    A process that is killed begins again with the same arguments: it goes on after the last whole round.
+
+    Args:
+        path: The journal; made, or continued where it is of the same run.
+        header: Identity of the run, with the steps of `plan`; its batch size bounds the rows of a local step.
+        plan: The numbers of its steps.
+        course: The course of the learning rate over the local steps of one device.
+        merge: Row of the table of merges of rounds.
+
+    Raises:
+        UsageError: If the journal is of another run, or there is no such merge.
+        DataError: If the journal cannot be read.
+    """
+
+    def __init__(self, path: Path, header: Header, plan: RoundPlan, course: Rates, *, merge: str = "mean") -> None:
+        assert header.steps == plan.steps, "the header is of another plan"
+        self.plan, self._header, self._course, self._merge = plan, header, course, find_round_merge(merge)
+        self._ledger = Ledger(path, header, block=plan.block)
+        self._places: dict[str, int] = {}
+        self._contributions: dict[int, Contribution] = {}
+
+    def __enter__(self) -> Rounds:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ledger.__exit__(kind, error, trace)
+
+    @property
+    def number(self) -> int:
+        """The round that is open, from 1."""
+        return self._ledger.num_steps // self.plan.block + 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all rounds are done."""
+        return self.number > self.plan.rounds
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all rounds that are done, those of empty places included."""
+        return self._ledger.num_steps
+
+    @property
+    def num_contributions(self) -> int:
+        """Devices that have contributed to the open round."""
+        return len(self._contributions)
+
+    @property
+    def rates(self) -> list[float]:
+        """Learning rates of the local steps of the open round: f64[M]."""
+        return self.plan.rates(self._course, self.number)
+
+    def place_of(self, device: str) -> int | None:
+        """Give a device a place in the open round, the same one again for one that has it; None where all are taken."""
+        if device not in self._places and len(self._places) < self.plan.places:
+            self._places[device] = len(self._places)
+        return self._places.get(device)
+
+    def submit(self, contribution: Contribution) -> bool:
+        """Take local steps; return whether they count. Late, second and uninvited ones do not.
+
+        Raises:
+            DataError: If their numbers cannot be used.
+        """
+        local_steps = self.plan.local_steps
+        contribution.check((local_steps, self._header.q), local_steps * self._header.batch_size)
+        place = self._places.get(contribution.device)
+        if contribution.number != self.number or place is None or place in self._contributions:
+            return False
+        self._contributions[place] = contribution
+        return True
+
+    def close_round(self) -> list[Update]:
+        """Merge the open round, record it, and open the next one; return its steps as devices apply them.
+
+        Raises:
+            UsageError: If no device has contributed.
+        """
+        if not self._contributions:
+            raise UsageError(f"no device has contributed to round {self.number}")
+        rates = self.rates
+        factors = scales(self._contributions, self._merge, rates)
+        records: list[StepRecord] = []
+        for place in range(self.plan.places):
+            g_Mq = np.zeros((self.plan.local_steps, self._header.q), dtype=np.float32)
+            if place in factors:
+                g_Mq = np.float32(factors[place]) * self._contributions[place].g
+            first = self.plan.first(self.number, place)
+            # Losses stay on the devices.
+            unknown = np.full((self._header.q, 2), np.nan)
+            for step, (lr, g_q) in enumerate(zip(rates, g_Mq, strict=True), start=first + 1):
+                records.append(StepRecord(step, lr, self._header.eps, unknown, g_q))
+        updates = self._ledger.append(records)
+        self._places, self._contributions = {}, {}
+        return updates
+
+    def updates(self, after: int) -> list[Update]:
+        """Return the steps after one, for a device that has missed them.
+
+        Raises:
+            DataError: If the device has steps that this run has not.
+        """
+        return self._ledger.updates(after)
+
+    def confirm(self, step: int, sha256: str, device: str) -> None:
+        """Compare the state of a device after a step with that of the first device that confirmed it.
+
+        Raises:
+            DataError: If they differ.
+        """
+        self._ledger.confirm(step, sha256, device)
