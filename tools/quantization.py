@@ -55,7 +55,7 @@ def projected_gradients(
     """Return g of every step and query at zero state: f64[steps * q]."""
     from prgec.compiler.compile import compile_model
     from prgec.compiler.options import CompileOptions
-    from prgec.core.data.batches import step_indices, training_batch
+    from prgec.core.data.batches import step_batch
     from prgec.core.data.dataset import load_dataset
     from prgec.core.data.encode import encode_rows
     from prgec.demo import data_file
@@ -68,7 +68,7 @@ def projected_gradients(
     rows = encode_rows(pairs, program.tokenizer, m)
     no_update, found = np.zeros(m.q, dtype=np.float32), []
     for step in range(1, steps + 1):
-        batch = training_batch(rows, step_indices(len(rows), m.batch_size, 0, step), m)
+        batch = step_batch(rows, 0, step, m)
         loss_N = program.forward(
             batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, no_update, lr=0.0, eps=EPS, seed=0, step=step
         )

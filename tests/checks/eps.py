@@ -208,7 +208,7 @@ def _batches(program: TrainableProgram, data: Path, draws: int) -> list[tuple[li
     """Rows of each call, for the oracle and for the program."""
     import torch
 
-    from prgec.core.data.batches import step_indices, training_batch
+    from prgec.core.data.batches import step_batch
     from prgec.core.data.dataset import load_dataset
     from prgec.core.data.encode import encode_items
 
@@ -216,7 +216,7 @@ def _batches(program: TrainableProgram, data: Path, draws: int) -> list[tuple[li
     rows = encode_items(load_dataset(data).examples, program.tokenizer, m)
     found = []
     for step in range(1, draws + 1):
-        batch = training_batch(rows, step_indices(len(rows), m.batch_size, SEED, step), m)
+        batch = step_batch(rows, SEED, step, m)
         arrays = (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
         found.append(([torch.from_numpy(each[: m.batch_size]) for each in arrays], arrays))
     return found

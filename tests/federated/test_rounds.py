@@ -157,9 +157,9 @@ def test_a_poisoner_moves_the_mean_and_not_what_is_clipped(tiny_pte: Path, rows:
     [
         (np.full((10, 2), np.nan), 2, "not finite"),
         (np.full((10, 2), 1e35), 2, "not finite"),
-        (np.zeros((9, 2)), 2, r"have \[9, 2\] numbers; expected \[10, 2\]"),
-        (np.zeros((10, 2)), 0, "are of 0 rows; expected 1 to 20"),
-        (np.zeros((10, 2)), 21, "are of 21 rows; expected 1 to 20"),
+        (np.zeros((9, 2)), 2, r"has \[9, 2\] numbers; expected \[10, 2\]"),
+        (np.zeros((10, 2)), 0, "is of 0 rows; expected 1 to 20"),
+        (np.zeros((10, 2)), 21, "is of 21 rows; expected 1 to 20"),
     ],
 )
 def test_numbers_that_cannot_be_used_are_refused_by_name(

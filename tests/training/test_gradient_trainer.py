@@ -11,7 +11,7 @@ import torch
 
 from prgec.core.contract.engine import optimizer_names
 from prgec.core.contract.names import OPTIMIZER_STATE
-from prgec.core.data.batches import Batch, evaluation_batches, step_indices, training_batch
+from prgec.core.data.batches import Batch, evaluation_batches, step_batch
 from prgec.core.data.dataset import Dataset
 from prgec.core.data.encode import Row, encode_rows
 from prgec.core.formats.journal_records import StepRecord
@@ -39,7 +39,7 @@ def rows(program: PteProgram, train_data: Dataset) -> list[Row]:
 @pytest.fixture
 def batches(program: PteProgram, rows: list[Row]) -> list[Batch]:
     m = program.manifest
-    return [training_batch(rows, step_indices(len(rows), m.batch_size, SEED, n), m) for n in range(1, STEPS + 1)]
+    return [step_batch(rows, SEED, n, m) for n in range(1, STEPS + 1)]
 
 
 def test_follows_autograd_and_the_adamw_of_pytorch(program: PteProgram, batches: list[Batch]) -> None:

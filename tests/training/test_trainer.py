@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from prgec.core.data.batches import Batch, step_indices, training_batch
+from prgec.core.data.batches import Batch, step_batch
 from prgec.core.data.dataset import Dataset
 from prgec.core.data.encode import Row, encode_rows
 from prgec.errors import NumericsError
@@ -35,10 +35,7 @@ def batches(program: PteProgram, train_data: Dataset) -> list[Batch]:
     rows: list[Row] = encode_rows(
         [(e, e.completion or "") for e in train_data.examples], program.tokenizer, program.manifest
     )
-    return [
-        training_batch(rows, step_indices(len(rows), program.manifest.batch_size, SEED, step), program.manifest)
-        for step in range(1, 9)
-    ]
+    return [step_batch(rows, SEED, step, program.manifest) for step in range(1, 9)]
 
 
 def _textbook(model: nn.Module, batches: list[Batch]) -> tuple[list[float], np.ndarray]:

@@ -92,6 +92,11 @@ def training_batch(rows: Sequence[Row], indices: IntArray, manifest: Manifest) -
     return _pad([chosen[i] for i in order.tolist()], order, manifest)
 
 
+def step_batch(rows: Sequence[Row], seed: int, step: int, manifest: Manifest) -> Batch:
+    """Return the batch of training step `step`, counted from 1, of runs that take B rows a step."""
+    return training_batch(rows, step_indices(len(rows), manifest.batch_size, seed, step), manifest)
+
+
 def evaluation_batches(rows: Sequence[Row], manifest: Manifest) -> Iterator[Batch]:
     """Yield batches of as many different rows as the program can hold, N or B; the last one is filled up.
 

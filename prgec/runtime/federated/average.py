@@ -14,11 +14,11 @@ import numpy as np
 
 from prgec.core.contract.arrays import State
 from prgec.core.contract.engine import TrainableProgram
-from prgec.core.data.batches import step_indices, training_batch
+from prgec.core.data.batches import step_batch
 from prgec.core.data.row import Row
 from prgec.core.formats.adapter import masters
 from prgec.errors import DataError, UsageError
-from prgec.runtime.federated.merge import find_merge
+from prgec.runtime.federated.merge import check_numbers, find_merge
 from prgec.runtime.training.gradient_trainer import GradientTrainer
 
 
@@ -57,7 +57,7 @@ def train_state(
     program.forget_steps()
     trainer = GradientTrainer(program)
     for step, lr in enumerate(rates, start=(number - 1) * len(rates) + 1):
-        trainer.step(training_batch(rows, step_indices(len(rows), m.batch_size, order, step), m), lr)
+        trainer.step(step_batch(rows, order, step, m), lr)
     return LocalState(device=name, num_rows=len(rates) * m.batch_size, state=masters(program.read_state(), m))
 
 
@@ -94,7 +94,5 @@ def _check(each: LocalState, like: State, max_rows: int) -> None:
     shapes = {name: array.shape for name, array in like.items()}
     if {name: array.shape for name, array in each.state.items()} != shapes:
         raise DataError("a state has other sites than the program", where=each.device)
-    if not all(np.isfinite(array).all() for array in each.state.values()):
-        raise DataError("a state has numbers that are not finite", where=each.device)
-    if not 1 <= each.num_rows <= max_rows:
-        raise DataError(f"a state is of {each.num_rows} rows; expected 1 to {max_rows}", where=each.device)
+    for array in each.state.values():
+        check_numbers(array, each.num_rows, max_rows, what="a state", device=each.device)

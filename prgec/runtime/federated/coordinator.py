@@ -8,7 +8,6 @@ Letters: q queries.
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -18,11 +17,11 @@ from prgec.errors import UsageError
 from prgec.runtime.federated.ledger import Ledger, Update
 from prgec.runtime.federated.merge import Report, find_merge, merged
 from prgec.runtime.training.estimators import find_estimator
-from prgec.runtime.training.limits import CLIP, SKIP, STOP, Limits, coefficients
+from prgec.runtime.training.limits import Limits, coefficients
 from prgec.runtime.training.schedules import Rates, learning_rate
 
 
-class Coordinator:
+class Coordinator(Ledger):
     """Merges the reports of a run; use as a context manager.
 
     A process that is killed begins again with the same arguments: it goes on after the last step of the journal, and
@@ -40,32 +39,24 @@ class Coordinator:
     """
 
     def __init__(self, path: Path, header: Header, rates: Rates, *, merge: str = "mean") -> None:
-        self._header, self._rates, self._merge = header, rates, find_merge(merge)
+        self._rates, self._merge = rates, find_merge(merge)
         self._estimator = find_estimator(header.estimator)
-        self._limits = _limits_of(header)
+        self._limits = Limits.of_flags(header.max_g, header.policies)
         self._reports: dict[str, Report] = {}
-        self._ledger = Ledger(path, header)
-        for record in self._ledger.records:
+        super().__init__(path, header)
+        for record in self.records:
             # The estimator remembers the steps that it has seen.
             coefficients(record.losses, header.eps, self._estimator)
-
-    def __enter__(self) -> Coordinator:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ledger.__exit__(kind, error, trace)
 
     @property
     def step(self) -> int:
         """The step that is open for reports."""
-        return self._ledger.num_steps + 1
+        return self.num_steps + 1
 
     @property
     def is_over(self) -> bool:
         """Whether all steps are done."""
-        return self.step > self._header.steps
+        return self.step > self.header.steps
 
     @property
     def num_reports(self) -> int:
@@ -78,7 +69,7 @@ class Coordinator:
         Raises:
             DataError: If its numbers cannot be used.
         """
-        report.check(self._header.q, self._header.batch_size)
+        report.check(self.header.q, self.header.batch_size)
         if report.step != self.step or report.device in self._reports or self.is_over:
             return False
         self._reports[report.device] = report
@@ -94,35 +85,13 @@ class Coordinator:
             raise UsageError(f"no device has reported in step {self.step}")
         difference_q = merged(list(self._reports.values()), self._merge)
         losses = _as_losses(difference_q)
-        g_q = self._limits.apply(coefficients(losses, self._header.eps, self._estimator), losses, self.step)
-        record = StepRecord(self.step, learning_rate(self._rates, self.step), self._header.eps, losses, g_q)
-        (update,) = self._ledger.append([record])
+        g_q = self._limits.apply(coefficients(losses, self.header.eps, self._estimator), losses, self.step)
+        record = StepRecord(self.step, learning_rate(self._rates, self.step), self.header.eps, losses, g_q)
+        (update,) = self.append([record])
         self._reports = {}
         return update
-
-    def updates(self, after: int) -> list[Update]:
-        """Return the steps after one, for a device that has missed them.
-
-        Raises:
-            DataError: If the device has steps that this run has not.
-        """
-        return self._ledger.updates(after)
-
-    def confirm(self, step: int, sha256: str, device: str) -> None:
-        """Compare the state of a device after a step with that of the first device that confirmed it.
-
-        Raises:
-            DataError: If they differ.
-        """
-        self._ledger.confirm(step, sha256, device)
 
 
 def _as_losses(difference_q: Float64Array) -> Float64Array:
     """Return losses with these differences and mean 0, f64[q, 2]: a journal has both, and nobody knows them."""
     return np.stack([difference_q / 2, -difference_q / 2], axis=1)
-
-
-def _limits_of(header: Header) -> Limits:
-    """Return the limits that a header has the flags of."""
-    policies = header.policies
-    return Limits(header.max_g, SKIP if policies & 2 else CLIP, SKIP if policies & 1 else STOP)

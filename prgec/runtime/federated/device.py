@@ -12,7 +12,7 @@ import numpy as np
 
 from prgec.core.contract.engine import TrainableProgram
 from prgec.core.contract.sums import ordered_mean
-from prgec.core.data.batches import step_indices, training_batch
+from prgec.core.data.batches import step_batch
 from prgec.core.data.row import Row
 from prgec.core.formats.adapter import load_snapshot, masters_sha256, save_snapshot
 from prgec.errors import UsageError
@@ -68,8 +68,7 @@ class FederatedDevice:
     def measure(self) -> Report:
         """Measure the next step on B of the device's own rows; the state stays as it is."""
         m, step = self.program.manifest, self.step + 1
-        indices = step_indices(len(self.rows), m.batch_size, self.order, step)
-        batch = training_batch(self.rows, indices, m)
+        batch = step_batch(self.rows, self.order, step, m)
         loss_N = self.program.forward(
             batch.tokens_NT,
             batch.label_pos_NK,

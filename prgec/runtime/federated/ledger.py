@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from prgec.core.contract.arrays import FloatArray
 from prgec.core.formats.journal import Journal, JournalWriter, read_journal
@@ -60,7 +61,7 @@ class Ledger:
         self._updates = [Update(step=each.step, lr=each.lr, g=each.g) for each in self.records]
         self._journal = JournalWriter(path, header, kept)
 
-    def __enter__(self) -> Ledger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -70,7 +71,7 @@ class Ledger:
 
     @property
     def num_steps(self) -> int:
-        """Steps so far."""
+        """Steps so far; in a run of rounds, those of empty places included."""
         return len(self._updates)
 
     def append(self, records: Sequence[StepRecord]) -> list[Update]:

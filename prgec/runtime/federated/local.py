@@ -16,15 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from prgec.core.contract.arrays import Float64Array, FloatArray
-from prgec.core.data.batches import step_indices, training_batch
+from prgec.core.data.batches import step_batch
 from prgec.errors import DataError, UsageError
 from prgec.runtime.federated.device import FederatedDevice
+from prgec.runtime.federated.merge import check_numbers
 from prgec.runtime.training.estimators import find_estimator
 from prgec.runtime.training.prge_trainer import PrgeTrainer
 from prgec.runtime.training.schedules import Rates, learning_rate
-
-# A coefficient beyond this overflows f32 when a program multiplies by it.
-_LARGEST = 1e30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +92,10 @@ class Contribution:
             DataError: Naming the device.
         """
         if self.g.shape != shape:
-            raise DataError(f"local steps have {list(self.g.shape)} numbers; expected {list(shape)}", where=self.device)
-        if not (np.abs(self.g) <= _LARGEST).all():
-            raise DataError("local steps have numbers that are not finite", where=self.device)
-        if not 1 <= self.num_rows <= max_rows:
-            raise DataError(f"local steps are of {self.num_rows} rows; expected 1 to {max_rows}", where=self.device)
+            raise DataError(
+                f"a contribution has {list(self.g.shape)} numbers; expected {list(shape)}", where=self.device
+            )
+        check_numbers(self.g, self.num_rows, max_rows, what="a contribution", device=self.device)
 
 
 def train_locally(
@@ -119,8 +116,7 @@ def train_locally(
     try:
         g = []
         for local, lr in enumerate(rates, start=(number - 1) * len(rates) + 1):
-            indices = step_indices(len(device.rows), m.batch_size, device.order, local)
-            g.append(trainer.step(training_batch(device.rows, indices, m), lr).g)
+            g.append(trainer.step(step_batch(device.rows, device.order, local, m), lr).g)
     finally:
         # Steps taken back by negative ones would not give the same bits.
         program.write_state(snapshot)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prgec.core.contract.arrays import Float64Array
+from prgec.core.contract.arrays import Float64Array, FloatArray
 from prgec.core.contract.sums import ordered_sum
 from prgec.errors import DataError, UsageError
 
 # Share of the devices that a trimmed mean leaves out at each end.
 _TRIMMED = 0.2
-# A difference of losses beyond this is as good as none: estimators square it, and journals keep f32.
+# A number beyond this is as good as none: estimators square it, programs multiply by it, and both keep f32.
 _LARGEST = 1e30
 
 
@@ -49,10 +49,26 @@ class Report:
         """
         if self.differences.shape != (q,):
             raise DataError(f"a report has {self.differences.size} numbers, and a step has q = {q}", where=self.device)
-        if not (np.abs(self.differences) <= _LARGEST).all():
-            raise DataError("a report has numbers that are not finite", where=self.device)
-        if not 1 <= self.num_rows <= max_rows:
-            raise DataError(f"a report is of {self.num_rows} rows; expected 1 to {max_rows}", where=self.device)
+        check_numbers(self.differences, self.num_rows, max_rows, what="a report", device=self.device)
+
+
+def check_numbers(values: FloatArray | Float64Array, num_rows: int, max_rows: int, *, what: str, device: str) -> None:
+    """Refuse numbers that are not finite, and counts of rows that no device can have.
+
+    Args:
+        values: The numbers, any shape.
+        num_rows: Rows that they were measured on.
+        max_rows: Most rows that a device may count.
+        what: The message they came in, for the error.
+        device: The sender.
+
+    Raises:
+        DataError: Naming the device.
+    """
+    if not (np.abs(values) <= _LARGEST).all():
+        raise DataError(f"{what} has numbers that are not finite", where=device)
+    if not 1 <= num_rows <= max_rows:
+        raise DataError(f"{what} is of {num_rows} rows; expected 1 to {max_rows}", where=device)
 
 
 Merge = Callable[[Float64Array, Float64Array], Float64Array]

@@ -6,7 +6,6 @@ Letters: M local steps, q queries.
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from prgec.runtime.federated.local import Contribution, RoundPlan, find_round_me
 from prgec.runtime.training.schedules import Rates
 
 
-class Rounds:
+class Rounds(Ledger):
     """Merges the rounds of a run; use as a context manager.
 
     A process that is killed begins again with the same arguments: it goes on after the last whole round.
@@ -36,33 +35,20 @@ class Rounds:
 
     def __init__(self, path: Path, header: Header, plan: RoundPlan, course: Rates, *, merge: str = "mean") -> None:
         assert header.steps == plan.steps, "the header is of another plan"
-        self.plan, self._header, self._course, self._merge = plan, header, course, find_round_merge(merge)
-        self._ledger = Ledger(path, header, block=plan.block)
+        self.plan, self._course, self._merge = plan, course, find_round_merge(merge)
+        super().__init__(path, header, block=plan.block)
         self._places: dict[str, int] = {}
         self._contributions: dict[int, Contribution] = {}
-
-    def __enter__(self) -> Rounds:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ledger.__exit__(kind, error, trace)
 
     @property
     def number(self) -> int:
         """The round that is open, from 1."""
-        return self._ledger.num_steps // self.plan.block + 1
+        return self.num_steps // self.plan.block + 1
 
     @property
     def is_over(self) -> bool:
         """Whether all rounds are done."""
         return self.number > self.plan.rounds
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of all rounds that are done, those of empty places included."""
-        return self._ledger.num_steps
 
     @property
     def num_contributions(self) -> int:
@@ -87,7 +73,7 @@ class Rounds:
             DataError: If their numbers cannot be used.
         """
         local_steps = self.plan.local_steps
-        contribution.check((local_steps, self._header.q), local_steps * self._header.batch_size)
+        contribution.check((local_steps, self.header.q), local_steps * self.header.batch_size)
         place = self._places.get(contribution.device)
         if contribution.number != self.number or place is None or place in self._contributions:
             return False
@@ -106,30 +92,14 @@ class Rounds:
         factors = scales(self._contributions, self._merge, rates)
         records: list[StepRecord] = []
         for place in range(self.plan.places):
-            g_Mq = np.zeros((self.plan.local_steps, self._header.q), dtype=np.float32)
+            g_Mq = np.zeros((self.plan.local_steps, self.header.q), dtype=np.float32)
             if place in factors:
                 g_Mq = np.float32(factors[place]) * self._contributions[place].g
             first = self.plan.first(self.number, place)
             # Losses stay on the devices.
-            unknown = np.full((self._header.q, 2), np.nan)
+            unknown = np.full((self.header.q, 2), np.nan)
             for step, (lr, g_q) in enumerate(zip(rates, g_Mq, strict=True), start=first + 1):
-                records.append(StepRecord(step, lr, self._header.eps, unknown, g_q))
-        updates = self._ledger.append(records)
+                records.append(StepRecord(step, lr, self.header.eps, unknown, g_q))
+        updates = self.append(records)
         self._places, self._contributions = {}, {}
         return updates
-
-    def updates(self, after: int) -> list[Update]:
-        """Return the steps after one, for a device that has missed them.
-
-        Raises:
-            DataError: If the device has steps that this run has not.
-        """
-        return self._ledger.updates(after)
-
-    def confirm(self, step: int, sha256: str, device: str) -> None:
-        """Compare the state of a device after a step with that of the first device that confirmed it.
-
-        Raises:
-            DataError: If they differ.
-        """
-        self._ledger.confirm(step, sha256, device)

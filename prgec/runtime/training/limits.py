@@ -58,6 +58,11 @@ class Limits:
         """The two policies as a journal's header has them."""
         return (self.not_finite == SKIP) + 2 * (self.over_limit == SKIP)
 
+    @classmethod
+    def of_flags(cls, max_g: float, flags: int) -> Limits:
+        """Return the limits that a journal's header has."""
+        return cls(max_g, SKIP if flags & 2 else CLIP, SKIP if flags & 1 else STOP)
+
     def apply(self, g_q: FloatArray, losses: Float64Array, step: int) -> FloatArray:
         """Return the coefficients the program may apply: f32[q].
 
