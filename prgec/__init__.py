@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from prgec.version import __version__
+
 if TYPE_CHECKING:
     from prgec.api.adapter import Adapter as Adapter
     from prgec.api.compile import compile as compile
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from prgec.api.trainer import TrainerCallback as TrainerCallback
     from prgec.api.trainer import TrainResult as TrainResult
     from prgec.errors import PrgecError as PrgecError
-
-__version__ = "0.1.0"
 
 # Public names, each imported when it is first used: torch only by what compiles.
 _MODULES = {

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from prgec import __version__
 from prgec.cli.habits import hint_for
 from prgec.cli.repeats import refuse_repeats
 from prgec.core.machine.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
 from prgec.errors import InternalError, PrgecError
+from prgec.version import __version__
 
 INTERRUPTED_EXIT_CODE = 130
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}

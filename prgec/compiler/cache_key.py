@@ -11,12 +11,12 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import prgec
 from prgec.compiler.frontend.checkpoint import Checkpoint
 from prgec.compiler.options import CompileOptions
 from prgec.core.data.folders import files_of
 from prgec.core.data.records import NO_FILE
 from prgec.errors import DataError
+from prgec.version import __version__
 
 # Fields that no byte of a program depends on. --memory stays: it decides whether there is a program.
 _IRRELEVANT = ("model", "data", "lora_a", "output", "force", "dump_passes", "save_program")
@@ -41,7 +41,7 @@ def cache_key(options: CompileOptions, checkpoint: Checkpoint) -> str | None:
         "checkpoint": [checkpoint.name, *_hashes(_files_of(checkpoint.path))],
         "data": [[path.name, *_hashes(_data_files(path))] for path in options.data],
         "lora_a": _of_adapter(options),
-        "prgec": [prgec.__version__, *_code()],
+        "prgec": [__version__, *_code()],
         "packages": [[name, _version(name)] for name in _PACKAGES],
         "machine": [platform.machine(), platform.python_version()],
     }
@@ -78,10 +78,9 @@ def _hashes(paths: Iterable[Path]) -> Iterator[str]:
 
 def _code() -> Iterator[str]:
     """Hashes of the compiler's own modules: between two versions they change with every edit."""
-    for root in prgec.__path__:
-        for folder, folders, names in os.walk(root, followlinks=True):
-            folders.sort()
-            yield from _hashes(Path(folder, name) for name in sorted(names) if name.endswith(".py"))
+    for folder, folders, names in os.walk(Path(__file__).parents[1], followlinks=True):
+        folders.sort()
+        yield from _hashes(Path(folder, name) for name in sorted(names) if name.endswith(".py"))
 
 
 def _version(package: str) -> str:

@@ -6,7 +6,6 @@ import importlib.metadata
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from prgec import __version__
 from prgec.compiler.options import WEIGHT_ONLY_BITS, CompileOptions
 from prgec.compiler.source import Source
 from prgec.core.contract.manifest import Manifest, Site
@@ -24,6 +23,7 @@ from prgec.passes.quantize_base import QuantizeBase
 from prgec.passes.quantize_embedding import QuantizeEmbedding
 from prgec.passes.return_state import ReturnState
 from prgec.passes.spec import print_pipeline
+from prgec.version import __version__
 
 P = TypeVar("P", bound=Pass)
 

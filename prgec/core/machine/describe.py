@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from prgec import __version__
+from prgec.version import __version__
 
 _PACKAGES = ("torch", "executorch", "torchao", "transformers")
 

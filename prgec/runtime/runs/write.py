@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import prgec
 from prgec.core.contract.names import CONTRACT_VERSION
 from prgec.core.formats.adapter import save_adapter
 from prgec.core.formats.run_folder import ADAPTER_NAME, CONFIG_NAME, PLOT_NAME, RunFolder
@@ -19,6 +18,7 @@ from prgec.runtime.runs.options import plain_values, repeating_text
 from prgec.runtime.runs.result import RunResult
 from prgec.runtime.runs.samples import samples
 from prgec.runtime.training.evaluate import Evaluation
+from prgec.version import __version__
 
 
 def write_run(
@@ -53,7 +53,7 @@ def write_run(
             **result.to_json(),
             "status": _status(result, failure),
             "options": plain_values(opened.options),
-            "prgec": prgec.__version__,
+            "prgec": __version__,
             "contract": CONTRACT_VERSION,
             "base_sha256": manifest.base_sha256,
             "manifest": json.loads(manifest.to_json()),
