@@ -15,6 +15,7 @@ from prgec.core.contract.names import DEFAULT_OPTIMIZERS
 from prgec.core.formats.run_folder import PROGRAM_NAME, RunFolder
 from prgec.demo import BATCH_SIZES, SEQ_LEN, STEPS, data_file
 from prgec.runtime.runs.log import check_nothing_is_lost
+from prgec.runtime.runs.option_checks import check_run
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.runs.result import Listener, RunResult
 from prgec.runtime.runs.run import run
@@ -119,7 +120,7 @@ def run_demo(
     start = time.monotonic()
     folder = RunFolder.choose(options.out, "demo", force=False)
     run_options = options.to_run(folder.path)
-    run_options.check()
+    check_run(run_options)
     check_nothing_is_lost(folder)
     compile_cached(options.to_compile(folder.file(PROGRAM_NAME)), on_compile)
     compile_seconds = time.monotonic() - start

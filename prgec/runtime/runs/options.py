@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,21 +11,17 @@ from prgec.core.config.toml_file import write_options
 from prgec.core.data.columns import MAP_HELP
 from prgec.core.data.records import NO_FILE
 from prgec.core.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
-from prgec.errors import UsageError
-from prgec.runtime.engines.choose import ENGINES, EXECUTORCH, check_engine
+from prgec.runtime.engines.choose import ENGINES, EXECUTORCH
 from prgec.runtime.rewards.source import REWARD_HELP
-from prgec.runtime.trackers.table import TRACKERS, check_trackers
+from prgec.runtime.trackers.table import TRACKERS
 from prgec.runtime.training.advantages import ADVANTAGES
 from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from prgec.runtime.training.limits import CLIP, NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES, STOP, Limits
 from prgec.runtime.training.objectives import LIKELIHOOD, OBJECTIVES
-from prgec.runtime.training.sampling import Sampling
 from prgec.runtime.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
 
 # The objective of rewards of runs that name none.
 DEFAULT_REWARDED = "grpo"
-# Calls of a step: sums of more would lose their last digits.
-MAX_CALLS = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -201,105 +196,6 @@ class RunOptions:
     def limits(self) -> Limits:
         """The limits of a step."""
         return Limits(self.max_g, self.over_limit, self.not_finite)
-
-    def check(self) -> None:
-        """Refuse impossible values.
-
-        Raises:
-            UsageError: Naming the first option at fault.
-        """
-        if self.steps < 1:
-            raise UsageError(f"--steps is {self.steps}; expected at least 1")
-        if not 1 <= self.accumulate <= MAX_CALLS:
-            raise UsageError(f"--accumulate is {self.accumulate}; expected 1 to {MAX_CALLS}")
-        if self.lr is not None and not (math.isfinite(self.lr) and self.lr >= 0):
-            raise UsageError(f"--lr is {self.lr}; expected a finite number, 0 or more")
-        if not (math.isfinite(self.eps) and self.eps > 0):
-            raise UsageError(f"--eps is {self.eps}; expected a finite number above 0")
-        if self.snapshot_every < 0:
-            raise UsageError(f"--snapshot-every is {self.snapshot_every}; expected 0 or more")
-        if self.resume and self.out is None:
-            raise UsageError("--resume needs --out, the folder of the run")
-        if self.eval_every < 0:
-            raise UsageError(f"--eval-every is {self.eval_every}; expected 0 or more")
-        if not -(2**63) <= self.seed < 2**63:
-            raise UsageError(f"--seed is {self.seed}; expected a 64-bit integer")
-        if (self.data is None) == (self.rows is None):
-            raise UsageError("a run needs either --data or --rows")
-        if self.eval_data is not None and self.eval_rows is not None:
-            raise UsageError("a run takes either --eval-data or --eval-rows")
-        check_engine(self.engine, self.base, self.device, self.compiled)
-        self.limits.check()
-        check_trackers(self.log_to)
-        self._check_course()
-        self._check_objective()
-
-    def _check_course(self) -> None:
-        """Refuse contradictions between what a run does at its steps."""
-        if not 0 <= self.warmup < self.steps:
-            raise UsageError(f"--warmup is {self.warmup}; expected 0 or more, and less than --steps {self.steps}")
-        if self.patience < 0:
-            raise UsageError(f"--early-stop is {self.patience}; expected 0 or more")
-        if not (math.isfinite(self.diverged) and (self.diverged == 0 or self.diverged > 1)):
-            raise UsageError(f"--diverged is {self.diverged}; expected 0, or a finite number above 1")
-        if self.window < 1:
-            raise UsageError(f"--window is {self.window}; expected at least 1")
-        if self.low_volume and self.data is None:
-            raise UsageError("--low-volume needs --data")
-        if self.eval_every and self.eval_data is None and self.eval_rows is None and not self.low_volume:
-            raise UsageError("--eval-every needs --eval-data or --eval-rows")
-        if self.patience and not self.eval_every:
-            raise UsageError("--early-stop needs --eval-every")
-
-    def _check_objective(self) -> None:
-        """Refuse numbers of no objective, and data that it cannot read."""
-        numbers = {
-            "--beta": self.beta,
-            "--gamma": self.gamma,
-            "--desirable": self.desirable,
-            "--undesirable": self.undesirable,
-        }
-        for flag, number in numbers.items():
-            if number is not None and not (math.isfinite(number) and number >= 0):
-                raise UsageError(f"{flag} is {number}; expected a finite number, 0 or more")
-        self._check_rewards()
-        if self.rewarded:
-            return
-        if self.objective == LIKELIHOOD:
-            if (self.beta, self.gamma, self.desirable, self.undesirable) != (None, 1.0, 1.0, 1.0):
-                raise UsageError(
-                    "--beta, --gamma, --desirable and --undesirable are numbers of an objective",
-                    hint=f"add --objective {', '.join(OBJECTIVES)}",
-                )
-            return
-        if self.data is None or self.eval_rows is not None:
-            raise UsageError(f"--objective {self.objective} reads texts", hint="give --data and --eval-data")
-        if self.low_volume or self.task != AUTO_TASK:
-            raise UsageError(f"--objective {self.objective} knows its rows; leave out --low-volume and --task")
-
-    def _check_rewards(self) -> None:
-        """Refuse rewards without an objective of theirs, and options that mean nothing without them."""
-        Sampling(self.temperature, self.top_k, self.top_p).check()
-        for flag, number in (("--num-generations", self.num_generations), ("--max-new-tokens", self.max_new_tokens)):
-            if number < 0:
-                raise UsageError(f"{flag} is {number}; expected 0 or more")
-        if not (math.isfinite(self.reward_timeout) and self.reward_timeout > 0):
-            raise UsageError(f"--reward-timeout is {self.reward_timeout}; expected seconds above 0")
-        if self.reward_memory < 1:
-            raise UsageError(f"--reward-memory is {self.reward_memory}; expected megabytes, 1 or more")
-        if not self.rewarded:
-            return
-        if self.objective in OBJECTIVES:
-            raise UsageError(
-                f"--objective {self.objective} reads answers, and --reward judges new ones",
-                hint=f"leave one of them out, or take --objective {', '.join(ADVANTAGES)}",
-            )
-        if (self.gamma, self.desirable, self.undesirable) != (1.0, 1.0, 1.0):
-            raise UsageError("--gamma, --desirable and --undesirable are numbers of other objectives")
-        if self.data is None or self.eval_rows is not None:
-            raise UsageError("--reward reads prompts as texts", hint="give --data and --eval-data")
-        if self.low_volume:
-            raise UsageError("--reward takes all of --data", hint="leave out --low-volume")
 
 
 RUN_TABLE = table_of(RunOptions)

@@ -18,6 +18,7 @@ from prgec.runtime.runs.best import BestState
 from prgec.runtime.runs.evaluations import Evaluations
 from prgec.runtime.runs.log import RunLog, check_nothing_is_lost
 from prgec.runtime.runs.open import Opened, open_run
+from prgec.runtime.runs.option_checks import check_run
 from prgec.runtime.runs.options import RunOptions, plain_values
 from prgec.runtime.runs.result import Listener, RunResult
 from prgec.runtime.runs.resume import go_back, header_of, resume
@@ -59,7 +60,7 @@ def run(
         PrgecError: A fitting subclass, before anything is written, if an option, the program or the data are bad.
         NumericsError: If a loss is not finite, or training diverges; the run folder then holds the state kept.
     """
-    options.check()
+    check_run(options)
     start = time.monotonic()
     listener = listener or Listener()
     folder = RunFolder.choose(options.out, options.program.stem, force=options.force)

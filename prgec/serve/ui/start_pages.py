@@ -12,6 +12,7 @@ from starlette.responses import Response
 from prgec.compiler.check import check_options
 from prgec.compiler.options import CompileOptions, compile_table
 from prgec.errors import PrgecError, UsageError
+from prgec.runtime.runs.option_checks import check_run
 from prgec.runtime.runs.options import RUN_TABLE, RunOptions
 from prgec.serve.ui import forms
 from prgec.serve.ui.jobs import StartedCommand, options_text
@@ -49,7 +50,7 @@ class StartPages:
             values = forms.values(RUN_TABLE, request.form)
             if "program" not in values:
                 raise UsageError("a run needs a program")
-            RunOptions(**values).check()
+            check_run(RunOptions(**values))
             folder = self._free(request.form.get("name", ""), values["program"].stem, "")
             text = options_text(values, RUN_TABLE, "prgec run")
             if request.form.get("do") == "show":
