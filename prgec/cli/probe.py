@@ -28,22 +28,11 @@ _OF_RUNS_ONLY = {
     "diverged",
     "window",
     "log_to",
-    "objective",
-    "beta",
-    "gamma",
-    "desirable",
-    "undesirable",
-    "reward",
-    "num_generations",
-    "max_new_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "reward_timeout",
-    "reward_memory",
-    "reward_network",
 }
-_TABLE = tuple(item for item in RUN_TABLE if item.name not in _OF_RUNS_ONLY)
+_SECTIONS_OF_RUNS_ONLY = ("objective", "reward")
+_TABLE = tuple(
+    item for item in RUN_TABLE if item.name not in _OF_RUNS_ONLY and item.option.section not in _SECTIONS_OF_RUNS_ONLY
+)
 
 
 @click.command(cls=SectionedCommand)

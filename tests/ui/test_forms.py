@@ -10,7 +10,7 @@ from prgec.compiler.options import compile_table
 from prgec.core.config.toml_file import read_options
 from prgec.errors import UsageError
 from prgec.runtime.runs.options import RUN_TABLE, RunOptions
-from prgec.serve.ui.forms import HIDDEN, sections, values
+from prgec.serve.ui.forms import is_shown, sections, values
 from prgec.serve.ui.jobs import options_text
 
 
@@ -20,8 +20,12 @@ def _fields(table, said: dict[str, str] | None = None):
 
 @pytest.mark.parametrize("table", [RUN_TABLE, compile_table()], ids=["run", "compile"])
 def test_every_option_has_a_field(table) -> None:
-    assert set(_fields(table)) | HIDDEN >= {item.name for item in table}
+    assert set(_fields(table)) == {item.name for item in table if is_shown(item)}
     assert all(field.help for name, field in _fields(table).items() if name not in ("program", "model"))
+
+
+def test_no_option_that_runs_code_reaches_the_page() -> None:
+    assert not [name for name in _fields(RUN_TABLE) if "reward" in name]
 
 
 def test_an_untouched_form_says_the_defaults() -> None:

@@ -12,10 +12,8 @@ from prgec.errors import UsageError
 
 # Where a run writes, and how it begins, is the page's to say.
 _OF_THE_PAGE = {"out", "force", "resume", "output", "dump_passes", "save_program"}
-# Rewards run code: whoever reaches the page must not choose it.
-_RUNS_CODE = {"reward", "reward_timeout", "reward_memory", "reward_network", "num_generations", "max_new_tokens"}
-_RUNS_CODE |= {"temperature", "top_k", "top_p"}
-HIDDEN = _OF_THE_PAGE | _RUNS_CODE
+# A section whose options run code: whoever reaches the page must not choose it.
+_RUNS_CODE = "reward"
 # Sections most people never open are folded.
 OPEN = ("data", "training", "evaluation", "step", "rows")
 _MOST_CHARACTERS = 4096
@@ -53,6 +51,11 @@ class Section:
     fields: Sequence[Field]
 
 
+def is_shown(item: Item) -> bool:
+    """Whether the page has a field for an option."""
+    return item.name not in _OF_THE_PAGE and item.option.section != _RUNS_CODE
+
+
 def sections(table: Sequence[Item], given: Mapping[str, str]) -> list[Section]:
     """Return a form.
 
@@ -60,12 +63,12 @@ def sections(table: Sequence[Item], given: Mapping[str, str]) -> list[Section]:
         table: The options.
         given: Values given before, by name; the others have their defaults.
     """
-    titles = dict.fromkeys(item.option.section for item in table if item.name not in HIDDEN)
+    titles = dict.fromkeys(item.option.section for item in table if is_shown(item))
     return [
         Section(
             title or "what",
             title in ("", *OPEN),
-            [_field(item, given) for item in table if item.option.section == title and item.name not in HIDDEN],
+            [_field(item, given) for item in table if item.option.section == title and is_shown(item)],
         )
         for title in titles
     ]
@@ -101,7 +104,7 @@ def values(table: Sequence[Item], given: Mapping[str, str]) -> dict[str, Any]:
     return {
         item.name: _value(item, given[item.name].strip())
         for item in table
-        if item.name not in HIDDEN and given.get(item.name, "").strip()
+        if is_shown(item) and given.get(item.name, "").strip()
     }
 
 
