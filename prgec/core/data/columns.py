@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from prgec.core.data.jsonl import Record
+from prgec.core.data.records import read_records
 from prgec.core.data.task import reach
 from prgec.errors import DataError, UsageError
 
@@ -27,6 +29,22 @@ def parse_columns(texts: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"--map names {ours!r} twice")
         columns[ours] = theirs
     return columns
+
+
+def read_renamed(path: Path, columns: Iterable[str]) -> tuple[list[Record], str]:
+    """Read a data file with its columns under our names; return its layout, too.
+
+    Args:
+        path: The data file.
+        columns: Texts as `--map` takes them.
+
+    Raises:
+        UsageError: If a column is mapped wrongly.
+        DataError: If the file is bad, or a record lacks a column.
+    """
+    mapped = parse_columns(columns)
+    found, kept_in = read_records(path)
+    return [renamed(record, mapped) for record in found] if mapped else found, kept_in
 
 
 def renamed(record: Record, columns: Mapping[str, str]) -> Record:

@@ -41,6 +41,13 @@ def fit(encoded: Sequence[Encoded], manifest: Sizes) -> list[Row]:
     return rows
 
 
+def cut_prompt(ids: list[int], limit: int, bos_id: int | None) -> list[int]:
+    """Return at most `limit` ids of a prompt: one that is longer loses those after its BOS."""
+    num_cut = max(0, len(ids) - limit)
+    head = ids[:1] if ids[:1] == [bos_id] and num_cut else []
+    return head + ids[len(head) + num_cut :]
+
+
 def shorten(encoded: Sequence[Encoded], seq_len: int) -> tuple[list[Encoded], list[tuple[str, str]]]:
     """Return rows of which conversations that are too long lost turns; where rows lose something, and what.
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from prgec.core.contract.chat import WEIGHT
-from prgec.core.data.columns import parse_columns, renamed
+from prgec.core.data.columns import read_renamed
 from prgec.core.data.detect import check_fields, detect
 from prgec.core.data.feedback import FEEDBACK, answers_of_records, feedback_item, is_pair, is_thumb, to_other_prompts
 from prgec.core.data.jsonl import Record
-from prgec.core.data.records import read_records
 from prgec.core.data.task import Example, Item, Task
 from prgec.core.data.tasks import AUTO_TASK, find_task
 from prgec.core.data.weight import weighed_item, weight_of
@@ -127,7 +126,7 @@ def load_dataset(
     """
     # A task that cannot be found is reported before a large file is read.
     named = None if task_name == AUTO_TASK else find_task(task_name)
-    records, kept_in = _read(path, columns)
+    records, kept_in = read_renamed(path, columns)
     if takes_feedback and named is None and (is_pair(records[0]) or is_thumb(records[0])):
         return _feedback(path, records, kept_in, no_eos=no_eos)
     if named is None:
@@ -158,14 +157,8 @@ def load_feedback(
         UsageError: If a column is mapped wrongly.
         DataError: If the file or a record is bad.
     """
-    records, kept_in = _read(path, columns)
+    records, kept_in = read_renamed(path, columns)
     return _feedback(path, records, kept_in, no_eos=no_eos, with_others=with_others)
-
-
-def _read(path: Path, columns: Sequence[str]) -> tuple[list[Record], str]:
-    mapped = parse_columns(columns)
-    found, kept_in = read_records(path)
-    return [renamed(record, mapped) for record in found] if mapped else found, kept_in
 
 
 def _feedback(path: Path, records: list[Record], kept_in: str, *, no_eos: bool, with_others: bool = False) -> Dataset:

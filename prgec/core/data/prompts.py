@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from prgec.core.contract.chat import ASSISTANT
-from prgec.core.data.columns import parse_columns, renamed
+from prgec.core.data.columns import read_renamed
+from prgec.core.data.cut import cut_prompt
 from prgec.core.data.detect import detect
 from prgec.core.data.encode import prompt_ids
 from prgec.core.data.jsonl import Record
-from prgec.core.data.records import read_records
 from prgec.core.data.row import Encoder
 from prgec.core.data.task import Conversation, Document, Example, Item
 from prgec.errors import DataError
@@ -63,9 +63,8 @@ def load_prompts(path: Path, columns: Sequence[str] = ()) -> list[PromptItem]:
         UsageError: If a column is mapped wrongly.
         DataError: If the file or a record is bad, or records are texts without a question.
     """
-    mapped = parse_columns(columns)
-    records, _ = read_records(path)
-    records, task, _ = detect([renamed(record, mapped) for record in records], labelled=False)
+    records, _ = read_renamed(path, columns)
+    records, task, _ = detect(records, labelled=False)
     return [_prompt_of(task.item(record, labelled=False), record) for record in records]
 
 
@@ -85,10 +84,8 @@ def encode_prompts(items: Sequence[PromptItem], tokenizer: Encoder, *, room: int
         ids = prompt_ids(each.item, tokenizer)
         if not ids:
             raise DataError("the prompt is empty", where=each.item.where)
-        if len(ids) > room:
-            num_cut += 1
-            head = ids[:1] if ids[0] == tokenizer.bos_id else []
-            ids = head + ids[len(ids) - room + len(head) :]
+        num_cut += len(ids) > room
+        ids = cut_prompt(ids, room, tokenizer.bos_id)
         shown = list(each.item.messages) if isinstance(each.item, Conversation) else _text(each.item)
         found.append(Prompt(ids=tuple(ids), shown=shown, record=each.record, where=each.item.where))
     if num_cut:

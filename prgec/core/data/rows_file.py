@@ -54,8 +54,8 @@ class RowSet:
         return _RightRows(self)
 
 
-class _LazyRows(Sequence[Row]):
-    """Rows made when they are used; a subclass makes one of them."""
+class LazyRows(Sequence[Row]):
+    """Rows made when they are used; a subclass makes one of them by `_row`."""
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -72,7 +72,7 @@ class _LazyRows(Sequence[Row]):
     def _row(self, index: int) -> Row: ...
 
 
-class _RightRows(_LazyRows):
+class _RightRows(LazyRows):
     """Rows of right answers, none of which is kept: a mapped file of any size takes no memory."""
 
     def __init__(self, row_set: RowSet) -> None:
@@ -150,7 +150,7 @@ def read_rows(path: Path, manifest: Manifest, tokenizer_sha256: str) -> RowSet:
     )
 
 
-class _MappedRows(_LazyRows):
+class _MappedRows(LazyRows):
     """Rows of a mapped file, checked as they are decoded.
 
     Args:

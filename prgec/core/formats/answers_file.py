@@ -45,7 +45,6 @@ class AnswersFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
-        self._known[step, call] = list(answers)
 
     def _read(self) -> None:
         raw = self._path.read_bytes()

@@ -20,10 +20,11 @@ from prgec.runtime.engines.choose import EXECUTORCH, open_program
 from prgec.runtime.rewards.judge import Judge
 from prgec.runtime.runs.data import RunFiles
 from prgec.runtime.runs.feedback import RunFeedback, check_objective, objective_of, with_references
+from prgec.runtime.runs.option_checks import check_run
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.runs.result import Listener
 from prgec.runtime.runs.rewards import RunRewards, open_rewards
-from prgec.runtime.training.estimators import find_estimator
+from prgec.runtime.training.estimators import Estimator, find_estimator
 from prgec.runtime.training.gradient_trainer import GradientTrainer
 from prgec.runtime.training.loop import TrainingLoop
 from prgec.runtime.training.objective_estimate import ObjectiveEstimator
@@ -103,7 +104,7 @@ class Opened:
         options = self.options
         estimator = find_estimator(options.estimator)
         if self.rewards is not None:
-            return self._reward_trainer(self.rewards)
+            return self._reward_trainer(self.rewards, estimator)
         if self.feedback is not None and self.program.manifest.has_gradients:
             return ObjectiveTrainer(self.program, self.feedback.train, options.limits)
         if self.feedback is not None:
@@ -114,13 +115,13 @@ class Opened:
             return GradientTrainer(self.program, options.limits)
         return PrgeTrainer(self.program, estimator, eps=options.eps, seed=options.seed, limits=options.limits)
 
-    def _reward_trainer(self, rewards: RunRewards) -> StepTrainer[StepRecord]:
+    def _reward_trainer(self, rewards: RunRewards, estimator: Estimator) -> StepTrainer[StepRecord]:
         options, rollouts = self.options, rewards.rollouts(self.program)
         if self.program.manifest.has_gradients:
             return RewardTrainer(self.program, rollouts, rewards.advantage, beta=rewards.beta, limits=options.limits)
         return RewardEstimator(
             self.program,
-            find_estimator(options.estimator),
+            estimator,
             rollouts,
             rewards.advantage,
             beta=rewards.beta,
@@ -174,7 +175,7 @@ def open_run(options: RunOptions, listener: Listener, judge: Judge | None = None
     Raises:
         PrgecError: A fitting subclass if an option, the program or the data are bad.
     """
-    options.check()
+    check_run(options)
     estimator = find_estimator(options.estimator)
     find_schedule(options.schedule)
     objective = objective_of(options)

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from prgec.core.contract.engine import Engine
 from prgec.core.contract.names import LABEL_WEIGHTS_HINT
 from prgec.core.data.prompts import Prompt, encode_prompts, load_prompts
 from prgec.core.data.row import Row
-from prgec.core.data.rows_file import RowSet
+from prgec.core.data.rows_file import LazyRows, RowSet
 from prgec.core.formats.answers_file import AnswersFile
 from prgec.core.formats.run_folder import ANSWERS_NAME, RunFolder
 from prgec.errors import NumericsError, UsageError
@@ -34,7 +35,7 @@ from prgec.runtime.training.sampling import Sampling
 DEFAULT_GROUP = 8
 
 
-class PromptRows(Sequence[Row]):
+class PromptRows(LazyRows):
     """Prompts as rows of a training loop: each as often as it gets answers, which take its place in a step.
 
     Args:
@@ -49,9 +50,7 @@ class PromptRows(Sequence[Row]):
     def __len__(self) -> int:
         return len(self._rows) * self._group
 
-    def __getitem__(self, index: int) -> Row:  # type: ignore[override]
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+    def _row(self, index: int) -> Row:
         return self._rows[index // self._group]
 
 
@@ -130,22 +129,13 @@ class RunRewards:
             NumericsError: If an answer has none, and the run does not skip it.
         """
         ids = [each.ids for each in answers]
-        found = self.answers.rewards(step, call, ids) if self.answers is not None else None
-        if found is None:
-            found = [self._reward(self.train[each.prompt], each.text) for each in answers]
-            if self.answers is None:
-                return np.array(found)
-            lines = [
-                {
-                    "prompt": each.prompt,
-                    "ids": list(each.ids),
-                    "text": each.text,
-                    "reward": reward if math.isfinite(reward) else None,
-                }
-                for each, reward in zip(answers, found, strict=True)
-            ]
-            self.answers.append(step, call, lines)
-        return np.array(found)
+        known = self.answers.rewards(step, call, ids) if self.answers is not None else None
+        if known is not None:
+            return np.array(known)
+        rewards = [self._reward(self.train[each.prompt], each.text) for each in answers]
+        if self.answers is not None:
+            self.answers.append(step, call, list(map(_line, answers, rewards)))
+        return np.array(rewards)
 
     def evaluate(self, program: Engine, on_batch: BatchListener, should_stop: Callable[[], bool]) -> Evaluation | None:
         """Return the mean reward of the most likely answers to the prompts of evaluations; None if stopped.
@@ -177,6 +167,16 @@ class RunRewards:
             if self.skips:
                 return math.nan
             raise
+
+
+def _line(answer: WrittenAnswer, reward: float) -> dict[str, Any]:
+    """Return an answer as its file has it."""
+    return {
+        "prompt": answer.prompt,
+        "ids": list(answer.ids),
+        "text": answer.text,
+        "reward": reward if math.isfinite(reward) else None,
+    }
 
 
 def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> RunRewards:

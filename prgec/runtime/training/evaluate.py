@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,3 +145,29 @@ def row_losses(
         done += len(batch.indices)
         on_batch(done, len(rows))
     return losses
+
+
+def losses_of(program: GeneratingProgram, rows: Sequence[Row]) -> Float64Array:
+    """Return the same, f64[len(rows)], without a way to stop."""
+    losses = row_losses(program, rows, lambda done, total: None, lambda: False)
+    assert losses is not None, "nobody stops it"
+    return losses
+
+
+def is_moved(program: GeneratingProgram) -> bool:
+    """Whether the adapter changes anything: B of a site is not zero."""
+    return any(bool(b.any()) for b in program.read_state().values())
+
+
+@contextmanager
+def without_adapter(program: GeneratingProgram) -> Iterator[None]:
+    """Set B of every site to zero, and restore it at the end."""
+    state = program.read_state()
+    if not any(bool(b.any()) for b in state.values()):
+        yield
+        return
+    program.write_state({name: np.zeros_like(b) for name, b in state.items()})
+    try:
+        yield
+    finally:
+        program.write_state(state)

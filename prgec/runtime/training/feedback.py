@@ -17,7 +17,7 @@ from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.feedback_set import FeedbackSet
 from prgec.core.data.row import Row
 from prgec.errors import NumericsError
-from prgec.runtime.training.evaluate import BatchListener, Evaluation, row_losses
+from prgec.runtime.training.evaluate import BatchListener, Evaluation, row_losses, without_adapter
 from prgec.runtime.training.objectives import Answers, Judged, Numbers, Objective
 
 
@@ -89,18 +89,11 @@ def measure_reference(
         answers: The answers.
         should_stop: Called before every call of the program.
     """
-    state = program.read_state()
-    is_moved = any(bool(b.any()) for b in state.values())
-    if is_moved:
-        program.write_state({name: np.zeros_like(b) for name, b in state.items()})
-    try:
+    with without_adapter(program):
         found = [
             row_losses(program, rows, lambda done, total: None, should_stop) if is_read else np.zeros(0)
             for rows, is_read in ((answers.rows, objective.needs_reference), (answers.others, objective.needs_drift))
         ]
-    finally:
-        if is_moved:
-            program.write_state(state)
     of_rows, of_others = found
     if of_rows is None or of_others is None:
         return None

@@ -9,10 +9,11 @@ Letters: N rows of a forward call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.batches import evaluation_batches
+from prgec.core.data.cut import cut_prompt
 from prgec.core.data.encode import Row
 from prgec.errors import UsageError
 from prgec.runtime.training.reader import Reader
@@ -40,7 +41,7 @@ def generate(
         max_tokens: Most tokens to add.
         stop: Text at which an answer ends, itself left out; EOS and the end of a turn always end it.
         on_call: Called with (prompts ended, all prompts) after every call.
-        should_stop: Checked before every call.
+        should_stop: Checked between calls.
 
     Returns:
         The continuations as text; None if it was stopped.
@@ -55,7 +56,7 @@ def generate(
     if not 1 <= max_tokens < room:
         name = "--context" if manifest.context else "T"
         raise UsageError(f"cannot generate {max_tokens} tokens with {name} = {room}")
-    texts = [_cut(program, list(prompt), room - max_tokens + 1) for prompt in prompts]
+    texts = [cut_prompt(list(prompt), room - max_tokens + 1, program.tokenizer.bos_id) for prompt in prompts]
     if manifest.context:
         return _with_cache(program, texts, max_tokens, stop, on_call, should_stop)
     lengths = [len(text) for text in texts]
@@ -69,7 +70,7 @@ def generate(
         on_call(len(texts) - len(open_ones), len(texts))
         if not open_ones:
             break
-    return [_text(program, text[length:], stop) for text, length in zip(texts, lengths, strict=True)]
+    return [text_of(program, text[length:], stop) for text, length in zip(texts, lengths, strict=True)]
 
 
 def _with_cache(
@@ -84,13 +85,31 @@ def _with_cache(
     reader, sampler, answers = Reader(program), Sampler(Sampling()), []
     for text in texts:
         new: list[int] = []
-        while len(new) < max_tokens and not (new and _has_ended(program, new, stop)):
+        for token in continuation(program, reader, sampler, text, max_tokens=max_tokens, stop=stop):
+            new.append(token)
             if should_stop():
                 return None
-            new.append(sampler.choose(reader.read([*text, *new])))
-        answers.append(_text(program, new, stop))
+        answers.append(text_of(program, new, stop))
         on_call(len(answers), len(texts))
     return answers
+
+
+def continuation(
+    program: GeneratingProgram,
+    reader: Reader,
+    sampler: Sampler,
+    prompt: Sequence[int],
+    *,
+    max_tokens: int,
+    stop: str | None = None,
+) -> Iterator[int]:
+    """Yield the tokens of an answer by a program's cache, with the one that ends it."""
+    new: list[int] = []
+    while len(new) < max_tokens:
+        new.append(sampler.choose(reader.read([*prompt, *new])))
+        yield new[-1]
+        if _has_ended(program, new, stop):
+            return
 
 
 def _next(
@@ -107,18 +126,13 @@ def _next(
     return found
 
 
-def _cut(program: GeneratingProgram, ids: list[int], limit: int) -> list[int]:
-    num_cut = max(0, len(ids) - limit)
-    head = ids[:1] if ids[:1] == [program.tokenizer.bos_id] and num_cut else []
-    return head + ids[len(head) + num_cut :]
-
-
 def _has_ended(program: GeneratingProgram, new: list[int], stop: str | None) -> bool:
     if new[-1] in program.tokenizer.end_ids:
         return True
     return stop is not None and stop in program.tokenizer.decode(new).lstrip()
 
 
-def _text(program: GeneratingProgram, new: list[int], stop: str | None) -> str:
+def text_of(program: GeneratingProgram, new: list[int], stop: str | None = None) -> str:
+    """Return the text of an answer, without what ends it."""
     text = program.tokenizer.decode([token for token in new if token not in program.tokenizer.end_ids])
     return text.strip() if stop is None else text.lstrip().split(stop, 1)[0].strip()

@@ -72,7 +72,7 @@ class GradientTrainer:
     def take_up(self, records: Sequence[Recorded]) -> list[GradientStep]:
         """Continue after steps that were done before, which the program's state includes; return their results."""
         self.step_number = len(records)
-        return [GradientStep(each.step, float(each.losses[0, 0]), each.lr, float(each.g[0])) for each in records]
+        return [self._recorded(each) for each in records]
 
     def gather(self, batch: Batch) -> None:
         """Run a call of the next step that is not its last: it measures and differentiates, and updates nothing.
@@ -114,9 +114,20 @@ class GradientTrainer:
     def flush(self) -> None:
         """Nothing is pending."""
 
+    def _recorded(self, record: Recorded) -> GradientStep:
+        """Return the result of a step that a journal has."""
+        return GradientStep(record.step, float(record.losses[0, 0]), record.lr, float(record.g[0]))
+
     def _result(self, losses: FloatArray, lr: float, norm: float) -> GradientStep:
         """Return what the step just taken measured: the losses of all its rows, call by call."""
         return GradientStep(self.step_number, float(ordered_mean(losses.astype(np.float64))), lr, norm)
 
     def _train(self, batch: Batch, lr: float, call: Call) -> tuple[FloatArray, FloatArray]:
         return self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr, call, batch.weights_NK)
+
+    def _train_weighed(
+        self, batch: Batch, weights_B: Float64Array, lr: float, call: Call
+    ) -> tuple[FloatArray, FloatArray]:
+        """Run a call in which every label of a row counts the same."""
+        weights_BK = np.repeat(weights_B.astype(np.float32)[:, None], batch.targets_NK.shape[1], axis=1)
+        return self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr, call, weights_BK)

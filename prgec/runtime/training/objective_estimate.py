@@ -11,7 +11,7 @@ from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.batches import Batch
 from prgec.runtime.training.estimators import Estimator
-from prgec.runtime.training.evaluate import row_losses
+from prgec.runtime.training.evaluate import losses_of
 from prgec.runtime.training.feedback import Feedback
 from prgec.runtime.training.limits import Limits
 from prgec.runtime.training.prge_trainer import EstimatedStep, PrgeTrainer
@@ -53,9 +53,7 @@ class ObjectiveEstimator(PrgeTrainer):
             # It is measured in the middle, so nothing may be pending.
             self.flush()
             others = [self._feedback.answers.others[index] for index in self._rows(batch)]
-            found = row_losses(self._scored, others, lambda done, total: None, lambda: False)
-            assert found is not None, "nobody stops it"
-            self._others = found
+            self._others = losses_of(self._scored, others)
         return super().step(batch, lr)
 
     def _losses(self, losses: Float64Array, batch: Batch) -> Float64Array:

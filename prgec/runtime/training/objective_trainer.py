@@ -70,30 +70,17 @@ class ObjectiveTrainer(GradientTrainer):
         self._judged: list[Judged] = []
         self._nll: list[float] = []
 
-    def take_up(self, records: Sequence[Recorded]) -> list[GradientStep]:
-        """Continue after earlier steps, which the program's state includes; return their results."""
-        self.step_number = len(records)
-        return [
-            ObjectiveStep(
-                each.step,
-                float(each.losses[0, 0]),
-                each.lr,
-                float(each.g[0]),
-                *map(float, (each.losses[0, 1], *each.losses[1], each.g[1])),
-            )
-            for each in records
-        ]
+    def _recorded(self, record: Recorded) -> ObjectiveStep:
+        (loss, nll), (margin, accuracy) = record.losses.tolist()
+        norm, kl = record.g.tolist()
+        return ObjectiveStep(record.step, loss, record.lr, norm, nll, margin, accuracy, kl)
 
     def _train(self, batch: Batch, lr: float, call: Call) -> tuple[FloatArray, FloatArray]:
         if call.before == 0:
             self._judged, self._nll = [], []
         judged, counts = self._judge(batch)
         self._judged.append(judged)
-        of_rows = row_weights(judged, counts).astype(np.float32)
-        weights_BK = np.repeat(of_rows[:, None], batch.targets_NK.shape[1], axis=1)
-        loss_B, factors = self._program.train(
-            batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr, call, weights_BK
-        )
+        loss_B, factors = self._train_weighed(batch, row_weights(judged, counts), lr, call)
         self._nll.append(float(loss_B.astype(np.float64).mean()))
         return loss_B, factors
 

@@ -6,9 +6,8 @@ Letters: n = B rows a call.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from prgec.core.contract.arrays import Float64Array, FloatArray
 from prgec.core.contract.engine import Call, GeneratingProgram
 from prgec.core.data.batches import Batch, training_batch
 from prgec.runtime.training.advantages import Advantage, weights_of
-from prgec.runtime.training.evaluate import row_losses
+from prgec.runtime.training.evaluate import is_moved, losses_of, without_adapter
 from prgec.runtime.training.gradient_trainer import GradientStep, GradientTrainer
 from prgec.runtime.training.limits import Limits
 from prgec.runtime.training.prge_trainer import Recorded
@@ -64,8 +63,7 @@ class RewardStep(GradientStep):
 RECORDED_QUERIES = 3
 
 
-@dataclass(frozen=True)
-class _Measured:
+class _Measured(NamedTuple):
     """One call of a step."""
 
     loss: float
@@ -102,19 +100,10 @@ class RewardTrainer(GradientTrainer):
         # One for each call of the step under way.
         self._measured: list[_Measured] = []
 
-    def take_up(self, records: Sequence[Recorded]) -> list[GradientStep]:
-        """Continue after earlier steps, which the program's state includes; return their results."""
-        self.step_number = len(records)
-        return [
-            RewardStep(
-                each.step,
-                float(each.losses[0, 0]),
-                each.lr,
-                float(each.g[0]),
-                *map(float, (each.losses[0, 1], *each.losses[1], *each.losses[2], each.g[1])),
-            )
-            for each in records
-        ]
+    def _recorded(self, record: Recorded) -> RewardStep:
+        (loss, nll), (reward, spread), (length, equal) = record.losses.tolist()
+        norm, kl, _ = record.g.tolist()
+        return RewardStep(record.step, loss, record.lr, norm, nll, reward, spread, length, equal, kl)
 
     def _train(self, batch: Batch, lr: float, call: Call) -> tuple[FloatArray, FloatArray]:
         if call.before == 0:
@@ -125,16 +114,13 @@ class RewardTrainer(GradientTrainer):
         drift = drift_of(self._writer, collected)
         weights = label_weights(self._advantage, collected, drift, self._rollouts, self._beta)
         rows = training_batch(collected.rows, np.arange(len(collected.rows)), self._writer.manifest)
-        weights_BK = np.repeat(weights.astype(np.float32)[:, None], rows.targets_NK.shape[1], axis=1)
-        loss_B, factors = self._program.train(rows.tokens_NT, rows.label_pos_NK, rows.targets_NK, lr, call, weights_BK)
+        loss_B, factors = self._train_weighed(rows, weights, lr, call)
         self._measured.append(_measure(loss_B.astype(np.float64), weights, collected, drift, group))
         return loss_B, factors
 
     def _result(self, losses: FloatArray, lr: float, norm: float) -> RewardStep:
-        loss, nll, reward, spread, length, equal, kl = (
-            float(np.mean([getattr(each, name) for each in self._measured]))
-            for name in ("loss", "nll", "reward", "spread", "length", "equal", "kl")
-        )
+        columns = (float(np.mean(column)) for column in zip(*self._measured, strict=True))
+        loss, nll, reward, spread, length, equal, kl = columns
         # The journal has f32 for the distance, and a run that goes on reports the same number.
         kl = float(np.float32(kl))
         return RewardStep(self.step_number, loss, lr, norm, nll, reward, spread, length, equal, kl)
@@ -158,22 +144,12 @@ def drift_of(program: GeneratingProgram, collected: Collected) -> Float64Array:
 
     The state is as it was afterwards.
     """
-    state = program.read_state()
-    now = _losses(program, collected)
-    if not any(bool(b.any()) for b in state.values()):
-        return np.zeros(len(now))
-    program.write_state({name: np.zeros_like(b) for name, b in state.items()})
-    try:
-        before = _losses(program, collected)
-    finally:
-        program.write_state(state)
+    if not is_moved(program):
+        return np.zeros(len(collected.rows))
+    now = losses_of(program, collected.rows)
+    with without_adapter(program):
+        before = losses_of(program, collected.rows)
     return (before - now) * collected.num_labels
-
-
-def _losses(program: GeneratingProgram, collected: Collected) -> Float64Array:
-    found = row_losses(program, collected.rows, lambda done, total: None, lambda: False)
-    assert found is not None, "nobody stops it"
-    return found
 
 
 def _measure(

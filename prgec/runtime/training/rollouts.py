@@ -15,6 +15,7 @@ from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.prompts import Prompt
 from prgec.core.data.row import Row
+from prgec.runtime.training.generate import continuation, text_of
 from prgec.runtime.training.reader import Reader
 from prgec.runtime.training.sampling import Sampler, Sampling
 from prgec.runtime_ops.philox import MASK, philox4x32
@@ -111,16 +112,9 @@ class Rollouts:
         return self._write(reader, number, Sampler(Sampling()))
 
     def _write(self, reader: Reader, number: int, sampler: Sampler) -> WrittenAnswer:
-        tokenizer = self.program.tokenizer
-        prompt = list(self.prompts[number].ids)
-        new: list[int] = []
-        while len(new) < self.max_tokens:
-            token = sampler.choose(reader.read([*prompt, *new]))
-            new.append(token)
-            if token in tokenizer.end_ids:
-                break
-        text = tokenizer.decode([token for token in new if token not in tokenizer.end_ids])
-        return WrittenAnswer(number, tuple(new), text.strip())
+        prompt = self.prompts[number].ids
+        new = list(continuation(self.program, reader, sampler, prompt, max_tokens=self.max_tokens))
+        return WrittenAnswer(number, tuple(new), text_of(self.program, new))
 
 
 def training_row(prompt: Sequence[int], answer: Sequence[int]) -> Row:
