@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.metadata
 import importlib.util
 from functools import cache
 from pathlib import Path
 
 from prgec.errors import BackendError
 
+# The one that the kernels are built against.
+VERSION = "1.5.1"
 QUANTIZED = "libexecutorch_kernels_quantized.so"
 # Each registers its kernels or its delegate as it is loaded. Those of other delegates come with the bindings.
 _LIBRARIES = (
@@ -21,6 +24,9 @@ _LIBRARIES = (
     "libexecutorch_kernels_optimized.so",
     "libexecutorch_backend_xnnpack.so",
 )
+
+# The libraries as a wheel of prgec has them.
+_BUNDLED = Path(__file__).resolve().parent / "executorch"
 
 
 @cache
@@ -35,23 +41,29 @@ def load_executorch() -> None:
 
 
 def package_folder() -> Path | None:
-    """Return where ExecuTorch is installed; None where it is not."""
+    """Return where ExecuTorch is installed; None where it is not, or another version is."""
+    try:
+        if importlib.metadata.version("executorch") != VERSION:
+            return None
+    except importlib.metadata.PackageNotFoundError:
+        return None
     package = importlib.util.find_spec("executorch")
     places = package.submodule_search_locations if package else None
     return Path(next(iter(places))) if places else None
 
 
 def load_library(name: str) -> None:
-    """Load one of the libraries of ExecuTorch's wheel.
+    """Load one of the libraries of ExecuTorch's wheel: from its package, whose bindings would load it again, or ours.
 
     Raises:
         BackendError: If it is not there or cannot be loaded.
     """
-    path = (package_folder() or Path()) / "lib" / name
+    package = package_folder()
+    path = (package / "lib" if package else _BUNDLED) / name
     try:
         ctypes.CDLL(str(path))
     except OSError as error:
-        raise BackendError(f"cannot load ExecuTorch: {error}", hint="pip install executorch==1.5.1") from error
+        raise BackendError(f"cannot load ExecuTorch: {error}", hint=f"pip install executorch=={VERSION}") from error
 
 
 def load_bindings() -> None:

@@ -9,6 +9,7 @@ Letters: q queries, r rank, O outputs of a site.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from prgec.errors import BackendError
 from prgec.runtime_ops.native import kernel_library, load_kernels
+from prgec.runtime_ops.philox import FROZEN_QUERY
 
 FloatArray: TypeAlias = npt.NDArray[np.float32]
 
@@ -139,9 +141,24 @@ def accumulate(total: FloatArray, value: FloatArray, before: int, is_last: bool)
     _check(_library().prgec_accumulate(_pointer(total), _pointer(value), total.size, before, is_last, means))
 
 
+def frozen_a(seed: int, site: int, rank: int, in_features: int) -> FloatArray:
+    """Return the frozen A of one site, f32[r, in_features]: the same bits as `lora.lora_a`, without torch.
+
+    Args:
+        seed: Seed of all A matrices of a program.
+        site: Number of the site.
+        rank: r.
+        in_features: Width of the layer's input.
+    """
+    a = np.empty((rank, in_features), dtype=np.float32)
+    _library().prgec_normals(seed, 0, site, FROZEN_QUERY, a.size, _pointer(a))
+    return a * np.float32(1.0 / math.sqrt(in_features))
+
+
 _RULE, _SITE = ctypes.POINTER(_Rule), ctypes.POINTER(_Site)
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "prgec_dual_update": (ctypes.c_int, [_FLOATS, _INT, _FLOATS, _INT, _FLOAT, _FLOAT, _INT, _INT, _INT, _FLOATS]),
+    "prgec_normals": (None, [_INT, _INT, _INT, _INT, _INT, _FLOATS]),
     "prgec_sum_of_squares": (ctypes.c_double, [_FLOATS, _INT]),
     "prgec_step_scale": (None, [_FLOATS, ctypes.c_double, _INT, _FLOATS, _INT, _FLOAT, _RULE, _FLOATS]),
     "prgec_update": (ctypes.c_int, [_SITE, _FLOAT, _FLOATS, _RULE]),

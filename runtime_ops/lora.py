@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from prgec.runtime_ops import noise
-
-# No training query has this number, so A never shares a counter with a perturbation.
-FROZEN_QUERY = 0xFFFFFFFF
+from prgec.runtime_ops.philox import FROZEN_QUERY
 
 
 def lora_a(seed: int, site: int, rank: int, in_features: int) -> Tensor:

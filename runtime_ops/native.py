@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from prgec.errors import BackendError
-from prgec.runtime_ops.executorch_libraries import QUANTIZED, load_executorch, load_library, package_folder
+from prgec.runtime_ops.executorch_libraries import QUANTIZED, VERSION, load_executorch, load_library, package_folder
 from prgec.runtime_ops.schemas import RANDN
 
 LIBRARY_NAME = "libprgec_ops.so"
@@ -140,7 +140,7 @@ def _sources() -> list[Path]:
 
 
 def _cache_dir() -> Path:
-    digest = hashlib.sha256(importlib.metadata.version("executorch").encode())
+    digest = hashlib.sha256(VERSION.encode())
     for source in _sources():
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -154,7 +154,7 @@ def _build(target: Path) -> None:
         raise _build_error("CMake is not installed")
     package = package_folder()
     if package is None:
-        raise _build_error("executorch is not installed")
+        raise _build_error(f"executorch {VERSION} is not installed")
     prefix = package.parent
     _log.info("building the prge kernels into %s", target.parent)
     target.parent.mkdir(parents=True, exist_ok=True)

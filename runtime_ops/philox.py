@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     Words = TypeVar("Words", Tensor, npt.NDArray[np.int64])
 
 MASK = 0xFFFFFFFF
+# Place of the query in the counter of the frozen A matrices: no training query has this number.
+FROZEN_QUERY = 0xFFFFFFFF
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)

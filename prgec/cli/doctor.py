@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def doctor(as_json: bool) -> int:
-    """Report environment, versions, backends and memory; the exit code is 7 if the default backend does not work."""
+    """Report environment, versions, backends and memory; the exit code is 7 if nothing runs or compiles."""
     with stderr_console().status("examining this machine"):
         from prgec.compiler.doctor import examine
 
@@ -39,6 +39,8 @@ def _lines(health: Health) -> list[str]:
         f"versions  {versions}",
         f"kernels   {'' if health.has_kernels else 'no: '}{health.kernels}",
     ]
+    if health.compiler_missing:
+        lines.append(f"compiler  no: {health.compiler_missing}")
     for each in health.backends:
         lines.append(f"{each.name:9} {'yes' if each.is_available else f'no: {each.reason}'}")
         if each.memory_bytes:

@@ -15,6 +15,7 @@ import click
 
 from prgec.cli.habits import hint_for
 from prgec.cli.repeats import refuse_repeats
+from prgec.core.machine.extras import missing_compiler
 from prgec.core.machine.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
 from prgec.errors import InternalError, PrgecError
 from prgec.version import __version__
@@ -169,6 +170,8 @@ def _run(arguments: Sequence[str]) -> int:
 def _report(error: Exception) -> int:
     if is_debug():
         traceback.print_exception(error)
+    if isinstance(error, ModuleNotFoundError):
+        error = missing_compiler(error) or error
     if isinstance(error, PrgecError):
         _print_error(str(error))
         return error.exit_code

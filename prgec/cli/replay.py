@@ -35,14 +35,15 @@ def replay(
     no_verify: bool,
     as_json: bool,
 ) -> int:
-    """Rebuild the adapter of any step of a run from its JOURNAL, with no data and no forward pass."""
+    """Rebuild the adapter of any step of a run from its JOURNAL, or its folder, with no data and no forward pass."""
     from prgec.core.formats.adapter import masters_sha256, save_adapter
     from prgec.core.formats.journal import read_journal
+    from prgec.core.formats.run_folder import journal_of
     from prgec.runtime.runs.open import open_with_adapter
     from prgec.runtime.runs.resume import rebuild
 
     check_free(output, force=force)
-    read = read_journal(journal)
+    read = read_journal(journal_of(journal) if journal.is_dir() else journal)
     loaded = open_with_adapter(program, adapter, verify=not no_verify)
     done = rebuild(loaded, read, step)
     save_adapter(output, loaded)

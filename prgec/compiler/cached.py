@@ -12,6 +12,7 @@ from prgec.compiler.program_cache import ProgramCache
 from prgec.compiler.progress import Listener, ignore
 from prgec.compiler.result import CompileResult
 from prgec.core.contract.ptd import data_path
+from prgec.core.machine.extras import check_compiler
 from prgec.core.machine.files import check_free
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ def compile_cached(options: CompileOptions, listener: Listener = ignore, *, use_
         if found is not None:
             return found
 
+    check_compiler()
     from prgec.compiler.compile import compile_model
 
     result = compile_model(options, listener)

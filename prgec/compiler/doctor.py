@@ -14,6 +14,7 @@ from prgec.compiler.plan.source import read_shape
 from prgec.compiler.plan.workload import Workload
 from prgec.core.machine.cross import arm64_missing
 from prgec.core.machine.describe import describe_machine
+from prgec.core.machine.extras import check_compiler
 from prgec.core.machine.memory import available_memory_bytes
 from prgec.errors import PrgecError
 
@@ -55,7 +56,8 @@ class Health:
         memory_available_bytes: Memory that a compilation could have now.
         kernels: Path of the compiled prge kernels, or why there are none.
         has_kernels: Whether they loaded.
-        backends: One entry for each row of the backend table.
+        backends: One entry for each row of the backend table; none where the compiler is not installed.
+        compiler_missing: The reason for that; empty where it is installed.
         arm64_missing: Missing parts for building the C++ driver for 64-bit ARM and running it emulated.
     """
 
@@ -64,12 +66,13 @@ class Health:
     kernels: str
     has_kernels: bool
     backends: tuple[BackendHealth, ...]
+    compiler_missing: str
     arm64_missing: tuple[str, ...] = ()
 
     @property
     def is_fit(self) -> bool:
-        """Whether programs of the default backend can be compiled and run."""
-        return self.has_kernels and self.backends[0].is_available
+        """Whether programs of the default backend can be run, and compiled where the compiler is installed."""
+        return self.has_kernels and all(each.is_available for each in self.backends[:1])
 
     def to_json(self) -> dict[str, Any]:
         """The document `--json` prints."""
@@ -81,8 +84,17 @@ def examine() -> Health:
     machine = describe_machine()
     machine["versions"].update({name: version for name in _OPTIONAL if (version := _version(name))})
     kernels, has_kernels = _kernels()
-    backends = tuple(_backend(name) for name in BACKENDS)
-    return Health(machine, available_memory_bytes(), kernels, has_kernels, backends, tuple(arm64_missing()))
+    missing = _compiler_missing()
+    backends = () if missing else tuple(_backend(name) for name in BACKENDS)
+    return Health(machine, available_memory_bytes(), kernels, has_kernels, backends, missing, tuple(arm64_missing()))
+
+
+def _compiler_missing() -> str:
+    try:
+        check_compiler()
+    except PrgecError as error:
+        return str(error)
+    return ""
 
 
 def _backend(name: str) -> BackendHealth:

@@ -19,6 +19,7 @@ from prgec.core.formats.adapter import adapter_metadata, read_adapter
 from prgec.core.formats.lora_a import frozen_a
 from prgec.core.formats.peft import PeftAdapter, write_peft
 from prgec.core.formats.run_folder import ADAPTER_NAME, SUMMARY_NAME
+from prgec.core.machine.extras import check_compiler
 from prgec.errors import ProgramError, UsageError
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def export_adapter(trained: Trained, kind: str, output: Path, base: str | None) 
 
 def _write_merged(trained: Trained, checkpoint: Checkpoint, output: Path) -> None:
     """Write the checkpoint with `alpha / r * B^T A` added to the weights, in f32."""
+    check_compiler()
     import torch
 
     from prgec.compiler.frontend.model import load_model, weights_sha256

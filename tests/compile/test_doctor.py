@@ -58,6 +58,6 @@ def test_a_broken_default_backend_is_a_failure(
 ) -> None:
     broken = BackendHealth("xnnpack", False, "it is not here", 0)
     machine = {"system": "s", "cpu": "c", "cores": 1, "memory_bytes": 1, "versions": {}}
-    monkeypatch.setattr(doctor, "examine", lambda: Health(machine, 1, "lib", True, (broken,)))
+    monkeypatch.setattr(doctor, "examine", lambda: Health(machine, 1, "lib", True, (broken,), ""))
     assert main(["doctor"]) == 7
     assert "xnnpack   no: it is not here" in capsys.readouterr().out

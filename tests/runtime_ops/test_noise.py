@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from prgec.runtime_ops import noise
+from prgec.runtime_ops import host, noise
 from prgec.runtime_ops.lora import lora_a
 
 NUM_SAMPLES = 1 << 18
@@ -53,6 +53,14 @@ def test_the_frozen_stream_is_no_query() -> None:
     rows = lora_a(seed=1, site=0, rank=64, in_features=NUM_SAMPLES // 64).flatten() * (NUM_SAMPLES // 64) ** 0.5
     assert stats.kstest(rows.numpy(), "norm").pvalue > 1e-3
     assert_independent(rows, draw()[0])
+
+
+@pytest.mark.parametrize(
+    ("seed", "site", "rank", "width"),
+    [(1, 0, 4, 7), (2**40 + 5, 3, 16, 2048), (-3, 7, 8, 1000), (0, 0, 1, 1), (123, 2**31, 3, 257)],
+)
+def test_the_frozen_a_of_a_host_has_the_same_bits(seed: int, site: int, rank: int, width: int) -> None:
+    assert host.frozen_a(seed, site, rank, width).tobytes() == lora_a(seed, site, rank, width).numpy().tobytes()
 
 
 def assert_independent(a: torch.Tensor, b: torch.Tensor) -> None:

@@ -44,7 +44,7 @@ def render(
         names: Further names that the template may read.
 
     Raises:
-        Exception: Whatever the template raises.
+        Exception: The one that the template raises, of any class.
 
     >>> render("{% for turn in messages %}{{ turn.role }}: {{ turn.content }}{% endfor %}", [
     ...     {"role": "user", "content": "hello"}])

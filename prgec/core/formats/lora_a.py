@@ -18,11 +18,11 @@ Matrices = dict[str, FloatArray]
 
 def seeded_a(manifest: Manifest) -> Matrices:
     """Return the A of every site, drawn from the manifest's seed: f32[r, D] by `<site>.lora_A`."""
-    # Imported here: torch is not needed to read a manifest.
-    from prgec.runtime_ops.lora import lora_a
+    # Imported here: reading a manifest does not need the kernels.
+    from prgec.runtime_ops import host
 
     return {
-        site.name + FROZEN_SUFFIX: lora_a(manifest.a_seed, site.index, manifest.rank, site.in_features).numpy()
+        site.name + FROZEN_SUFFIX: host.frozen_a(manifest.a_seed, site.index, manifest.rank, site.in_features)
         for site in manifest.sites
     }
 

@@ -57,6 +57,12 @@ _OURS = {
 DEFAULT_PARENT = Path("runs")
 
 
+def journal_of(folder: Path) -> Path:
+    """Return the journal of a run: that of a whole one, or of one that has not ended."""
+    whole = folder / JOURNAL_NAME
+    return whole if whole.exists() else folder / PARTIAL_JOURNAL_NAME
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """A folder that is ours to write.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -22,8 +23,17 @@ def describe_machine() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.machine()}",
         "load_1min": round(os.getloadavg()[0], 2),
-        "versions": {**versions, **{name: importlib.metadata.version(name) for name in _PACKAGES}},
+        "versions": {**versions, **_installed()},
     }
+
+
+def _installed() -> dict[str, str]:
+    """Return the versions of the compiler's packages; none where only the runtime is installed."""
+    found = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def machine_name() -> str:
