@@ -99,8 +99,8 @@ def report(installed: list[Installation], wheel: Path, lines: list[str]) -> str:
     machine = describe_machine()
     cores, python = machine["cores"], machine["versions"]["python"]
     rows = [
-        f"| `pip install 'prgec{each.extra}'` | {each.num_packages} | {each.num_bytes / 1e6:,.0f} MB "
-        f"| {each.seconds:.0f} s |"
+        f"| the wheel{' with the extra `compile`' if each.extra else ''} "
+        f"| {each.num_packages} | {each.num_bytes / 1e6:,.0f} MB | {each.seconds:.0f} s |"
         for each in installed
     ]
     text = "\n\n".join(lines)

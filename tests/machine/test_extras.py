@@ -24,6 +24,11 @@ def test_the_hint_names_what_the_extra_brings(extra: str) -> None:
     assert (named.name, named.specifier, named.marker) == (wanted.name, wanted.specifier, None)
 
 
+def test_the_hint_for_the_compiler_names_all_of_it() -> None:
+    named = {Requirement(text).name for text in re.findall("'([^']+)'", extra_hint("compile"))}
+    assert named == {Requirement(text).name for text in EXTRAS["compile"]}
+
+
 def test_an_extra_that_is_none() -> None:
     with pytest.raises(LookupError, match="no extra 'qnm'"):
         extra_hint("qnm")
