@@ -51,6 +51,7 @@ COMMANDS: dict[str, Subcommand] = {
     "report": Subcommand("prgec.cli.report:report", "Turn a run into one HTML page, or compare several on one."),
     "ui": Subcommand("prgec.cli.ui:ui", "Show runs in a browser, start and stop them, and try what they learnt."),
     "side": Subcommand("prgec.cli.side:side", "Learn a small network beside a program, on a server: emit, fit, build."),
+    "federate": Subcommand("prgec.cli.federate:federate", "Train one adapter on many devices: serve, join, status."),
     "eval": Subcommand("prgec.cli.eval:eval_command", "Measure loss and accuracy of a compiled program."),
     "predict": Subcommand("prgec.cli.predict:predict", "Choose the most likely answer for each row or text."),
     "chat": Subcommand("prgec.cli.chat:chat", "Talk to a program compiled with --generate --context."),

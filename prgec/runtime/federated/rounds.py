@@ -62,9 +62,18 @@ class Rounds(Ledger):
 
     def place_of(self, device: str) -> int | None:
         """Give a device a place in the open round, the same one again for one that has it; None where all are taken."""
-        if device not in self._places and len(self._places) < self.plan.places:
-            self._places[device] = len(self._places)
+        free = set(range(self.plan.places)) - set(self._places.values())
+        if device not in self._places and free:
+            self._places[device] = min(free)
         return self._places.get(device)
+
+    def has(self, device: str) -> bool:
+        """Whether a device has contributed to the open round."""
+        return self._places.get(device) in self._contributions
+
+    def free_places(self) -> None:
+        """Take back the places of devices that have not contributed; what they still send does not count."""
+        self._places = {device: place for device, place in self._places.items() if place in self._contributions}
 
     def submit(self, contribution: Contribution) -> bool:
         """Take local steps; return whether they count. Late, second and uninvited ones do not.

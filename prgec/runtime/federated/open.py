@@ -1,0 +1,201 @@
+"""Open what a server and a device need, from their options."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from prgec.core.contract.engine import Engine
+from prgec.core.data.dataset import load_dataset
+from prgec.core.data.encode import encode_items
+from prgec.core.data.eval_set import EvalSet, encode_eval_set
+from prgec.core.data.weight import check_weighs
+from prgec.core.formats.adapter import identity, load_adapter, masters_sha256
+from prgec.core.formats.journal_records import Header
+from prgec.core.formats.run_folder import ADAPTER_NAME, JOURNAL_NAME
+from prgec.core.machine.files import write_atomic
+from prgec.core.machine.folder_lock import FolderLock
+from prgec.errors import DataError, UsageError
+from prgec.runtime.engines.choose import open_program
+from prgec.runtime.federated.device import check_shares_steps
+from prgec.runtime.federated.fleet import Exchange, Pace, RoundRecord, run_rounds
+from prgec.runtime.federated.local import ROUND_MERGES, RoundPlan
+from prgec.runtime.federated.merge import MERGES
+from prgec.runtime.federated.mergers import Merger, StateMerger, StepMerger
+from prgec.runtime.federated.node import Node, read_node
+from prgec.runtime.federated.options import FleetOptions, NodeOptions
+from prgec.runtime.training.evaluate import Evaluation, evaluate
+from prgec.runtime.training.schedules import Rates
+
+# What the run of a folder is, and one line for each of its rounds.
+FLEET_NAME, ROUNDS_NAME = "fleet.json", "rounds.jsonl"
+
+
+class Fleet:
+    """A run of many devices, opened; use as a context manager.
+
+    The same options in the same folder go on with a run.
+
+    Args:
+        options: The options.
+
+    Raises:
+        PrgecError: If an option, the program, the data or the folder cannot be used; nothing is written then.
+    """
+
+    def __init__(self, options: FleetOptions) -> None:
+        options.check()
+        self.options = options
+        dataset = load_dataset(options.eval_data, options.task) if options.eval_data else None
+        self.program = open_program(options.program)
+        if options.adapter is not None:
+            load_adapter(options.adapter, self.program)
+        self._eval_set: EvalSet | None = encode_eval_set(dataset, self.program) if dataset else None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(FolderLock(self.options.out))
+            self.merger: Merger = stack.enter_context(self._merger())
+            # The folder is let go where the run cannot be opened.
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def run(self, exchange: Exchange, on_line: Callable[[dict[str, Any]], None] = lambda line: None) -> None:
+        """Take the rounds that are left.
+
+        Args:
+            exchange: The transport.
+            on_line: Observes the line of each round.
+
+        Raises:
+            DataError: If nothing that devices send can be used.
+        """
+        options = self.options
+        pace = Pace(min_devices=options.min_devices, timeout=options.timeout, seed=options.seed)
+
+        def write(record: RoundRecord) -> None:
+            line = record.to_json()
+            if record.number % options.eval_every == 0 or record.number == options.rounds:
+                line |= self._measured()
+            with (options.out / ROUNDS_NAME).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            on_line(line)
+
+        run_rounds(self.merger, exchange, pace, write)
+
+    def evaluate(self) -> Evaluation | None:
+        """Return the score of the common state; None without rows to measure it by."""
+        return evaluate(self.program, self._eval_set) if self._eval_set else None
+
+    def _measured(self) -> dict[str, Any]:
+        found = self.evaluate()
+        return {"loss": found.loss, "accuracy": found.accuracy} if found else {}
+
+    def _merger(self) -> Merger:
+        """Return the run of the folder, whose files are made where there are none."""
+        options, m = self.options, self.program.manifest
+        if not m.has_gradients:
+            check_shares_steps(self.program)
+        merges = tuple(MERGES) if m.has_gradients else ROUND_MERGES
+        if options.merge not in merges:
+            method = "exact" if m.has_gradients else "prge"
+            raise UsageError(f"--merge {options.merge} is not for {method}", hint=f"take {' or '.join(merges)}")
+        plan = RoundPlan(rounds=options.rounds, places=options.devices, local_steps=options.local_steps)
+        lr = m.lr if options.lr is None else options.lr
+        course = Rates(options.rounds * options.local_steps, lr, options.schedule)
+        header = Header(
+            q=m.q,
+            batch_size=m.batch_size,
+            seed=options.seed,
+            steps=plan.steps,
+            lr=lr,
+            eps=options.eps,
+            schedule=options.schedule,
+            estimator=options.estimator,
+            num_examples=0,
+            rows_crc=0,
+            program_sha256=identity(m),
+            start_sha256=masters_sha256(self.program),
+        )
+        run = _claim(options.out, {"journal": header.pack().hex(), "merge": options.merge, **vars(plan)})
+        if m.has_gradients:
+            return StateMerger(options.out, run, self.program, plan=plan, course=course, merge=options.merge)
+        return StepMerger(options.out, run, self.program, header=header, plan=plan, course=course, merge=options.merge)
+
+
+def _claim(folder: Path, document: dict[str, Any]) -> str:
+    """Make a folder that of a run, and return the run's identity.
+
+    Raises:
+        UsageError: If the folder has something else.
+    """
+    text = json.dumps(document, indent=2) + "\n"
+    path = folder / FLEET_NAME
+    if path.exists():
+        if path.read_bytes() != text.encode():
+            raise UsageError(
+                "the folder has a run with other options or another program", where=folder, hint="name another --out"
+            )
+    else:
+        # A transport keeps its own files in the folder before the run begins; those of other runs have our names.
+        taken = [name for name in (ADAPTER_NAME, JOURNAL_NAME, ROUNDS_NAME) if (folder / name).exists()]
+        if taken:
+            raise UsageError(f"the folder has {taken[0]} of another run", where=folder, hint="name another --out")
+        write_atomic(path, text.encode())
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_rounds(out: Path) -> list[dict[str, Any]]:
+    """Return the lines of the rounds of a server's folder.
+
+    Raises:
+        UsageError: If it is not one.
+        DataError: If a line is damaged.
+    """
+    path = out / ROUNDS_NAME
+    if not (out / FLEET_NAME).exists():
+        raise UsageError("not the folder of a server", where=out, hint="name the --out of prgec federate serve")
+    # A server that is killed while it writes leaves a part of a line.
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    try:
+        return [json.loads(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise DataError("a line is damaged", where=path) from error
+
+
+def check_node(options: NodeOptions) -> None:
+    """Check what a device needs before it joins.
+
+    Raises:
+        PrgecError: If the program or the data cannot be used, or the folder has an adapter of something else.
+    """
+    if (options.out / ADAPTER_NAME).exists() and not read_node(options.out):
+        raise UsageError("the folder has an adapter of its own", where=options.out, hint="name another --out")
+    open_node(options)
+
+
+def open_node(options: NodeOptions) -> Node:
+    """Open a device's program and rows.
+
+    Raises:
+        PrgecError: If the program or the data cannot be used.
+    """
+    if options.data is None:
+        raise UsageError("a device needs rows to learn from", hint="name them with --data")
+    dataset = load_dataset(options.data, options.task)
+    program: Engine = open_program(options.program)
+    rows = encode_items(dataset.choosing_from(program.manifest.answers).examples, program.tokenizer, program.manifest)
+    check_weighs(rows, program.manifest, options.data)
+    options.out.mkdir(parents=True, exist_ok=True)
+    return Node(name=options.name or socket.gethostname(), folder=options.out, program=program, rows=rows)
