@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from prgec.core.config.toml_file import read_options
+from prgec.core.machine.parent import end_with_parent
 from prgec.errors import PrgecError
 from prgec.runtime.federated.flower.names import CONTENT, OPTIONS_KEY
 from prgec.runtime.federated.messages import NodeAnswer
@@ -19,6 +21,7 @@ app = ClientApp()
 
 def train(message: Message, context: Context) -> Message:
     """Do the task of a message, and reply with the answer."""
+    end_with_parent(os.getppid())
     options = NodeOptions(**read_options(Path(str(context.node_config[OPTIONS_KEY])), NODE_TABLE))
     try:
         fields = open_node(options).answer(dict(message.content.config_records[CONTENT]))

@@ -6,6 +6,7 @@ Flower's SuperLink runs the apps of anyone who reaches its port, so that of `ser
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 from prgec.core.machine.extras import extra_hint
 from prgec.core.machine.files import write_atomic
 from prgec.core.machine.folder_lock import holder
+from prgec.core.machine.parent import end_with_parent
 from prgec.errors import InternalError, PrgecError, UsageError
 from prgec.runtime.federated.flower.app_files import write_app, write_settings
 from prgec.runtime.federated.flower.names import OPTIONS_KEY, RESULT_NAME
@@ -37,6 +39,8 @@ _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 # Time to open a program, and time between letting go of the folder and writing the result.
 _OPEN_SECONDS, _GONE_SECONDS = 300.0, 10.0
+# Times in a row that a SuperNode may end soon after its start.
+_MAX_FAILURES = 5
 # Lines of a log that an error shows.
 _SHOWN_LINES = 3
 
@@ -113,6 +117,7 @@ def serve(
         raise UsageError(
             f"process {process_id} is writing to this folder", where=options.out, hint="name another --out"
         )
+    _check_port(port)
     flower = options.out / _FLOWER
     flower.mkdir(parents=True, exist_ok=True)
     (options.out / RESULT_NAME).unlink(missing_ok=True)
@@ -170,14 +175,23 @@ def join(options: NodeOptions, superlink: Superlink, *, should_stop: Callable[[]
     command += ["--auth-supernode-private-key", str(superlink.key.absolute())] if superlink.key else []
     command += ["--trusted-entities", str(superlink.trusted.absolute())] if superlink.trusted else []
     log = flower / "supernode.log"
-    with _process(command, flower, log) as process:
-        while not _is_over(options.out):
-            if should_stop():
-                return False
+    failures = 0
+    while not _is_over(options.out):
+        start = time.monotonic()
+        with _process(command, flower, log) as process:
+            while process.poll() is None and not _is_over(options.out):
+                if should_stop():
+                    return False
+                time.sleep(_POLL_SECONDS)
+            if _is_over(options.out):
+                # The answer to the last message is on its way.
+                time.sleep(_STOP_SECONDS / 3)
+                break
+        # A SuperNode ends when its SuperLink has been started again, and forgot it.
+        failures = 1 if time.monotonic() - start > _START_SECONDS else failures + 1
+        if failures == _MAX_FAILURES:
             _check_alive(process, log)
-            time.sleep(_POLL_SECONDS)
-        # The answer to the last message is on its way.
-        time.sleep(_STOP_SECONDS / 3)
+        time.sleep(1)
     return True
 
 
@@ -248,6 +262,8 @@ def _process(command: Sequence[str], flower: Path, log: Path) -> Iterator[subpro
             stderr=subprocess.STDOUT,
             env=_environment(flower),
             start_new_session=True,
+            # Nobody else would end Flower when this process is killed.
+            preexec_fn=functools.partial(end_with_parent, os.getpid()),
         )
     try:
         yield process
@@ -319,6 +335,17 @@ def _is_over(out: Path) -> bool:
         return bool(json.loads((out / NODE_NAME).read_bytes())["is_over"])
     except (FileNotFoundError, ValueError, KeyError):
         return False
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((LOOPBACK, port))
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on {LOOPBACK}:{port}: {error.strerror}", hint="name another --port"
+            ) from error
 
 
 def _free_port() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from prgec.core.config.toml_file import read_options
+from prgec.core.machine.parent import end_with_parent
 from prgec.errors import InternalError, PrgecError
 from prgec.runtime.federated.flower.names import CONTENT, OPTIONS_KEY, RESULT_NAME, TRAIN
 from prgec.runtime.federated.messages import Fields
@@ -58,6 +60,7 @@ def _fields(reply: Message) -> Fields:
 
 def main(grid: Grid, context: Context) -> None:
     """Run the rounds of the options that the app's configuration names."""
+    end_with_parent(os.getppid())
     path = Path(str(context.run_config[OPTIONS_KEY]))
     options = FleetOptions(**read_options(path, FLEET_TABLE))
     result = {"error": "a bug in prgec: see flower/superlink.log", "exit_code": InternalError.exit_code}
