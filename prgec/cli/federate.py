@@ -69,6 +69,25 @@ def join(server: str, ca: Path | None, key: Path | None, trusted: Path | None, *
     return 0 if is_over else _STOPPED
 
 
+@federate.command(cls=SectionedCommand)
+@options_of(FLEET_TABLE, kinds={"task": TASK})
+@click.option("--data", type=FILE, required=True, help="Rows that are dealt out to the devices.")
+@click.option("--skew", type=float, metavar="ALPHA", help="Deal out unequally: 0.1 very, 10 hardly [default: equally].")
+def simulate(data: Path, skew: float | None, **flags: Any) -> int:
+    """Play all devices of PROGRAM on this machine, one after the other, to see what they would learn."""
+    from prgec.runtime.federated.open import Fleet, simulation
+
+    if skew is not None and not skew > 0:
+        raise UsageError(f"--skew is {skew}; expected a number above 0")
+    options = FleetOptions(**flags)
+    options.check()
+    exchange = simulation(options, data, skew)
+    with Fleet(options) as fleet:
+        fleet.run(exchange, on_line=lambda line: print_lines(_round_line(line)))
+    print_lines(f"run folder  {options.out}")
+    return 0
+
+
 @federate.command()
 @click.argument("folder", type=FILE)
 @options_of(FLEET_TABLE, kinds={"task": TASK})

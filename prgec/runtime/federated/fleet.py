@@ -18,16 +18,16 @@ from prgec.runtime.federated.messages import Fields, NodeAnswer, payload_bytes
 
 # Rounds in a row in which devices answered, but too few of them with something of use.
 _MAX_FAILURES = 5
-# A device that was behind is asked again: once with the steps it lacks, once with the state where that failed.
+# A device that lacks steps gets a second task with them, and a third with the state where that failed.
 _MAX_ASKED = 3
 _POLL_SECONDS = 1.0
 
 
 class Exchange(Protocol):
-    """What carries messages to devices; a node is an identity that the transport vouches for."""
+    """A transport of messages to devices; a node is an identity that the transport vouches for."""
 
     def nodes(self) -> Sequence[str]:
-        """Return the nodes that can be asked now."""
+        """Return the nodes that are there now."""
 
     def ask(self, tasks: Mapping[str, Fields], timeout: float) -> Mapping[str, Fields]:
         """Send a task to each node, and return the answers that came within the time, in seconds."""
@@ -50,11 +50,11 @@ class Pace:
 
 @dataclass(kw_only=True)
 class RoundRecord:
-    """What happened in a round.
+    """The course of a round.
 
     Attributes:
         number: The round, from 1.
-        asked: Devices that were asked.
+        asked: Tasks that were sent.
         devices: Names of those that contributed.
         refused: Reason by the node whose answer was of no use.
         up_bytes: Payload of all answers.

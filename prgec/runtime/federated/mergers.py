@@ -65,7 +65,7 @@ class Merger(Protocol):
         """Return the task of a device; None where the round has no place left."""
 
     def take(self, node: str, answer: NodeAnswer) -> bool:
-        """Take an answer; return whether the device is up to date. One that is not is asked again.
+        """Take an answer; return whether the device is up to date. One that is not gets another task.
 
         Raises:
             DataError: If it cannot be used.
@@ -169,7 +169,7 @@ class StepMerger:
         )
 
     def take(self, node: str, answer: NodeAnswer) -> bool:
-        """Take an answer; return whether the device is up to date. One that is not is asked again.
+        """Take an answer; return whether the device is up to date. One that is not gets another task.
 
         Raises:
             DataError: If its state differs from that of others, or its numbers cannot be used.

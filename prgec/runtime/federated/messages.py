@@ -71,7 +71,7 @@ class NodeTask:
         rates: Learning rate of each local step, M of them; empty where the device takes the common state alone.
         is_last: Whether the run is over with this task.
         state: The common state (`pack_state`); empty where the device gets it by applying steps.
-        steps: What `prge` needs; None for programs that compute gradients.
+        steps: The steps of `prge`; None for programs that compute gradients.
     """
 
     run: str
@@ -140,7 +140,7 @@ class NodeAnswer:
         sha256: Hash of the common state, as the device has it.
         first: Steps before the first one of its own, as in the task.
         num_rows: Rows that its own steps saw; 0 where it took none.
-        body: What it learnt: g f32[M, q], or its state (`pack_state`).
+        body: The coefficients of its steps, f32[M, q], or its state (`pack_state`).
         error: Reason why it could not, in one line; empty where it could.
     """
 

@@ -15,6 +15,7 @@ from prgec.core.contract.engine import Engine
 from prgec.core.data.dataset import load_dataset
 from prgec.core.data.encode import encode_items
 from prgec.core.data.eval_set import EvalSet, encode_eval_set
+from prgec.core.data.row import Row
 from prgec.core.data.weight import check_weighs
 from prgec.core.formats.adapter import identity, load_adapter, masters_sha256
 from prgec.core.formats.journal_records import Header
@@ -30,10 +31,11 @@ from prgec.runtime.federated.merge import MERGES
 from prgec.runtime.federated.mergers import Merger, StateMerger, StepMerger
 from prgec.runtime.federated.node import Node, read_node
 from prgec.runtime.federated.options import FleetOptions, NodeOptions
+from prgec.runtime.federated.simulate import Simulation, split_rows
 from prgec.runtime.training.evaluate import Evaluation, evaluate
 from prgec.runtime.training.schedules import Rates
 
-# What the run of a folder is, and one line for each of its rounds.
+# The identity of the run of a folder, and one line for each of its rounds.
 FLEET_NAME, ROUNDS_NAME = "fleet.json", "rounds.jsonl"
 
 
@@ -88,10 +90,15 @@ class Fleet:
             line = record.to_json()
             if record.number % options.eval_every == 0 or record.number == options.rounds:
                 line |= self._measured()
+            show(line)
+
+        def show(line: dict[str, Any]) -> None:
             with (options.out / ROUNDS_NAME).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             on_line(line)
 
+        if self._eval_set is not None and self.merger.number == 1 and not self.merger.num_contributions:
+            show({**RoundRecord(number=0).to_json(), **self._measured()})
         run_rounds(self.merger, exchange, pace, write)
 
     def evaluate(self) -> Evaluation | None:
@@ -185,6 +192,22 @@ def check_node(options: NodeOptions) -> None:
     open_node(options)
 
 
+def simulation(options: FleetOptions, data: Path, skew: float | None) -> Simulation:
+    """Return all devices of a run, as this process plays them.
+
+    Args:
+        options: Options of the server.
+        data: Rows that are dealt out to the devices.
+        skew: How unequally (`split_rows`).
+
+    Raises:
+        PrgecError: If the program or the data cannot be used.
+    """
+    program, rows = _open_rows(options.program, data, options.task)
+    parts = split_rows(rows, options.devices, skew=skew, seed=options.seed)
+    return Simulation(options.out / "devices", program, parts)
+
+
 def open_node(options: NodeOptions) -> Node:
     """Open a device's program and rows.
 
@@ -193,9 +216,14 @@ def open_node(options: NodeOptions) -> Node:
     """
     if options.data is None:
         raise UsageError("a device needs rows to learn from", hint="name them with --data")
-    dataset = load_dataset(options.data, options.task)
-    program: Engine = open_program(options.program)
-    rows = encode_items(dataset.choosing_from(program.manifest.answers).examples, program.tokenizer, program.manifest)
-    check_weighs(rows, program.manifest, options.data)
+    program, rows = _open_rows(options.program, options.data, options.task)
     options.out.mkdir(parents=True, exist_ok=True)
     return Node(name=options.name or socket.gethostname(), folder=options.out, program=program, rows=rows)
+
+
+def _open_rows(path: Path, data: Path, task: str) -> tuple[Engine, list[Row]]:
+    dataset = load_dataset(data, task)
+    program = open_program(path)
+    rows = encode_items(dataset.choosing_from(program.manifest.answers).examples, program.tokenizer, program.manifest)
+    check_weighs(rows, program.manifest, data)
+    return program, list(rows)

@@ -6,5 +6,5 @@ from __future__ import annotations
 OPTIONS_KEY = "options"
 # Flower's type of a message, and the name of its one record.
 TRAIN, CONTENT = "train", "prgec"
-# What became of a server's run; written last.
+# The outcome of a server's run; written last.
 RESULT_NAME = "result.json"

@@ -241,7 +241,7 @@ def _tools() -> Path:
 
 
 def _environment(flower: Path) -> dict[str, str]:
-    # Flower finds its own commands by PATH. It tells its makers of its use, and looks for updates, unless it may not.
+    # Flower finds its own commands by PATH. Unless it may not, it reports its use to its makers, and looks for updates.
     own = {
         "FLWR_HOME": str(flower.absolute()),
         "FLWR_TELEMETRY_ENABLED": "0",
