@@ -110,6 +110,7 @@ def test_devices_learn_together_with_messages_lost(tiny_pte: Path, rows: list[Ro
     lines = [json.loads(line) for line in (options.out / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 13))
     assert len(lossy.answers) < len(lossy.tasks)
+    assert all(json.loads((each.folder / "device.json").read_bytes())["is_over"] for each in nodes.values())
 
 
 def test_a_round_costs_few_bytes(tiny_pte: Path, rows: list[Row], tmp_path: Path) -> None:
@@ -225,6 +226,56 @@ def test_hostile_answers_are_refused_and_harm_nobody(
         assert masters_sha256(fleet.program) == masters_sha256(nodes["101"].program)
     (line,) = [json.loads(line) for line in (options.out / "rounds.jsonl").read_text().splitlines()]
     assert sorted(line["devices"]) == ["device 1", "device 2"] and message in line["refused"]["100"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"body": b"\0" * 12}, "a state has 12 bytes"),
+        ({"body": "nan"}, "a state has numbers that are not finite"),
+        ({"num_rows": 10**6}, "is of 1000000 rows; expected 1 to"),
+        ({"num_rows": 0}, "is of 0 rows; expected 1 to"),
+        ({"sha256": "0" * 64}, "started from another state"),
+        ({"number": 7}, None),
+    ],
+)
+def test_hostile_states_are_refused_and_harm_nobody(
+    gradient_pte: Path, gradient_rows: list[Row], tmp_path: Path, changes: dict[str, Any], message: str | None
+) -> None:
+    nodes = _nodes(gradient_pte, gradient_rows, tmp_path)
+
+    class Hostile(Loopback):
+        def ask(self, tasks: Mapping[str, Fields], timeout: float) -> Mapping[str, Fields]:
+            answers = dict(super().ask(tasks, timeout))
+            body = answers["100"]["body"]
+            nan = np.full(len(body) // 4, np.nan, dtype="<f4").tobytes()
+            answers["100"] = {**answers["100"], **changes, **({"body": nan} if changes.get("body") == "nan" else {})}
+            return answers
+
+    options = _options(gradient_pte, tmp_path, rounds=1, local_steps=2, min_devices=2)
+    with Fleet(options) as fleet:
+        fleet.run(Hostile(nodes))
+        assert masters_sha256(fleet.program) == masters_sha256(nodes["101"].program)
+    (line,) = [json.loads(line) for line in (options.out / "rounds.jsonl").read_text().splitlines()]
+    assert sorted(line["devices"]) == ["device 1", "device 2"]
+    # The answer to an earlier round is late, not wrong.
+    assert message is None or message in line["refused"]["100"]
+
+
+def test_a_device_that_never_answers_gives_its_place_to_another(
+    tiny_pte: Path, rows: list[Row], tmp_path: Path
+) -> None:
+    for dead in ("100", "101", "102"):
+        folder = tmp_path / dead
+        folder.mkdir()
+        exchange = Loopback(_nodes(tiny_pte, rows, folder), lambda node, dead=dead: node == dead)  # type: ignore[misc]
+        with Fleet(_options(tiny_pte, folder, rounds=3, local_steps=2, devices=2, min_devices=2)) as fleet:
+            fleet.run(exchange)
+        lines = [json.loads(line) for line in (folder / "server" / "rounds.jsonl").read_text().splitlines()]
+        alive = [f"device {number}" for number in range(DEVICES) if str(100 + number) != dead]
+        assert [sorted(line["devices"]) for line in lines] == [alive] * 3
+        # No device takes the steps of a round twice.
+        assert len([each for each in exchange.answers if each["body"]]) == 2 * 3
 
 
 def test_a_round_that_nobody_can_take_part_in_ends_the_run(tiny_pte: Path, rows: list[Row], tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def run_rounds(merger: Merger, exchange: Exchange, pace: Pace, on_round: Callabl
 
 def _gather(merger: Merger, exchange: Exchange, pace: Pace, record: RoundRecord) -> None:
     """Ask until enough devices have contributed to the open round."""
-    failures = 0
+    failures = attempts = 0
     while merger.num_contributions < pace.min_devices:
         missing = pace.min_devices - merger.num_contributions
         nodes = [node for node in exchange.nodes() if not merger.has(node)]
@@ -108,7 +108,8 @@ def _gather(merger: Merger, exchange: Exchange, pace: Pace, record: RoundRecord)
             time.sleep(_POLL_SECONDS)
             continue
         record.refused = {}
-        _ask(merger, exchange, _chosen(nodes, merger, pace), pace, record, is_last=False)
+        _ask(merger, exchange, _chosen(nodes, merger, pace, attempts), pace, record, is_last=False)
+        attempts += 1
         # Nothing came of devices that are away, which may come back; refusals will be the same again.
         failures = failures + 1 if record.refused else 0
         if merger.num_contributions < pace.min_devices and failures == _MAX_FAILURES:
@@ -120,10 +121,10 @@ def _gather(merger: Merger, exchange: Exchange, pace: Pace, record: RoundRecord)
         merger.free_places()
 
 
-def _chosen(nodes: Sequence[str], merger: Merger, pace: Pace) -> list[str]:
-    """Return the nodes that a round asks: all, or as many as have places, by chance."""
+def _chosen(nodes: Sequence[str], merger: Merger, pace: Pace, attempts: int) -> list[str]:
+    """Return the nodes that a round asks: all, or as many as have places, by chance and each time others."""
     places = merger.plan.places - merger.num_contributions
-    order = np.random.default_rng([pace.seed, merger.number]).permutation(len(nodes))
+    order = np.random.default_rng([pace.seed, merger.number, attempts]).permutation(len(nodes))
     return [sorted(nodes)[place] for place in order[:places]]
 
 

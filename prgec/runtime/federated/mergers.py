@@ -279,7 +279,7 @@ class StateMerger:
         """
         if answer.sha256 != masters_sha256(self.program):
             raise DataError("a device started from another state", where=answer.device)
-        if answer.body and answer.number == self.number and node not in self._states:
+        if answer.body and answer.number == self.number:
             state = unpack_state(answer.body, self._masters())
             max_rows = self.plan.local_steps * self.program.manifest.batch_size
             found = LocalState(device=node, num_rows=answer.num_rows, state=state)
