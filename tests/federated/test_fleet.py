@@ -17,7 +17,7 @@ from prgec.core.formats.adapter import load_adapter, masters_sha256
 from prgec.core.formats.journal import read_journal
 from prgec.errors import DataError, UsageError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.federated.messages import Fields, NodeAnswer, NodeTask, payload_bytes
+from prgec.runtime.federated.messages import Fields, NodeAnswer, NodeTask, pack_state, payload_bytes
 from prgec.runtime.federated.node import Node
 from prgec.runtime.federated.open import Fleet, open_node
 from prgec.runtime.federated.options import FleetOptions, NodeOptions
@@ -296,6 +296,7 @@ def test_a_round_that_nobody_can_take_part_in_ends_the_run(tiny_pte: Path, rows:
         ({"rates": [0.1, float("nan")]}, "rates that are not finite"),
         ({"rates": [0.1] * ((1 << 20) + 1)}, "too many of them"),
         ({"state": b"123"}, "a state has 3 bytes; expected"),
+        ({"state": "nan"}, "a state has numbers that are not finite"),
         ({"program": "0" * 64}, "another program"),
         ({"eps": 0.0}, "not finite"),
         ({"q": 1 << 40}, "q = 1099511627776"),
@@ -310,6 +311,8 @@ def test_hostile_tasks_leave_a_device_as_it_is(
     assert task is not None
     node = _node(tiny_pte, rows, tmp_path, 0)
     before = masters_sha256(node.program)
+    if changes.get("state") == "nan":
+        changes = {"state": np.full(len(pack_state(node.program)) // 4, np.nan, dtype="<f4").tobytes()}
     answer = NodeAnswer.of_fields(node.answer({**task.fields(), **changes}))
     assert message in answer.error and not answer.body
     assert masters_sha256(node.program) == before
