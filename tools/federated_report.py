@@ -70,8 +70,6 @@ CASES = [
         Case(method, 4),
         Case(method, 16),
         Case(method, 4, 0.1),
-        Case(method, 16, 0.1),
-        Case(method, 4, merge=robust),
         Case(method, 4, is_harmed=True),
         Case(method, 4, merge=robust, is_harmed=True),
     )
