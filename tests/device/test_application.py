@@ -1,4 +1,4 @@
-"""An application links the driver as its README says, trains with it, and answers with what it has trained by then."""
+"""Applications find the installed driver as its README says, train with it, and answer with what it has trained."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from prgec.device.emit import emit_driver
+import prgec.device
+from prgec.version import __version__
 from tests.device.conftest import generator, run_cmake, write_rows
 
 APPLICATION = Path(__file__).parent / "application"
+EXAMPLE = Path(prgec.device.__file__).parent / "csrc" / "example"
 PROMPT = "5 3 9 12 7\n"
 STEPS = (3, 6)
 
@@ -19,13 +21,46 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def train_and_talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("application")
-    emit_driver(folder / "driver")
-    flags = (f"-DPRGE_EMITTED={folder / 'driver'}", "-DCMAKE_BUILD_TYPE=Release", *generator())
-    run_cmake("-S", APPLICATION, "-B", folder / "build", *flags)
-    run_cmake("--build", folder / "build")
-    return folder / "build" / "train_and_talk"
+def installed(executable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    run_cmake("--install", executable.parent, "--prefix", folder)
+    return folder
+
+
+def _build(source: Path, installed: Path, folder: Path) -> Path:
+    flags = (f"-DCMAKE_PREFIX_PATH={installed}", "-DCMAKE_BUILD_TYPE=Release", *generator())
+    said = run_cmake("-S", source, "-B", folder, *flags) + run_cmake("--build", folder)
+    assert "warning" not in said.lower(), said
+    return folder
+
+
+@pytest.fixture(scope="module")
+def train_and_talk(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _build(APPLICATION, installed, tmp_path_factory.mktemp("application")) / "train_and_talk"
+
+
+def test_what_is_installed_needs_nothing_of_the_tree(installed: Path) -> None:
+    package = installed / "lib" / "cmake" / "prge"
+    texts = "".join(path.read_text(encoding="utf-8") for path in package.iterdir())
+    assert str(EXAMPLE.parents[3]) not in texts and f'PACKAGE_VERSION "{__version__}"' in texts
+    assert {path.name for path in (installed / "include" / "prge").iterdir()} >= {"trainer.h", "generator.h", "rows.h"}
+    assert (installed / "bin" / "prge_train").stat().st_mode & 0o111
+
+
+def test_the_example_learns_what_is_corrected(
+    installed: Path, executable: Path, program: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # The example that --emit-driver wrote beside the driver.
+    source = executable.parents[2] / "example"
+    learner = _build(source, installed, tmp_path / "build") / "learn_corrections"
+    lines = f"{PROMPT}= 4 8\n{PROMPT}= nothing\n"
+    done = subprocess.run([learner, program("talking-exact")], input=lines, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    before, corrected, again = (line.split() for line in done.stdout.splitlines())
+    assert before[:2] != ["4", "8"] and corrected[:2] == ["4", "8"] and again == corrected
+    assert "a correction after a prompt" in done.stderr
+    refused = subprocess.run([learner, "none.pte"], input=lines, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1 and refused.stderr.count("\n") == 1 and "none.pte" in refused.stderr
 
 
 @pytest.mark.parametrize("name", ["talking", "talking-exact"])
