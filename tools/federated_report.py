@@ -1,4 +1,4 @@
-"""What many devices learn together, at equal rows: scalars beside states, equal and unequal rows, one that harms.
+"""The results of many devices that learn together, at equal rows: scalars beside states, and one that harms.
 
     python tools/make_smollm2.py -o smollm2-135m
     python tools/make_reviews.py -o reviews

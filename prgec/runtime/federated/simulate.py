@@ -50,7 +50,7 @@ class Simulation:
         del timeout
         answers: dict[str, Fields] = {}
         for node, fields in tasks.items():
-            # A device that has been asked before has its own state in its folder.
+            # A device that took part before has its own state in its folder.
             self._program.write_state(self._start)
             answer: Fields = self._nodes[node].answer(fields)
             answers[node] = self.change(int(node), answer) if self.change else answer
