@@ -60,6 +60,7 @@ COMMANDS: dict[str, Subcommand] = {
     "cache": Subcommand("prgec.cli.cache:cache", "List or clear compiled programs and packed weights."),
     "doctor": Subcommand("prgec.cli.doctor:doctor", "Report what works on this machine, and what is missing."),
     "study": Subcommand("prgec.cli.study:study", "Compare ways to train over seeds at equal forward passes."),
+    "completion": Subcommand("prgec.cli.completion:completion", "Print what a shell needs to complete commands."),
     "opt": Subcommand("prgec.cli.opt:opt", "Run graph passes on a saved program and print the result."),
 }
 
