@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,15 @@ from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import COLUMNS, TASK
 from prgec.cli.verify_option import NO_VERIFY
-from prgec.core.data.formats import CompletionFormat
+from prgec.core.data.formats import CompletionFormat, LabelFormat
 from prgec.core.data.task import Example, Item, Task, TemplateTask
 from prgec.core.data.tasks import AUTO_TASK, TASK_HELP, find_task
-from prgec.errors import UsageError
+from prgec.core.formats.run_folder import task_of
+from prgec.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from prgec.core.contract.engine import GeneratingProgram
+    from prgec.core.data.dataset import Dataset
     from prgec.runtime.training.predict import Prediction
 
 FILE = click.Path(path_type=Path)
@@ -37,7 +40,8 @@ _SHOWN_PROMPT = 60
     type=TASK,
     default=AUTO_TASK,
     show_default=True,
-    help=TASK_HELP + " For --text auto is completion with --candidate or --generate, else sst2",
+    help=TASK_HELP + " For texts, auto is the task that the adapter's run learnt; completion with --candidate or "
+    "--generate.",
 )
 @COLUMNS
 @click.option(
@@ -75,9 +79,9 @@ def predict(
     as_json: bool,
 ) -> int:
     """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
-    found, items = _items(
-        data, (*texts, *more_texts), task, columns, is_free=bool(candidates) or max_tokens is not None
-    )
+    is_free = bool(candidates) or max_tokens is not None
+    learnt = task_of(adapters[0]) if adapters and not is_free else ""
+    found, items = _items(data, (*texts, *more_texts), task, columns, "completion" if is_free else learnt)
     from prgec.cli.side_answers import Beside, predict_side
 
     beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
@@ -145,21 +149,34 @@ def _write(
 
 
 def _items(
-    data: Path | None, texts: tuple[str, ...], task: str, columns: tuple[str, ...], *, is_free: bool
+    data: Path | None, texts: tuple[str, ...], task: str, columns: tuple[str, ...], learnt: str
 ) -> tuple[Task, list[Item]]:
     if (data is None) == (not texts):
         raise UsageError("predict needs either --data or a text")
     if data is not None:
-        from prgec.core.data.dataset import load_dataset
-
-        dataset = load_dataset(data, task, labelled=False, columns=columns)
+        dataset = _read(data, task, columns, learnt)
         return dataset.task, list(dataset.examples)
-    found = find_task(("completion" if is_free else "sst2") if task == AUTO_TASK else task)
-    if not isinstance(found, TemplateTask | CompletionFormat) or len(found.fields) > 1:
+    if task == AUTO_TASK and not learnt:
+        raise UsageError(
+            "a text alone does not say how it becomes a prompt",
+            hint="name the --task, the run folder as --adapter, or what to choose from with --candidate",
+        )
+    found = find_task(learnt if task == AUTO_TASK else task)
+    if not isinstance(found, TemplateTask | CompletionFormat | LabelFormat) or len(found.fields) > 1:
         raise UsageError(
             f"task {found.name} reads {', '.join(found.fields)}: a --text is not enough", hint="give rows with --data"
         )
     return found, [Example(found.prompt_of(text), None, f"--text {n}") for n, text in enumerate(texts, start=1)]
+
+
+def _read(data: Path, task: str, columns: tuple[str, ...], learnt: str) -> Dataset:
+    """Read rows under the task that the adapter learnt, where they fit it."""
+    from prgec.core.data.dataset import load_dataset
+
+    if task == AUTO_TASK and learnt:
+        with contextlib.suppress(DataError):
+            return load_dataset(data, learnt, labelled=False, columns=columns)
+    return load_dataset(data, task, labelled=False, columns=columns)
 
 
 def _line(prediction: Prediction) -> str:

@@ -103,9 +103,37 @@ def _call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, 
     return code, json.loads(out) if out.startswith("{") else out, err
 
 
+def test_texts_become_prompts_as_the_rows_that_an_adapter_learnt(
+    tiny_pte: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The oracle is the same text as a row of a file whose task is named."""
+    own, sentences, text = tmp_path / "own.toml", tmp_path / "sentences.csv", "the film is great"
+    own.write_text(
+        'template = "{sentence} So"\ncandidates = [" great", " dull"]\nanswer_field = "label"\n'
+        "labels = { 0 = 0, 1 = 1 }\n"
+    )
+    sentences.write_text("sentence,label\nthe film is great,1\na dull plot,0\n")
+    for task in ("sst2", str(own)):
+        run = tmp_path / f"run-{Path(task).stem}"
+        flags = ("--task", task, "--steps", 2, "--out", run)
+        assert main([*map(str, ("run", tiny_pte, "--data", sentences, *flags))]) == 0
+        capsys.readouterr()
+        given = ("predict", tiny_pte, "--adapter", run, "--json")
+        _, expected, _ = _call(capsys, *given, "--data", sentences, "--task", task)
+        _, found, _ = _call(capsys, *given, "--text", text)
+        assert found["predictions"][0] == expected["predictions"][0]
+        _, found, _ = _call(capsys, *given[:3], run / "adapter.safetensors", "--json", "--data", sentences)
+        assert found["predictions"] == expected["predictions"]
+
+
+def test_a_text_alone_is_not_guessed_at(tiny_pte: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, error = _call(capsys, "predict", tiny_pte, "--text", "the film is great")
+    assert code == 2 and "does not say how it becomes a prompt. Hint: name the --task" in error
+
+
 def test_predict_texts(tiny_pte: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, document, _ = _call(
-        capsys, "predict", tiny_pte, "--text", "the film is great", "--text", "dull plot", "--json"
+        capsys, "predict", tiny_pte, "--task", "sst2", "--text", "the film is great", "--text", "dull plot", "--json"
     )
     assert code == 0
     assert document["candidates"] == [" terrible", " great"]
@@ -245,7 +273,7 @@ def test_a_damaged_program_is_refused_in_one_line(
     path = tmp_path / "damaged.pte"
     shutil.copy(tiny_pte, path)
     append_checksums(path, None)
-    arguments = ["predict", str(path), "--text", "a film", "--json"]
+    arguments = ["predict", str(path), "--text", "a film", "--task", "sst2", "--json"]
     assert main(arguments) == 0
     good = capsys.readouterr().out
     data = bytearray(path.read_bytes())

@@ -68,7 +68,7 @@ def test_a_plan_takes_the_memory_of_this_machine(capsys: pytest.CaptureFixture[s
 
 
 def test_a_text_needs_no_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(tmp_path / "none.pte"), "a film of rare warmth"]) != 0
+    assert main(["predict", str(tmp_path / "none.pte"), "a film of rare warmth", "--task", "sst2"]) != 0
     assert "no such program" in capsys.readouterr().err
 
 

@@ -223,3 +223,12 @@ def test_learned_tokens_are_marked(tmp_path: Path) -> None:
     text = marked_row(encoded.row, lambda ids: tokenizer.decode(ids, skip_special_tokens=False))
     turn = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert text == f"{turn}⟦yo<|im_end|>⟧\n{turn}yo<|im_end|>\n{turn}⟦yo<|im_end|>⟧"
+
+
+def test_rows_to_predict_are_of_the_task_that_reads_all_of_them(tmp_path: Path) -> None:
+    """A text with a label is no plain text, although that would do without the label."""
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\na,x\nb,y\n", encoding="utf-8")
+    assert load_dataset(path, labelled=False).task.name == load_dataset(path).task.name == "label"
+    path.write_text("text\na\nb\n", encoding="utf-8")
+    assert load_dataset(path, labelled=False).task.name == "text"

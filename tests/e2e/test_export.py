@@ -172,7 +172,7 @@ def test_llama_cpp_computes_what_the_program_computes(folder: Path, expected: np
 
 def test_exported_adapter_starts_a_run(folder: Path, expected: np.ndarray, tmp_path: Path) -> None:
     assert _export(folder, "peft", tmp_path / "peft") == 0
-    arguments = ["predict", folder / "model.pte", "--text", "the film", "--adapter"]
+    arguments = ["predict", folder / "model.pte", "--text", "the film", "--task", "sst2", "--adapter"]
     assert main([*map(str, [*arguments, tmp_path / "peft"])]) == 0
     program = open_pte(folder / "model.pte")
     load_adapter(tmp_path / "peft", program)

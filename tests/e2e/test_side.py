@@ -152,7 +152,7 @@ def test_commands(side_pte: Path, train_jsonl: Path, tmp_path: Path, capsys: pyt
         ["side", "build", network, "-o", program],
         ["eval", str(side_pte), "--data", data],
         ["eval", str(side_pte), "--data", data, "--side", program, "--key", key],
-        ["predict", str(side_pte), "--text", "a great film", "--side", program, "--key", key],
+        ["predict", str(side_pte), "--text", "a great film", "--task", "sst2", "--side", program, "--key", key],
     ]
     documents = []
     for command in commands:

@@ -127,7 +127,7 @@ def test_a_run_of_the_command_line_is_shown_and_tried(
     assert main([*map(str, ("run", tiny_pte, *flags))]) == 0
     capsys.readouterr()
     texts = ["a lovely film", "a dull plot"]
-    command = ["predict", tiny_pte, *(part for text in texts for part in ("--text", text)), "--json"]
+    command = ["predict", tiny_pte, *(part for text in texts for part in ("--text", text)), "--json", "--task", "sst2"]
     with RunningUi(root) as ui:
         run = ui.id_of("cli")
         page = ui.get(f"/runs/{run}")

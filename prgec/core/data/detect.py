@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,12 +21,17 @@ _ENTAILMENT_LABELS = frozenset({"entailment", "not_entailment"})
 def detect(records: list[Record], labelled: bool) -> tuple[list[Record], Task, str]:
     """Infer the task as `detect_task` does; names of fields may be in capitals where that is all that is in the way.
 
+    Rows that need no answers but have them are of the task that reads them.
+
     Returns:
         The records, with lower-case names where only these fit; the task, and why.
 
     Raises:
         DataError: If no task fits, or several do.
     """
+    if not labelled:
+        with contextlib.suppress(DataError):
+            return records, *detect_task(records, labelled=True)
     try:
         return records, *detect_task(records, labelled)
     except DataError as error:

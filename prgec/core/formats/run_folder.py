@@ -57,6 +57,17 @@ _OURS = {
 DEFAULT_PARENT = Path("runs")
 
 
+def task_of(adapter: Path) -> str:
+    """Return the task of the rows that an adapter learnt from, as its run folder has it; empty where there is none."""
+    folder = adapter if adapter.is_dir() else adapter.parent
+    try:
+        summary = json.loads((folder / SUMMARY_NAME).read_bytes())
+    except (OSError, ValueError):
+        return ""
+    task = summary.get("task") if isinstance(summary, dict) else None
+    return task if isinstance(task, str) else ""
+
+
 def journal_of(folder: Path) -> Path:
     """Return the journal of a run: that of a whole one, or of one that has not ended."""
     whole = folder / JOURNAL_NAME

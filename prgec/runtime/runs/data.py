@@ -13,6 +13,7 @@ from prgec.core.data.encode import Row, encode_items
 from prgec.core.data.eval_set import encode_eval_set
 from prgec.core.data.feedback_set import FeedbackSet, encode_feedback
 from prgec.core.data.rows_file import RowSet, read_rows
+from prgec.core.data.tasks import TOML_SUFFIX
 from prgec.core.data.weight import check_weighs
 from prgec.errors import DataError
 from prgec.runtime.runs.feedback import check_kind, objective_of
@@ -35,6 +36,14 @@ class RunFiles:
     train: Dataset | None
     test: Dataset | None
     dev: Dataset | None = None
+
+    @property
+    def task(self) -> str:
+        """Name of the task of the rows, or its .toml file; empty without texts to train on."""
+        if self.train is None:
+            return ""
+        given = self.options.task
+        return str(Path(given).absolute()) if given.endswith(TOML_SUFFIX) else self.train.task.name
 
     @classmethod
     def read(cls, options: RunOptions, listener: Listener) -> RunFiles:

@@ -73,6 +73,7 @@ class Opened:
         answers: The answers whose rows these are, in a run of an objective.
         feedback: The same with their reference, once it is measured.
         rewards: The prompts and their rewards, in a run by rewards.
+        task: Name or .toml file of the task of the rows; empty where no texts were read.
     """
 
     options: RunOptions
@@ -84,6 +85,7 @@ class Opened:
     answers: FeedbackSet | None = None
     feedback: RunFeedback | None = None
     rewards: RunRewards | None = None
+    task: str = ""
 
     def with_feedback(self, folder: RunFolder, should_stop: Callable[[], bool]) -> Opened:
         """Return the same with what the folder keeps of its answers: references, or rewards so far.
@@ -217,4 +219,14 @@ def open_run(options: RunOptions, listener: Listener, judge: Judge | None = None
         program.keep_prefix_in(options.prefix_cache)
     listener.on_ready(program, len(rewards.train) if rewards else len(rows), len(eval_set.answers) if eval_set else 0)
     rates = Rates(options.steps, m.lr if options.lr is None else options.lr, options.schedule, options.warmup)
-    return Opened(replace(options, lr=rates.lr), rates, program, rows, eval_set, dev_set, answers, rewards=rewards)
+    return Opened(
+        replace(options, lr=rates.lr),
+        rates,
+        program,
+        rows,
+        eval_set,
+        dev_set,
+        answers,
+        rewards=rewards,
+        task=files.task if files else "",
+    )

@@ -52,6 +52,7 @@ def write_run(
         {
             **result.to_json(),
             "status": _status(result, failure),
+            "task": opened.task,
             "options": plain_values(opened.options),
             "prgec": __version__,
             "contract": CONTRACT_VERSION,
