@@ -226,7 +226,7 @@ def test_learned_tokens_are_marked(tmp_path: Path) -> None:
 
 
 def test_rows_to_predict_are_of_the_task_that_reads_all_of_them(tmp_path: Path) -> None:
-    """A text with a label is no plain text, although that would do without the label."""
+    """A text with a label is not plain text, although that would do without the label."""
     path = tmp_path / "rows.csv"
     path.write_text("text,label\na,x\nb,y\n", encoding="utf-8")
     assert load_dataset(path, labelled=False).task.name == load_dataset(path).task.name == "label"
