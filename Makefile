@@ -1,6 +1,6 @@
 # Every target works on a fresh clone. Variables: PYTHON (interpreter), PIP_FLAGS, PYTEST_FLAGS.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-slow arm64 ci demo faults fuzz golden format wheel clean
+.PHONY: help setup lint test test-slow arm64 ci demo site faults fuzz golden format wheel clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ ci: test ## What CI runs
 
 demo: setup ## Fine-tune the bundled model: compile, run, accuracy before and after
 	@.venv/bin/prgec demo
+
+site: setup ## Write the site of the documents to build/site
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet && echo build/site/index.html
 
 faults: setup ## Kill, interrupt and starve both drivers hundreds of times; nothing may be lost (FAULTS_FLAGS)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python tools/faults.py $(FAULTS_FLAGS)

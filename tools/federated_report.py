@@ -63,16 +63,13 @@ class Case:
 
 
 CASES = [
-    case
-    for method, robust in (("exact", "median"), ("prge", "clipped"))
-    for case in (
-        Case(method, 1),
-        Case(method, 4),
-        Case(method, 16),
-        Case(method, 4, 0.1),
-        Case(method, 4, is_harmed=True),
-        Case(method, 4, merge=robust, is_harmed=True),
-    )
+    *(Case(method, devices) for method in METHODS for devices in ROUNDS),
+    Case("exact", 4, 0.1),
+    *(
+        Case(method, 4, merge=merge, is_harmed=True)
+        for method, robust in (("exact", "median"), ("prge", "clipped"))
+        for merge in ("mean", robust)
+    ),
 ]
 
 

@@ -1,0 +1,53 @@
+"""The tutorials, block by block, as a reader types them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
+_BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
+# Builds the C++ driver.
+_SLOW = ("board",)
+# What a reader sees in the end, by page.
+_SEEN = {
+    "classifier": (r"⟦ bad⟧", r"bad\tThe bed was ugly and messy\. Label:", r"accuracy  100\.0%", "peft-adapter  peft"),
+    "answers": (r"(I enjoyed the music\.\s+){2}",),
+    "board": ("run folder  *runs/board|runs/board",),
+    "devices": (r"round 3, 4 of 4 devices",),
+}
+
+
+def test_every_tutorial_is_tried() -> None:
+    assert {path.stem for path in TUTORIALS.iterdir()} == _SEEN.keys()
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow) if page in _SLOW else page for page in _SEEN]
+)
+def test_blocks_run_in_order(page: str, tmp_path: Path) -> None:
+    blocks = list(_BLOCK.finditer((TUTORIALS / f"{page}.md").read_text(encoding="utf-8")))
+    assert blocks
+    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
+    said = ""
+    for block in blocks:
+        shell = {"bash": ["bash", "-eu", "-o", "pipefail", "-c"], "python": [sys.executable, "-c"]}[block["language"]]
+        done = subprocess.run(
+            [*shell, block["code"]],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, block["code"] + done.stdout
+        said += done.stdout
+    for seen in _SEEN[page]:
+        assert re.search(seen, said), said
