@@ -39,6 +39,7 @@ def test_every_command_and_name_has_its_entry(site: Path) -> None:
     commands = (site / "reference" / "commands" / "index.html").read_text(encoding="utf-8")
     names = (site / "reference" / "api" / "index.html").read_text(encoding="utf-8")
     assert [name for name in COMMANDS if f'id="prgec-{name}"' not in commands and f'id="{name}"' not in commands] == []
+    assert "Sentinel" not in commands
     assert [name for name in prgec.__all__ if name[0] != "_" and f"prgec.{name}" not in names] == []
 
 
