@@ -15,7 +15,7 @@ TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
 # Builds the C++ driver.
 _SLOW = ("board",)
-# What a reader sees in the end, by page.
+# Lines that a reader sees, by page.
 _SEEN = {
     "classifier": (r"⟦ bad⟧", r"bad\tThe bed was ugly and messy\. Label:", r"accuracy  100\.0%", "peft-adapter  peft"),
     "answers": (r"(I enjoyed the music\.\s+){2}",),
