@@ -107,7 +107,7 @@ def app(folder: Path, **flags: Any) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 def status(out: Path, as_json: bool) -> int:
     """Show the rounds of OUT, the folder of a server."""
-    from prgec.runtime.federated.open import read_rounds
+    from prgec.core.formats.fleet_folder import read_rounds
 
     rounds = read_rounds(out)
     if as_json:

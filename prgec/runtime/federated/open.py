@@ -18,11 +18,12 @@ from prgec.core.data.eval_set import EvalSet, encode_eval_set
 from prgec.core.data.row import Row
 from prgec.core.data.weight import check_weighs
 from prgec.core.formats.adapter import identity, load_adapter, masters_sha256
+from prgec.core.formats.fleet_folder import FLEET_NAME, ROUNDS_NAME
 from prgec.core.formats.journal_records import Header
 from prgec.core.formats.run_folder import ADAPTER_NAME, JOURNAL_NAME
 from prgec.core.machine.files import write_atomic
 from prgec.core.machine.folder_lock import FolderLock
-from prgec.errors import DataError, UsageError
+from prgec.errors import UsageError
 from prgec.runtime.engines.choose import open_program
 from prgec.runtime.federated.device import check_shares_steps
 from prgec.runtime.federated.fleet import Exchange, Pace, RoundRecord, run_rounds
@@ -34,9 +35,6 @@ from prgec.runtime.federated.options import FleetOptions, NodeOptions
 from prgec.runtime.federated.simulate import Simulation, split_rows
 from prgec.runtime.training.evaluate import Evaluation, evaluate
 from prgec.runtime.training.schedules import Rates
-
-# The identity of the run of a folder, and one line for each of its rounds.
-FLEET_NAME, ROUNDS_NAME = "fleet.json", "rounds.jsonl"
 
 
 class Fleet:
@@ -161,24 +159,6 @@ def _claim(folder: Path, document: dict[str, Any]) -> str:
             raise UsageError(f"the folder has {taken[0]} of another run", where=folder, hint="name another --out")
         write_atomic(path, text.encode())
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def read_rounds(out: Path) -> list[dict[str, Any]]:
-    """Return the lines of the rounds of a server's folder.
-
-    Raises:
-        UsageError: If it is not one.
-        DataError: If a line is damaged.
-    """
-    path = out / ROUNDS_NAME
-    if not (out / FLEET_NAME).exists():
-        raise UsageError("not the folder of a server", where=out, hint="name the --out of prgec federate serve")
-    # A server that is killed while it writes leaves a part of a line.
-    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-    try:
-        return [json.loads(line) for line in whole.splitlines()]
-    except ValueError as error:
-        raise DataError("a line is damaged", where=path) from error
 
 
 def check_node(options: NodeOptions) -> None:

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from prgec.runtime.report import templates as reports
 from prgec.serve.ui.demo_pages import DemoPages
+from prgec.serve.ui.fleet_pages import FleetPages
 from prgec.serve.ui.page_request import Page, endpoint
 from prgec.serve.ui.program_pages import ProgramPages
 from prgec.serve.ui.run_pages import RunPages
@@ -29,7 +30,7 @@ _ASSETS = {
 def make_app(state: State) -> Starlette:
     """Return the application, without its guard."""
     runs, start, programs = RunPages(state), StartPages(state), ProgramPages(state)
-    demo = DemoPages(state, start)
+    demo, fleets = DemoPages(state, start), FleetPages(state)
     return Starlette(
         routes=[
             _get("/", runs.index),
@@ -41,6 +42,9 @@ def make_app(state: State) -> Starlette:
             _post("/runs/{run}/stop", runs.stop),
             _post("/runs/{run}/resume", runs.resume),
             _get("/compare", runs.compare),
+            _get("/devices", fleets.index),
+            _get("/devices/{fleet}", fleets.fleet),
+            _get("/devices/{fleet}/live", fleets.fleet_live),
             _get("/programs", programs.index),
             _get("/programs/new", start.new_program),
             _post("/programs/new", start.start_program),

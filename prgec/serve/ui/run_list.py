@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,20 +104,7 @@ class RunList:
         return hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
 
     def _folders(self) -> Iterator[Path]:
-        def below(folder: Path, depth: int) -> Iterator[Path]:
-            try:
-                entries = list(os.scandir(folder))
-            except OSError:
-                return
-            if depth and _MARKS & {entry.name for entry in entries}:
-                yield folder
-            elif depth < _DEPTH:
-                for entry in entries:
-                    # A link could lead in circles, or out.
-                    if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                        yield from below(Path(entry.path), depth + 1)
-
-        yield from below(self.root, 0)
+        yield from folders_below(self.root, _MARKS)
 
     def _read(self, folder: Path) -> ListedRun:
         summary, remark = self._summary(folder)
@@ -141,6 +128,30 @@ class RunList:
             known = (stamp, *_read_summary(path))
             self._summaries[path] = known
         return known[1], known[2]
+
+
+def folders_below(root: Path, marks: Set[str]) -> Iterator[Path]:
+    """Yield the folders below one that have a file of some names, and no folders below those.
+
+    Args:
+        root: The folder.
+        marks: The names.
+    """
+
+    def below(folder: Path, depth: int) -> Iterator[Path]:
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            return
+        if depth and marks & {entry.name for entry in entries}:
+            yield folder
+        elif depth < _DEPTH:
+            for entry in entries:
+                # A link could lead in circles, or out.
+                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                    yield from below(Path(entry.path), depth + 1)
+
+    yield from below(root, 0)
 
 
 def _read_summary(path: Path) -> tuple[Mapping[str, Any], str]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from prgec.core.formats.fleet_folder import ROUNDS_NAME
 from prgec.core.machine.extras import extra_hint
 from prgec.core.machine.files import write_atomic
 from prgec.core.machine.folder_lock import holder
@@ -27,7 +28,6 @@ from prgec.errors import InternalError, PrgecError, UsageError
 from prgec.runtime.federated.flower.app_files import write_app, write_settings
 from prgec.runtime.federated.flower.names import OPTIONS_KEY, RESULT_NAME
 from prgec.runtime.federated.node import NODE_NAME
-from prgec.runtime.federated.open import ROUNDS_NAME
 from prgec.runtime.federated.options import FLEET_TABLE, NODE_TABLE, FleetOptions, NodeOptions
 
 LOOPBACK = "127.0.0.1"
