@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -134,17 +135,17 @@ def _figures(fleet: ListedFleet) -> list[Markup]:
         (line["round"], line["loss"], line.get("accuracy")) for line in fleet.rounds if line.get("loss") is not None
     ]
     merged = [line for line in fleet.rounds if line["round"]]
-    rounds = [line["round"] for line in merged]
+    rounds = [0, *(line["round"] for line in merged)]
+    # Sums from 0 on: rounds of one method differ too little for an axis of their own.
+    sent, received = (
+        [0.0, *itertools.accumulate(line[name] / 1e6 for line in merged)] for name in ("up_bytes", "down_bytes")
+    )
     loss = Curve("evaluation", [score[0] for score in scores], [score[1] for score in scores], "two", dots=True)
     charts = [
         Chart("Loss by round", (loss,)),
         accuracy_chart(scores),
         Chart(
-            "kB a round",
-            (
-                Curve("from devices", rounds, [line["up_bytes"] / 1e3 for line in merged], "one"),
-                Curve("to devices", rounds, [line["down_bytes"] / 1e3 for line in merged], "three"),
-            ),
+            "MB so far", (Curve("from devices", rounds, sent, "one"), Curve("to devices", rounds, received, "three"))
         ),
     ]
     return [draw(chart) for chart in charts if chart is not None and all(len(line.xs) > 1 for line in chart.lines)]
