@@ -42,7 +42,7 @@ def test_a_run_of_many_devices_is_shown(root: Path) -> None:
         for number in range(3):
             row = re.search(rf'<th scope="row">device-{number}</th><td class="number">(\d)</td>', page)
             assert row is not None and row[1] == "3"
-        # It is no run of its own, and neither are its devices.
+        # It is not a run of its own, and neither are its devices.
         assert "fleet" not in ui.get("/")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from prgec.core.data.answers import exact_match, normalised
@@ -91,7 +93,15 @@ def reference_of(record: Record) -> str:
     )
 
 
-BUILTINS: Mapping[str, Builtin] = {
+def _of_plugin(point: EntryPoint) -> Builtin:
+    """Return the row of an installed package, which is imported when its first answer is scored."""
+    load = functools.cache(point.load)
+    return Builtin(point.name, lambda answer, record, argument: float(load()(answer, record, argument)), "text")
+
+
+# Packages add rewards by entry points of this group: functions of an answer, its record and an argument.
+ENTRY_POINTS = "prgec.rewards"
+BUILTINS: dict[str, Builtin] = {
     each.name: each
     for each in (
         Builtin("contains", contains, "text [default: the right answer]"),
@@ -102,3 +112,4 @@ BUILTINS: Mapping[str, Builtin] = {
         Builtin("rouge", rouge_1, "text [default: the right answer]"),
     )
 }
+BUILTINS |= {point.name: _of_plugin(point) for point in entry_points(group=ENTRY_POINTS) if point.name not in BUILTINS}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
 
 from prgec.core.machine.extras import extra_hint
 from prgec.errors import UsageError
@@ -17,7 +18,10 @@ _TRACKERS = {
     "mlflow": ("mlflow", "prgec.runtime.trackers.mlflow:MlflowSink"),
     "trackio": ("trackio", "prgec.runtime.trackers.wandb:TrackioSink"),
 }
-TRACKERS = tuple(_TRACKERS)
+# Packages add trackers by entry points of this group: classes that follow `Sink`.
+ENTRY_POINTS = "prgec.trackers"
+_PLUGINS = {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in _TRACKERS}
+TRACKERS = (*_TRACKERS, *_PLUGINS)
 
 
 def check_trackers(names: Iterable[str]) -> None:
@@ -27,9 +31,9 @@ def check_trackers(names: Iterable[str]) -> None:
         UsageError: Naming the first.
     """
     for name in names:
-        if name not in _TRACKERS:
+        if name not in TRACKERS:
             raise UsageError(f"there is no tracker {name!r}", hint=f"known: {', '.join(TRACKERS)}")
-        if importlib.util.find_spec(_TRACKERS[name][0]) is None:
+        if name in _TRACKERS and importlib.util.find_spec(_TRACKERS[name][0]) is None:
             raise UsageError(f"--log-to {name} needs {name}", hint=extra_hint(name))
 
 
@@ -37,6 +41,14 @@ def make_sinks(names: Iterable[str]) -> dict[str, Sink]:
     """Return trackers by name."""
     sinks: dict[str, Sink] = {}
     for name in names:
-        module, attribute = _TRACKERS[name][1].split(":")
-        sinks[name] = getattr(importlib.import_module(module), attribute)()
+        sinks[name] = _class_of(name)()
     return sinks
+
+
+def _class_of(name: str) -> Callable[[], Sink]:
+    if name in _PLUGINS:
+        found: Callable[[], Sink] = _PLUGINS[name].load()
+        return found
+    module, attribute = _TRACKERS[name][1].split(":")
+    found = getattr(importlib.import_module(module), attribute)
+    return found

@@ -1,0 +1,1 @@
+"""Additions to prgec: see pyproject.toml for their names."""
