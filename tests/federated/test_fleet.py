@@ -107,7 +107,7 @@ def test_devices_learn_together_with_messages_lost(tiny_pte: Path, rows: list[Ro
         again = open_pte(tiny_pte)
         load_adapter(folder, again)
         assert {masters_sha256(again)} == states
-    lines = [json.loads(line) for line in (options.out / "rounds.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (options.out / "rounds.jsonl").read_text().splitlines()[1:]]
     assert [line["round"] for line in lines] == list(range(1, 13))
     assert len(lossy.answers) < len(lossy.tasks)
     assert all(json.loads((each.folder / "device.json").read_bytes())["is_over"] for each in nodes.values())
@@ -133,6 +133,24 @@ def test_gradients_average_their_states(gradient_pte: Path, gradient_rows: list[
         assert len({masters_sha256(fleet.program), *(masters_sha256(each.program) for each in nodes.values())}) == 1
         start = mean_loss(open_pte(gradient_pte), gradient_rows)
         assert mean_loss(fleet.program, gradient_rows) < 0.7 * start
+
+
+def test_lines_that_a_killed_server_did_not_write_are_written(
+    tiny_pte: Path, rows: list[Row], train_jsonl: Path, tmp_path: Path
+) -> None:
+    nodes = _nodes(tiny_pte, rows, tmp_path)
+    options = _options(tiny_pte, tmp_path, rounds=3, local_steps=2, eval_data=train_jsonl)
+    with Fleet(options) as fleet:
+        fleet.run(Loopback(nodes))
+    path = options.out / "rounds.jsonl"
+    whole = path.read_text().splitlines()
+    path.write_text("\n".join(whole[:3]) + '\n{"round": 3, "dev')
+    with Fleet(options) as fleet:
+        fleet.run(Loopback(nodes))
+    mended = path.read_text().splitlines()
+    assert mended[:3] == whole[:3] and len(mended) == 4
+    found, expected = json.loads(mended[3]), json.loads(whole[3])
+    assert [found[key] for key in ("round", "loss", "accuracy")] == [expected[k] for k in ("round", "loss", "accuracy")]
 
 
 class _Killed(Exception):
@@ -184,7 +202,7 @@ def test_a_late_device_and_one_with_another_state_get_the_common_one(
         fleet.run(Loopback(nodes))
         with pytest.raises(UsageError, match="another run is writing"), Fleet(options):
             pass
-        refused = [json.loads(line)["refused"] for line in (options.out / "rounds.jsonl").read_text().splitlines()]
+        refused = [json.loads(line)["refused"] for line in (options.out / "rounds.jsonl").read_text().splitlines()[1:]]
         assert "differs from that of other devices" in refused[0]["101"] and not any(refused[1:])
     with Fleet(options) as fleet:
         exchange = Loopback({**nodes, "102": late})
@@ -224,7 +242,7 @@ def test_hostile_answers_are_refused_and_harm_nobody(
     with Fleet(options) as fleet:
         fleet.run(Hostile(nodes))
         assert masters_sha256(fleet.program) == masters_sha256(nodes["101"].program)
-    (line,) = [json.loads(line) for line in (options.out / "rounds.jsonl").read_text().splitlines()]
+    (line,) = [json.loads(line) for line in (options.out / "rounds.jsonl").read_text().splitlines()[1:]]
     assert sorted(line["devices"]) == ["device 1", "device 2"] and message in line["refused"]["100"]
 
 
@@ -256,7 +274,7 @@ def test_hostile_states_are_refused_and_harm_nobody(
     with Fleet(options) as fleet:
         fleet.run(Hostile(nodes))
         assert masters_sha256(fleet.program) == masters_sha256(nodes["101"].program)
-    (line,) = [json.loads(line) for line in (options.out / "rounds.jsonl").read_text().splitlines()]
+    (line,) = [json.loads(line) for line in (options.out / "rounds.jsonl").read_text().splitlines()[1:]]
     assert sorted(line["devices"]) == ["device 1", "device 2"]
     # The answer to an earlier round is late, not wrong.
     assert message is None or message in line["refused"]["100"]
@@ -271,7 +289,7 @@ def test_a_device_that_never_answers_gives_its_place_to_another(
         exchange = Loopback(_nodes(tiny_pte, rows, folder), lambda node, dead=dead: node == dead)  # type: ignore[misc]
         with Fleet(_options(tiny_pte, folder, rounds=3, local_steps=2, devices=2, min_devices=2)) as fleet:
             fleet.run(exchange)
-        lines = [json.loads(line) for line in (folder / "server" / "rounds.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in (folder / "server" / "rounds.jsonl").read_text().splitlines()[1:]]
         alive = [f"device {number}" for number in range(DEVICES) if str(100 + number) != dead]
         assert [sorted(line["devices"]) for line in lines] == [alive] * 3
         # No device takes the steps of a round twice.

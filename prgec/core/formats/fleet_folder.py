@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,20 @@ def _is_round(line: object) -> bool:
         and all(type(line.get(name)) is kind for name, kind in kinds.items())
         and all(line.get(name) is None or isinstance(line[name], int | float) for name in numbers)
     )
+
+
+def mend_rounds(out: Path) -> int:
+    """Remove the part of a line that a killed server left; return the last round with a line, -1 for none.
+
+    Raises:
+        UsageError: If it is not the folder of a server.
+        DataError: If a line is damaged.
+    """
+    lines = read_rounds(out)
+    path = out / ROUNDS_NAME
+    if path.exists():
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    return max((line["round"] for line in lines), default=-1)
 
 
 def planned_rounds(out: Path) -> int:

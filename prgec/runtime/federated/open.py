@@ -18,7 +18,7 @@ from prgec.core.data.eval_set import EvalSet, encode_eval_set
 from prgec.core.data.row import Row
 from prgec.core.data.weight import check_weighs
 from prgec.core.formats.adapter import identity, load_adapter, masters_sha256
-from prgec.core.formats.fleet_folder import FLEET_NAME, ROUNDS_NAME
+from prgec.core.formats.fleet_folder import FLEET_NAME, ROUNDS_NAME, mend_rounds
 from prgec.core.formats.journal_records import Header
 from prgec.core.formats.run_folder import ADAPTER_NAME, JOURNAL_NAME
 from prgec.core.machine.files import write_atomic
@@ -84,20 +84,21 @@ class Fleet:
         options = self.options
         pace = Pace(min_devices=options.min_devices, timeout=options.timeout, seed=options.seed)
 
-        def write(record: RoundRecord) -> None:
-            line = record.to_json()
-            if record.number % options.eval_every == 0 or record.number == options.rounds:
-                line |= self._measured()
-            show(line)
-
-        def show(line: dict[str, Any]) -> None:
+        def write(record: RoundRecord, *, is_measured: bool) -> None:
+            line = record.to_json() | (self._measured() if is_measured else {})
             with (options.out / ROUNDS_NAME).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             on_line(line)
 
-        if self._eval_set is not None and self.merger.number == 1 and not self.merger.num_contributions:
-            show({**RoundRecord(number=0).to_json(), **self._measured()})
-        run_rounds(self.merger, exchange, pace, write)
+        def on_round(record: RoundRecord) -> None:
+            is_due = record.number % options.eval_every == 0 or record.number == options.rounds
+            write(record, is_measured=is_due)
+
+        done = self.merger.number - 1
+        for number in range(mend_rounds(options.out) + 1, done + 1):
+            # Nobody has measured yet, or the server was killed after it had merged the round; the state is the last.
+            write(RoundRecord(number=number), is_measured=number == done)
+        run_rounds(self.merger, exchange, pace, on_round)
 
     def evaluate(self) -> Evaluation | None:
         """Return the score of the common state; None without rows to measure it by."""
