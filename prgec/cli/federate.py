@@ -33,7 +33,7 @@ def serve(port: int, **flags: Any) -> int:
 
     It listens on this machine alone; devices reach it through ssh -N -L 9092:127.0.0.1:9092 SERVER.
     """
-    from prgec.runtime.federated.flower.processes import serve as run
+    from prgec.runtime.federated.flower.serving import serve as run
 
     if not 0 < port < 1 << 16:
         raise UsageError(f"--port is {port}; expected 1 to 65535")
@@ -56,8 +56,8 @@ def join(server: str, ca: Path | None, key: Path | None, trusted: Path | None, *
 
     A device runs the Flower app that its server sends: join only servers that you trust.
     """
-    from prgec.runtime.federated.flower.processes import Superlink
-    from prgec.runtime.federated.flower.processes import join as run
+    from prgec.runtime.federated.flower.joining import Superlink
+    from prgec.runtime.federated.flower.joining import join as run
     from prgec.runtime.federated.open import check_node
 
     options = NodeOptions(**flags)

@@ -18,7 +18,7 @@ from prgec.core.formats.adapter import load_adapter, masters_sha256
 from prgec.core.formats.journal import read_journal
 from prgec.errors import UsageError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.federated.flower.processes import Superlink
+from prgec.runtime.federated.flower.joining import Superlink
 from prgec.runtime.runs.resume import rebuild
 from tests.processes import wait_until
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from prgec.errors import DataError
-from prgec.runtime.federated.mergers import Merger
+from prgec.runtime.federated.merger import Merger
 from prgec.runtime.federated.messages import Fields, NodeAnswer, payload_bytes
 
 # Rounds in a row in which devices answered, but too few of them with something of use.

@@ -29,10 +29,12 @@ from prgec.runtime.federated.device import check_shares_steps
 from prgec.runtime.federated.fleet import Exchange, Pace, RoundRecord, run_rounds
 from prgec.runtime.federated.local import ROUND_MERGES, RoundPlan
 from prgec.runtime.federated.merge import MERGES
-from prgec.runtime.federated.mergers import Merger, StateMerger, StepMerger
+from prgec.runtime.federated.merger import Merger
 from prgec.runtime.federated.node import Node, read_node
 from prgec.runtime.federated.options import FleetOptions, NodeOptions
 from prgec.runtime.federated.simulate import Simulation, split_rows
+from prgec.runtime.federated.state_merger import StateMerger
+from prgec.runtime.federated.step_merger import StepMerger
 from prgec.runtime.training.evaluate import Evaluation, evaluate
 from prgec.runtime.training.schedules import Rates
 
