@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import venv
@@ -21,6 +22,7 @@ from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.federated.flower.joining import Superlink
 from prgec.runtime.runs.resume import rebuild
 from tests.processes import wait_until
+from tests.remote.running import make_certificate
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICES, ROUNDS = 3, 4
@@ -180,6 +182,58 @@ def test_what_goes_wrong_at_the_other_end_is_one_line_here(
     taken = fleet.start("serve", tiny_pte, "--out", "other", "--rounds", 0)
     text, _ = taken.communicate(timeout=60)
     assert taken.returncode == 2 and text.startswith("error: --rounds is 0"), text
+
+
+@pytest.mark.slow
+def test_a_superlink_with_tls_and_keys_of_nodes(
+    prgec: Path, fleet: Fleet, tiny_pte: Path, train_data: Dataset, tmp_path: Path
+) -> None:
+    """As docs/federation.md has it: the app of `federate app`, a SuperLink of one's own, and a stranger to it."""
+    cert, key = make_certificate(tmp_path)
+    address, home, tools = f"127.0.0.1:{_port(3)}", tmp_path / "home", prgec.parent
+    home.mkdir()
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "mine"\n[superlink.mine]\naddress = "{address}"\nroot-certificates = "{cert}"\n'
+    )
+    own = {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    environment = {**os.environ, **own, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    keys = [tmp_path / f"key-{number}" for number in range(3)]
+    for path in keys:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", path], check=True)
+    tls = ("--ssl-certfile", cert, "--ssl-keyfile", key, "--ssl-ca-certfile", cert, "--enable-supernode-auth")
+    command = [tools / "flower-superlink", *tls, "--port", address.rpartition(":")[2]]
+    link = subprocess.Popen([*command, "--disable-runtime-dependency-installation"], env=environment)
+    try:
+        wait_until(lambda: _listens(address), SECONDS)
+        for path in keys[:2]:
+            register = [tools / "flwr", "supernode", "register", f"{path}.pub", "mine"]
+            subprocess.run(register, env=environment, check=True)
+        rows = _write_rows(train_data, tmp_path)
+        reach = ("--server", address, "--ca", cert)
+        nodes = [
+            fleet.start(
+                "join", tiny_pte, "--data", rows[n], "--out", f"node {n}", "--name", f"n{n}", *reach, "--key", each
+            )
+            for n, each in enumerate(keys)
+        ]
+        flags = ("--rounds", 2, "--devices", 3, "--min-devices", 2, "--local-steps", 5, "--out", tmp_path / "server")
+        written = fleet.start("app", "app", tiny_pte, *flags)
+        assert written.wait(60) == 0
+        subprocess.run([tools / "flwr", "run", tmp_path / "app", "mine"], env=environment, check=True)
+        for node in nodes[:2]:
+            text, _ = node.communicate(timeout=SECONDS)
+            assert node.returncode == 0, text
+    finally:
+        link.kill()
+    lines = [json.loads(line) for line in (tmp_path / "server" / "rounds.jsonl").read_text().splitlines()[1:]]
+    assert [sorted(line["devices"]) for line in lines] == [["n0", "n1"]] * 2
+    assert not (tmp_path / "node 2" / "adapter.safetensors").exists()
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as asking:
+        return asking.connect_ex((host, int(port))) == 0
 
 
 @pytest.mark.parametrize(
