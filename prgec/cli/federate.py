@@ -9,15 +9,15 @@ from typing import Any
 import click
 
 from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.main import INTERRUPTED_EXIT_CODE
 from prgec.cli.options import SectionedCommand, options_of
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
 from prgec.errors import UsageError
+from prgec.runtime.federated.flower.names import DEFAULT_PORT
 from prgec.runtime.federated.options import FLEET_TABLE, NODE_TABLE, FleetOptions, NodeOptions
 
 FILE = click.Path(path_type=Path)
-_STOPPED = 130
-_PORT = 9092
 
 
 @click.group()
@@ -27,7 +27,9 @@ def federate() -> None:
 
 @federate.command(cls=SectionedCommand)
 @options_of(FLEET_TABLE, kinds={"task": TASK})
-@click.option("--port", type=int, default=_PORT, show_default=True, help="Port of this machine's loopback address.")
+@click.option(
+    "--port", type=int, default=DEFAULT_PORT, show_default=True, help="Port of this machine's loopback address."
+)
 def serve(port: int, **flags: Any) -> int:
     """Run a server of PROGRAM until all rounds are done. The same command goes on after a stop.
 
@@ -42,12 +44,14 @@ def serve(port: int, **flags: Any) -> int:
         is_over = run(options, port=port, on_line=lambda line: print_lines(_round_line(line)), should_stop=should_stop)
     if is_over:
         print_lines(f"run folder  {options.out}")
-    return 0 if is_over else _STOPPED
+    return 0 if is_over else INTERRUPTED_EXIT_CODE
 
 
 @federate.command(cls=SectionedCommand)
 @options_of(NODE_TABLE, kinds={"task": TASK})
-@click.option("--server", default=f"127.0.0.1:{_PORT}", show_default=True, metavar="HOST:PORT", help="The server.")
+@click.option(
+    "--server", default=f"127.0.0.1:{DEFAULT_PORT}", show_default=True, metavar="HOST:PORT", help="The server."
+)
 @click.option("--ca", type=FILE, help="Certificates to trust as PEM, of a SuperLink of your own.")
 @click.option("--key", type=FILE, help="The device's private key, where the SuperLink knows devices by keys.")
 @click.option("--trusted", type=FILE, help="Flower's file of those whose apps this device runs; others are refused.")
@@ -66,7 +70,7 @@ def join(server: str, ca: Path | None, key: Path | None, trusted: Path | None, *
         is_over = run(options, Superlink(address=server, ca=ca, key=key, trusted=trusted), should_stop=should_stop)
     if is_over:
         print_lines(f"the run is over; the adapter is in {options.out}")
-    return 0 if is_over else _STOPPED
+    return 0 if is_over else INTERRUPTED_EXIT_CODE
 
 
 @federate.command(cls=SectionedCommand)

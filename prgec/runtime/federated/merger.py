@@ -6,12 +6,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from prgec.core.contract.engine import TrainableProgram
-from prgec.core.data.row import Row
 from prgec.runtime.federated.local import RoundPlan
 from prgec.runtime.federated.messages import NodeAnswer, NodeTask
-
-_BYTES_OF_A_RATE = 8
-_NO_ROWS: tuple[Row, ...] = ()
 
 
 class Merger(Protocol):

@@ -6,10 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import numpy as np
-
 from prgec.core.contract.engine import TrainableProgram
-from prgec.core.data.row import Row
 from prgec.core.formats.adapter import identity, load_snapshot, masters, masters_sha256, save_snapshot
 from prgec.core.formats.run_folder import ADAPTER_NAME
 from prgec.errors import DataError
@@ -17,9 +14,6 @@ from prgec.runtime.federated.average import LocalState, average
 from prgec.runtime.federated.local import RoundPlan
 from prgec.runtime.federated.messages import NodeAnswer, NodeTask, pack_state, unpack_state
 from prgec.runtime.training.schedules import Rates
-
-_BYTES_OF_A_RATE = 8
-_NO_ROWS: tuple[Row, ...] = ()
 
 
 class StateMerger:
@@ -42,12 +36,14 @@ class StateMerger:
         self.plan, self.program = plan, program
         self._run, self._identity, self._course, self._merge = run, identity(program.manifest), course, merge
         self._snapshot = folder / ADAPTER_NAME
+        self._max_rows = plan.local_steps * program.manifest.batch_size
         self._done = 0
         self._states: dict[str, LocalState] = {}
 
     def __enter__(self) -> Self:
         if self._snapshot.exists():
             self._done = load_snapshot(self._snapshot, self.program)
+        self._hold()
         return self
 
     def __exit__(
@@ -78,7 +74,7 @@ class StateMerger:
             number=self.number,
             rates=() if is_last else tuple(self.plan.rates(self._course, self.number)),
             is_last=is_last,
-            state=pack_state(self.program),
+            state=self._packed,
         )
 
     def take(self, node: str, answer: NodeAnswer) -> bool:
@@ -87,14 +83,13 @@ class StateMerger:
         Raises:
             DataError: If it started from another state, or its numbers cannot be used.
         """
-        if answer.sha256 != masters_sha256(self.program):
+        if answer.sha256 != self._sha256:
             raise DataError("a device started from another state", where=answer.device)
         if answer.body and answer.number == self.number:
-            state = unpack_state(answer.body, self._masters())
-            max_rows = self.plan.local_steps * self.program.manifest.batch_size
+            state = unpack_state(answer.body, self._common)
             found = LocalState(device=node, num_rows=answer.num_rows, state=state)
             # Refused here by the name of the device, not in the merge of all.
-            average([found], like=state, max_rows=max_rows)
+            average([found], like=state, max_rows=self._max_rows)
             self._states[node] = found
         return True
 
@@ -103,17 +98,15 @@ class StateMerger:
 
     def close_round(self) -> None:
         """Merge the open round, and open the next one."""
-        m = self.program.manifest
-        state = average(
-            list(self._states.values()),
-            like=self._masters(),
-            max_rows=self.plan.local_steps * m.batch_size,
-            merge=self._merge,
-        )
+        states = list(self._states.values())
+        state = average(states, like=self._common, max_rows=self._max_rows, merge=self._merge)
         self.program.write_state(state)
         self.program.forget_steps()
         save_snapshot(self._snapshot, self.program, self._done + 1)
         self._done, self._states = self._done + 1, {}
+        self._hold()
 
-    def _masters(self) -> dict[str, np.ndarray]:
-        return masters(self.program.read_state(), self.program.manifest)
+    def _hold(self) -> None:
+        """Keep the common state as devices get it, which changes with the rounds alone."""
+        self._common = masters(self.program.read_state(), self.program.manifest)
+        self._packed, self._sha256 = pack_state(self.program), masters_sha256(self.program)

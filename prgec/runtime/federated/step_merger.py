@@ -15,7 +15,6 @@ from typing import Self
 import numpy as np
 
 from prgec.core.contract.engine import TrainableProgram
-from prgec.core.data.row import Row
 from prgec.core.formats.adapter import identity
 from prgec.core.formats.journal_records import Header
 from prgec.core.formats.run_folder import ADAPTER_NAME, JOURNAL_NAME
@@ -27,7 +26,6 @@ from prgec.runtime.federated.rounds import Rounds
 from prgec.runtime.training.schedules import Rates
 
 _BYTES_OF_A_RATE = 8
-_NO_ROWS: tuple[Row, ...] = ()
 
 
 class StepMerger:
@@ -58,10 +56,12 @@ class StepMerger:
         self._run, self._identity, self._header = run, identity(program.manifest), header
         self._adapter = folder / ADAPTER_NAME
         self._rounds = Rounds(folder / JOURNAL_NAME, header, plan, course, merge=merge)
-        self._own = FederatedDevice("the server", program, _NO_ROWS, seed=header.seed, eps=header.eps)
+        self._own = FederatedDevice("the server", program, (), seed=header.seed, eps=header.eps)
         # Steps that each device has, as far as is known, and the devices that get the state itself.
         self._steps: dict[str, int] = {}
         self._reset: set[str] = set()
+        # The common state, as devices get it; it changes with the rounds alone.
+        self._state = b""
 
     def __enter__(self) -> Self:
         if self._adapter.exists():
@@ -97,8 +97,7 @@ class StepMerger:
         # A device that nobody knows is taken for one that has all steps: it says how many it has.
         after = self._steps.get(node, rounds.num_steps)
         updates = rounds.updates(after)
-        state = pack_state(self.program)
-        sends_state = node in self._reset or len(updates) * (4 * q + _BYTES_OF_A_RATE) > len(state)
+        sends_state = node in self._reset or len(updates) * (4 * q + _BYTES_OF_A_RATE) > len(self._state)
         if sends_state:
             after, updates = rounds.num_steps, []
         g = [each.g for each in updates]
@@ -108,7 +107,7 @@ class StepMerger:
             number=rounds.number,
             rates=() if is_last else tuple(rounds.rates),
             is_last=is_last,
-            state=state if sends_state else b"",
+            state=self._state if sends_state else b"",
             steps=SharedSteps(
                 seed=self._header.seed,
                 eps=self._header.eps,
@@ -162,3 +161,4 @@ class StepMerger:
     def _catch_up(self) -> None:
         self._own.catch_up(self._rounds.updates(self._own.step))
         self._rounds.confirm(self._own.step, self._own.state_sha256(), self._own.name)
+        self._state = pack_state(self.program)

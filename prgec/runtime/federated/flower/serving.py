@@ -29,10 +29,9 @@ from prgec.runtime.federated.flower.children import (
     tools,
     wait_for_port,
 )
-from prgec.runtime.federated.flower.names import RESULT_NAME
+from prgec.runtime.federated.flower.names import DEFAULT_PORT, RESULT_NAME
 from prgec.runtime.federated.options import FLEET_TABLE, FleetOptions
 
-DEFAULT_PORT = 9092
 # Time to open a program, and time between letting go of the folder and writing the result.
 _OPEN_SECONDS, _GONE_SECONDS = 300.0, 10.0
 
