@@ -19,6 +19,7 @@ from pathlib import Path
 
 from prgec.core.formats.adapter import read_adapter
 from prgec.errors import ProgramError
+from tests.processes import ends_within
 from tests.tiny_inputs import make_inputs
 
 _METHODS = ("prge", "exact")
@@ -97,7 +98,7 @@ def kill_fleet(fleet: Fleet, tally: FederatedKills, kills: int, chance: random.R
         merged = 0
         shutil.rmtree(fleet.out, ignore_errors=True)
         # A run goes on where it was killed, so that every one ends.
-        while (process := fleet.start()) and not _ends_within(process, chance.uniform(0.3, fleet.seconds)):
+        while (process := fleet.start()) and not ends_within(process, chance.uniform(0.3, fleet.seconds)):
             process.kill()
             process.wait()
             tally.count += 1
@@ -106,14 +107,6 @@ def kill_fleet(fleet: Fleet, tally: FederatedKills, kills: int, chance: random.R
         assert process.returncode == 0, process.stderr.read().decode() if process.stderr else ""
         tally.differ += fleet.adapters() != fleet.expected
         tally.finished += 1
-
-
-def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def federated_faults(kills: int, seed: int) -> int:

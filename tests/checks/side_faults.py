@@ -23,6 +23,7 @@ from prgec.serve.remote.tokens import add_device
 from prgec.serve.side.cache import read_cache
 from prgec.serve.side.fit import fit
 from prgec.serve.side.fit_options import FitOptions
+from tests.processes import ends_within
 from tests.remote.running import RunningServer, make_certificate
 from tests.side.test_fit import write_shards
 
@@ -130,7 +131,7 @@ def kill_clients(line: Line, kills: int, chance: random.Random) -> Kills:
         while tally.count < kills:
             line.begin()
             known: dict[str, str] = {}
-            while (process := line.send()) and not _ends_within(process, chance.uniform(0.2, 1.2)):
+            while (process := line.send()) and not ends_within(process, chance.uniform(0.2, 1.2)):
                 process.kill()
                 process.wait()
                 tally.count += 1
@@ -169,7 +170,7 @@ def kill_servers(line: Line, kills: int, chance: random.Random) -> Kills:
 def _while_sending(line: Line, running: RunningServer, tally: Kills, chance: random.Random) -> RunningServer:
     device, known = line.send(), {}
     for _ in range(4):
-        if _ends_within(device, chance.uniform(0.2, 1.2)):
+        if ends_within(device, chance.uniform(0.2, 1.2)):
             break
         running = _killed(line, running, tally)
         known = line.look(tally, known)
@@ -181,14 +182,6 @@ def _killed(line: Line, running: RunningServer, tally: Kills) -> RunningServer:
     running.kill()
     tally.count += 1
     return line.serve()
-
-
-def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def side_faults(kills: int, seed: int) -> int:
