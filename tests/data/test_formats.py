@@ -230,5 +230,7 @@ def test_rows_to_predict_are_of_the_task_that_reads_all_of_them(tmp_path: Path) 
     path = tmp_path / "rows.csv"
     path.write_text("text,label\na,x\nb,y\n", encoding="utf-8")
     assert load_dataset(path, labelled=False).task.name == load_dataset(path).task.name == "label"
+    path.write_text("Text,Label\na,x\nb,y\n", encoding="utf-8")
+    assert load_dataset(path, labelled=False).task.name == load_dataset(path).task.name == "label"
     path.write_text("text\na\nb\n", encoding="utf-8")
     assert load_dataset(path, labelled=False).task.name == "text"

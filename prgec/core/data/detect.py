@@ -31,7 +31,7 @@ def detect(records: list[Record], labelled: bool) -> tuple[list[Record], Task, s
     """
     if not labelled:
         with contextlib.suppress(DataError):
-            return records, *detect_task(records, labelled=True)
+            return detect(records, labelled=True)
     try:
         return records, *detect_task(records, labelled)
     except DataError as error:
