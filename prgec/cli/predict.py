@@ -81,7 +81,7 @@ def predict(
     """Choose the most likely of some answers for each row or text, or write one, with PROGRAM (a .pte)."""
     is_free = bool(candidates) or max_tokens is not None
     learnt = task_of(adapters[0]) if adapters and not is_free else ""
-    found, items = _items(data, (*texts, *more_texts), task, columns, "completion" if is_free else learnt)
+    found, items = _items(data, (*texts, *more_texts), task, columns, learnt, is_free=is_free)
     from prgec.cli.side_answers import Beside, predict_side
 
     beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
@@ -149,19 +149,20 @@ def _write(
 
 
 def _items(
-    data: Path | None, texts: tuple[str, ...], task: str, columns: tuple[str, ...], learnt: str
+    data: Path | None, texts: tuple[str, ...], task: str, columns: tuple[str, ...], learnt: str, *, is_free: bool
 ) -> tuple[Task, list[Item]]:
     if (data is None) == (not texts):
         raise UsageError("predict needs either --data or a text")
     if data is not None:
         dataset = _read(data, task, columns, learnt)
         return dataset.task, list(dataset.examples)
-    if task == AUTO_TASK and not learnt:
+    name = task if task != AUTO_TASK else "completion" if is_free else learnt
+    if not name:
         raise UsageError(
             "a text alone does not say how it becomes a prompt",
             hint="name the --task, the run folder as --adapter, or what to choose from with --candidate",
         )
-    found = find_task(learnt if task == AUTO_TASK else task)
+    found = find_task(name)
     if not isinstance(found, TemplateTask | CompletionFormat | LabelFormat) or len(found.fields) > 1:
         raise UsageError(
             f"task {found.name} reads {', '.join(found.fields)}: a --text is not enough", hint="give rows with --data"
