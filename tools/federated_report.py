@@ -11,7 +11,6 @@ folder are not run again.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from prgec.core.formats.fleet_folder import read_rounds
 from prgec.core.machine.describe import machine_name
 from prgec.runtime.federated.messages import Fields
 from prgec.runtime.federated.open import Fleet, simulation
@@ -93,14 +93,14 @@ def run(case: Case, program: Path, data: Path, folder: Path) -> list[dict[str, A
         task=str(TASK),
         out=folder / case.name,
     )
-    path = options.out / "rounds.jsonl"
-    if not path.exists() or path.read_text().count("\n") <= rounds:
+    # One line is from before the first round.
+    if not options.out.exists() or len(read_rounds(options.out)) <= rounds:
         exchange = simulation(options, data / "train.jsonl", case.skew)
         if case.is_harmed:
             exchange.change = harm
         with Fleet(options) as fleet:
             fleet.run(exchange, on_line=lambda line: print(case.name, line["round"], line.get("accuracy"), flush=True))
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return read_rounds(options.out)
 
 
 def row(case: Case, lines: list[Mapping[str, Any]]) -> str:
@@ -145,11 +145,11 @@ def report(found: Mapping[Case, list[dict[str, Any]]]) -> str:
     """Return the report."""
     start = next(iter(found.values()))[0]
     table = "\n".join(row(case, lines) for case, lines in found.items())
-    steps = {method: ROUNDS[1][0] * ROUNDS[1][1] for method in METHODS}
+    steps = ROUNDS[1][0] * ROUNDS[1][1]
     return f"""# Many devices, one adapter
 
 Made by `python tools/federated_report.py`: SmolLM2-135M-Instruct (8da4w) on 1,000 real movie reviews, dealt out to
-devices that this machine plays one after the other. One seed. All cases take {steps["exact"]} local steps: `exact`
+devices that this machine plays one after the other. One seed. All cases take {steps} local steps: `exact`
 with 8 rows a step, `prge` with q = 4 and 4 rows. Accuracy is of the 600 test rows; before the first round it is
 {start["accuracy"]:.1%}, with a loss of {start["loss"]:.4f}.
 
@@ -161,7 +161,7 @@ Bytes are those of the messages' values, of one device in one round, without wha
 
 - Up, `prge` sends 4 q bytes a local step and `exact` its whole state. Down, `prge` receives the steps of all devices.
 - A device that harms sends what it learnt, turned around and ten times as long.
-- More devices at equal rows take fewer steps one after the other: of {steps["exact"]} steps, 16 devices take
+- More devices at equal rows take fewer steps one after the other: of {steps} steps, 16 devices take
   {ROUNDS[16][0] * ROUNDS[16][1]} each.
 
 {machine_name()}
