@@ -44,6 +44,7 @@ class XnnpackBackend(Backend):
             "split-fused-linear",
             "slice-to-linear",
             "pow-to-mul",
+            "lower-softplus",
             "cast-to-dequantize",
             "lower-gelu-tanh",
             "label-gather-to-bmm",

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from prgec.passes.infra import Pass
 
 PASSES: dict[str, str] = {
+    "decompose-composites": "prgec.passes.decompose_composites:DecomposeComposites",
     "canonicalize": "prgec.passes.canonicalize:Canonicalize",
     "fold-constants": "prgec.passes.fold_constants:FoldConstants",
+    "select-to-slice": "prgec.passes.select_to_slice:SelectToSlice",
+    "cut-before-transpose": "prgec.passes.cut_before_transpose:CutBeforeTranspose",
     "addmm-to-linear": "prgec.passes.addmm_to_linear:AddmmToLinear",
     "select-label-tokens": "prgec.passes.select_label_tokens:SelectLabelTokens",
     "emit-activations": "prgec.passes.emit_activations:EmitActivations",
@@ -28,11 +31,13 @@ PASSES: dict[str, str] = {
     "lower-eager-attention": "prgec.passes.lower_eager_attention:LowerEagerAttention",
     "layer-norm-to-means": "prgec.passes.layer_norm_to_means:LayerNormToMeans",
     "mean-to-linear": "prgec.passes.mean_to_linear:MeanToLinear",
+    "rotate-pairs-to-linear": "prgec.passes.rotate_pairs_to_linear:RotatePairsToLinear",
     "rotate-half-to-linear": "prgec.passes.rotate_half_to_linear:RotateHalfToLinear",
     "split-fused-linear": "prgec.passes.split_fused_linear:SplitFusedLinear",
     "slice-to-linear": "prgec.passes.slice_to_linear:SliceToLinear",
     "pow-to-mul": "prgec.passes.pow_to_mul:PowToMul",
     "cast-to-dequantize": "prgec.passes.cast_to_dequantize:CastToDequantize",
+    "lower-softplus": "prgec.passes.lower_softplus:LowerSoftplus",
     "lower-gelu-tanh": "prgec.passes.lower_gelu_tanh:LowerGeluTanh",
     "label-gather-to-bmm": "prgec.passes.label_gather_to_bmm:LabelGatherToBmm",
     "branch-to-bmm": "prgec.passes.branch_to_bmm:BranchToBmm",

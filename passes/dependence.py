@@ -27,6 +27,20 @@ def downstream(nodes: Iterable[Node]) -> set[Node]:
     return _reached(nodes, lambda node: node.users)
 
 
+def smoothly_downstream(nodes: Iterable[Node]) -> set[Node]:
+    """`nodes` and everything that changes with them by little where they change by little.
+
+    Whole numbers and truth values do not: which experts are chosen has no derivative, only how much they weigh.
+    """
+    return _reached(nodes, lambda node: [user for user in node.users if _is_floating(user)])
+
+
+def _is_floating(node: Node) -> bool:
+    value = node.meta.get("val")
+    parts = value if isinstance(value, list | tuple) else (value,)
+    return any(isinstance(part, torch.Tensor) and part.is_floating_point() for part in parts)
+
+
 def updates_of(state: Iterable[Node], rows: Iterable[Node]) -> set[Node]:
     """Nodes that depend on state or on an input of the step, but on no row: they compute trained weights.
 

@@ -25,7 +25,7 @@ from prgec.passes.gradient_shapes import product_with_transposed, reduced, resha
 from prgec.passes.infra import describe
 from prgec.passes.program import argument
 from prgec.passes.reverse import GradientTape, Rule
-from prgec.passes.shapes import dynamic_dims, shape_of
+from prgec.passes.shapes import dtype_of, dynamic_dims, shape_of
 
 aten = torch.ops.aten
 
@@ -101,11 +101,13 @@ def mul(tape: GradientTape, node: Node, dy: Node) -> Shares:
 
 
 def div(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """`y = a / c` with constant c."""
+    """`y = a / c`: `da = dy / c`, `dc = -y da`."""
     a, c = node.args
+    share = tape.call(aten.div.Tensor, dy, c)
+    if tape.needs(a):
+        yield a, reduced(tape, share, a, node)
     if tape.needs(c):
-        raise PassError(f"{tape.rewriter.rule}: there is no derivative of {describe(node)} by its divisor")
-    yield a, reduced(tape, tape.call(aten.div.Tensor, dy, c), a, node)
+        yield c, reduced(tape, tape.call(aten.neg.default, tape.call(aten.mul.Tensor, share, node)), c, node)
 
 
 def neg(tape: GradientTape, node: Node, dy: Node) -> Shares:
@@ -155,6 +157,17 @@ def relu(tape: GradientTape, node: Node, dy: Node) -> Shares:
     yield node.args[0], tape.call(aten.mul.Tensor, dy, step)
 
 
+def clamp(tape: GradientTape, node: Node, dy: Node) -> Shares:
+    """`y = min(max(x, a), b)`: `dx = dy` where a < y < b, by steep ramps as in `relu`."""
+    lower, upper = argument(node, 1, "min"), argument(node, 2, "max")
+    steep = _STEEP_HALF if tape.half else _STEEP
+    for limit, sign in ((lower, 1.0), (upper, -1.0)):
+        if isinstance(limit, int | float) and math.isfinite(limit):
+            inside = tape.call(aten.mul.Tensor, tape.call(aten.sub.Tensor, node, float(limit)), sign * steep)
+            dy = tape.call(aten.mul.Tensor, dy, tape.call(aten.clamp.default, inside, 0.0, 1.0))
+    yield node.args[0], dy
+
+
 def gelu(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = x Phi(x)`: `dx = dy (Phi + x phi)`; no delegate has erf, so Phi is 1/2 + (y - x/2) / x."""
     if argument(node, 1, "approximate", "none") != "none":
@@ -168,6 +181,16 @@ def gelu(tape: GradientTape, node: Node, dy: Node) -> Shares:
     density = call(aten.mul.Tensor, bell, 1.0 / math.sqrt(2.0 * math.pi))
     slope = call(aten.add.Tensor, call(aten.add.Tensor, ratio, 0.5), call(aten.mul.Tensor, x, density))
     yield x, call(aten.mul.Tensor, dy, slope)
+
+
+def exp(tape: GradientTape, node: Node, dy: Node) -> Shares:
+    """`y = exp x`: `dx = dy y`."""
+    yield node.args[0], tape.call(aten.mul.Tensor, dy, node)
+
+
+def log(tape: GradientTape, node: Node, dy: Node) -> Shares:
+    """`y = log x`: `dx = dy / x`."""
+    yield node.args[0], tape.call(aten.div.Tensor, dy, node.args[0])
 
 
 def softmax(tape: GradientTape, node: Node, dy: Node) -> Shares:
@@ -246,15 +269,63 @@ def _columns(tape: GradientTape, dy: Node, begin: int, end: int) -> Node:
     return tape.call(aten.linear.default, dy, tape.rewriter.folded(torch.eye(width)[begin:end].clone()))
 
 
+def picked(tape: GradientTape, node: Node, dy: Node) -> Shares:
+    """`y[..., j] = x[..., i_j]` with chosen i: each share goes where its value came from."""
+    source, dim, indices = node.args[:3]
+    assert isinstance(source, Node) and isinstance(indices, Node)
+    if dim not in (-1, len(shape_of(source)) - 1):
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not over the last dimension")
+    yield source, _spread(tape, dy, indices, int(shape_of(source)[-1]))
+
+
+def _spread(tape: GradientTape, dy: Node, indices: Node, width: int) -> Node:
+    """`dx[..., i] = sum of dy[..., j] where indices[..., j] = i`."""
+    numbers = tape.rewriter.folded(torch.arange(width))
+    last = len(shape_of(indices)) - 1
+    total: Node | None = None
+    for place in range(int(shape_of(indices)[-1])):
+        index = tape.call(aten.slice.Tensor, indices, last, place, place + 1)
+        is_here = tape.call(aten.to.dtype, tape.call(aten.eq.Tensor, index, numbers), dtype_of(dy))
+        share = tape.call(aten.mul.Tensor, is_here, _columns(tape, dy, place, place + 1))
+        total = share if total is None else tape.call(aten.add.Tensor, total, share)
+    assert total is not None
+    return total
+
+
 def cut(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """A slice of the last dimension, or a part of a split: zeros where it was cut off."""
+    """A slice of the last dimension, a part of a split (zeros where it was cut off), or the largest values."""
     taker = node.args[0] if node.target is operator.getitem else node
     assert isinstance(taker, Node)
+    if taker.target is aten.topk.default:
+        yield from _largest(tape, node, taker, dy)
+        return
     found = next((each for each in cuts_of(taker) or () if each.node is node), None)
     if found is None:
         raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not a cut of the last dimension")
     behind = int(shape_of(found.source)[-1]) - found.end
     yield found.source, tape.call(aten.constant_pad_nd.default, dy, [found.begin, behind], 0.0)
+
+
+def _largest(tape: GradientTape, node: Node, topk: Node, dy: Node) -> Shares:
+    """The values that `topk` found over the last dimension."""
+    source = topk.args[0]
+    assert isinstance(source, Node)
+    if argument(topk, 2, "dim", -1) not in (-1, len(shape_of(source)) - 1):
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not over the last dimension")
+    indices = tape.call(operator.getitem, topk, 1)
+    yield source, _spread(tape, dy, indices, int(shape_of(source)[-1]))
+
+
+def row_sums(tape: GradientTape, node: Node, dy: Node) -> Shares:
+    """A sum over the last dimension: every element gets the gradient of its sum."""
+    source, dims = node.args[:2]
+    assert isinstance(source, Node) and isinstance(dims, list | tuple)
+    rank = len(shape_of(source))
+    if [int(dim) % rank for dim in dims] != [rank - 1]:  # type: ignore[arg-type]  # dimensions are never symbolic
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not over the last dimension")
+    column = dy if argument(node, 2, "keepdim", False) else tape.call(aten.unsqueeze.default, dy, rank - 1)
+    ones = tape.rewriter.folded(torch.ones(int(shape_of(source)[-1])))
+    yield source, tape.call(aten.mul.Tensor, column, ones)
 
 
 RULES: dict[Any, Rule] = {
@@ -271,7 +342,10 @@ RULES: dict[Any, Rule] = {
     aten.sigmoid.default: sigmoid,
     aten.silu.default: silu,
     aten.relu.default: relu,
+    aten.clamp.default: clamp,
     aten.gelu.default: gelu,
+    aten.exp.default: exp,
+    aten.log.default: log,
     aten.softmax.int: softmax,
     aten.view.default: reshape,
     aten.reshape.default: reshape,
@@ -285,4 +359,6 @@ RULES: dict[Any, Rule] = {
     # Where T is fixed, cuts are legal and stay.
     aten.slice.Tensor: cut,
     operator.getitem: cut,
+    aten.gather.default: picked,
+    aten.sum.dim_IntList: row_sums,
 }

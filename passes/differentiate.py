@@ -84,6 +84,7 @@ class Differentiate(Pass):
             "split-fused-linear",
             "slice-to-linear",
             "pow-to-mul",
+            "lower-softplus",
             "lower-gelu-tanh",
             "label-gather-to-bmm",
         }

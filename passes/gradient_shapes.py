@@ -47,17 +47,30 @@ def transposed(tape: GradientTape, node: object) -> Node:
 
 
 def reduced(tape: GradientTape, gradient: Node, source: object, node: Node) -> Node:
-    """The sum of `gradient` over what broadcasting repeated of `source`, which may be its last dimension."""
+    """The sum of `gradient` over the dimensions of `source` that broadcasting repeated."""
     assert isinstance(source, Node)
     target, found = shape_of(source), shape_of(gradient)
     if is_same_shape(target, found):
         return gradient
-    if is_same_shape(target[:-1], found[:-1]) and is_same_size(target[-1], 1) and isinstance(found[-1], int):
-        return row_sum(tape, gradient)
+    if len(target) == len(found):
+        repeated = [d for d in range(len(found)) if not is_same_size(target[d], found[d])]
+        if all(is_same_size(target[d], 1) and isinstance(found[d], int) for d in repeated):
+            for dim in repeated:
+                gradient = _sum_over(tape, gradient, dim)
+            return gradient
     raise PassError(
-        f"{tape.rewriter.rule}: {describe(node)} repeats {list(target)} to {list(found)}; only a last "
-        "dimension of 1 may be repeated where a gradient flows"
+        f"{tape.rewriter.rule}: {describe(node)} repeats {list(target)} to {list(found)}; only dimensions of 1 may be "
+        "repeated where a gradient flows, and not to a length that varies"
     )
+
+
+def _sum_over(tape: GradientTape, gradient: Node, dim: int) -> Node:
+    """The sum over one dimension, kept as 1; only the last can be summed, so another one is moved there and back."""
+    last = len(shape_of(gradient)) - 1
+    if dim == last:
+        return row_sum(tape, gradient)
+    turned = tape.call(aten.transpose.int, gradient, dim, last)
+    return tape.call(aten.transpose.int, row_sum(tape, turned), dim, last)
 
 
 def row_sum(tape: GradientTape, node: Node) -> Node:

@@ -1,4 +1,4 @@
-"""Write small whole powers as products.
+"""Write small whole powers as products, and the power -1/2 as the reciprocal square root.
 
 Before:
     %0: f32[N, T, D] = aten.pow.Tensor_Scalar(%x, 3.0)
@@ -7,7 +7,8 @@ After:
 
 Requires: nothing. Ensures: nothing; `pow(x, 2)` stays, which every delegate takes.
 Numerics: ROUNDING (`pow` rounds once, two products twice).
-Why: XNNPACK's only power is the square, and only where the exponent is the integer 2; GPT-2's GELU cubes.
+Why: XNNPACK's only power is the square, and only where the exponent is the integer 2; GPT-2's GELU cubes. Gemma 4
+spells its norms with a power of -0.5.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from prgec.passes.rewrite import Rewriter
 aten = torch.ops.aten
 
 _LARGEST = 4
+_INVERSE_ROOT = -0.5
 
 
 @dataclass(frozen=True)
 class PowToMul(Pass):
-    """Replace powers of 2.0, 3 and 4."""
+    """Replace powers of 2.0, 3, 4 and -0.5."""
 
     name: ClassVar[str] = "pow-to-mul"
     tier: ClassVar[Tier] = rounding(1e-5)
@@ -47,25 +49,29 @@ class PowToMul(Pass):
 
 @dataclass(frozen=True)
 class Power:
-    """A power that a few products can replace: `source ** exponent`, with an exponent from 2 up."""
+    """A power to replace: `source ** exponent`, with a whole exponent from 2 up, or -0.5."""
 
     node: Node
     source: Node
-    exponent: int
+    exponent: float
 
 
 def match(node: Node) -> Power | None:
     """Return a power to replace; None for squares XNNPACK takes and for any other exponent."""
     source, exponent = node.args
     assert isinstance(source, Node) and isinstance(exponent, (int, float))
+    if exponent == _INVERSE_ROOT:
+        return Power(node, source, _INVERSE_ROOT)
     if exponent not in range(2, _LARGEST + 1) or (exponent == 2 and isinstance(exponent, int)):
         return None
-    return Power(node, source, int(exponent))
+    return Power(node, source, exponent)
 
 
 def _rewrite(rewriter: Rewriter, power: Power) -> None:
     with rewriter.before(power.node):
         new = power.source
-        for _ in range(power.exponent - 1):
+        if power.exponent == _INVERSE_ROOT:
+            new = rewriter.call(aten.rsqrt.default, power.source)
+        for _ in range(int(power.exponent) - 1):
             new = rewriter.call(aten.mul.Tensor, new, power.source)
     rewriter.replace(power.node, new)

@@ -19,7 +19,7 @@ import torch
 from torch.fx import Node
 
 from prgec.errors import PassError
-from prgec.passes.dependence import downstream, upstream
+from prgec.passes.dependence import smoothly_downstream, upstream
 from prgec.passes.infra import describe
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, shape_of, view_sizes
@@ -88,7 +88,7 @@ def gradients(
         PassError: If an op on the way has no rule, naming it and its place.
     """
     # These lie on a path from a requested node to one with a gradient.
-    needed = downstream(wrt) & upstream(seeds)
+    needed = smoothly_downstream(wrt) & upstream(seeds)
     tape = GradientTape(rewriter, needed, half)
     for node, seed in seeds.items():
         is_same = is_same_shape(shape_of(node), shape_of(seed))

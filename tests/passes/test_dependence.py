@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 
-from prgec.passes.dependence import downstream, updates_of, upstream
+from prgec.passes.dependence import downstream, smoothly_downstream, updates_of, upstream
 from tests.passes.builder import GraphBuilder
 
 aten = torch.ops.aten
@@ -27,6 +29,19 @@ def test_a_node_on_the_way_is_reached_once_from_either_side() -> None:
     second = b.call(aten.add.Tensor, first, first)
     b.done(second)
     assert upstream([first]) & downstream([first]) == {first}
+
+
+def test_whole_numbers_end_a_smooth_dependence() -> None:
+    """The values that are largest change by little; which they are does not."""
+    b = GraphBuilder()
+    hidden = b.hidden(4)
+    largest = b.call(aten.topk.default, hidden, 2)
+    values, chosen = (b.call(operator.getitem, largest, index) for index in range(2))
+    again = b.call(aten.to.dtype, chosen, torch.float32)
+    b.done(values, again)
+    found = smoothly_downstream([hidden])
+    assert {hidden, largest, values} <= found and not {chosen, again} & found
+    assert again in downstream([hidden])
 
 
 def test_updates_depend_on_state_and_on_no_row() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 
@@ -147,6 +148,38 @@ def read_three_times(b: Leaves) -> Node:
     return b.call(aten.add.Tensor, b.call(aten.mul.Tensor, x, x), b.call(aten.tanh.default, x))
 
 
+def largest(b: Leaves) -> Node:
+    """The largest values weigh; so do others of the same row."""
+    x = b.leaf(3, 5)
+    values = b.call(operator.getitem, b.call(aten.topk.default, x, 2), 0)
+    return b.call(aten.mul.Tensor, values, values)
+
+
+def largest_over_t(b: Leaves) -> Node:
+    return b.call(operator.getitem, b.call(aten.topk.default, b.leaf_T(), 2, -1), 0)
+
+
+def picked(b: Leaves) -> Node:
+    """One element is picked twice."""
+    indices = b.tensor("indices", torch.tensor([[4, 0, 4], [1, 2, 3]]))
+    return b.call(aten.gather.default, b.leaf(2, 5), 1, indices)
+
+
+def between(low: float, high: float) -> MakeNode:
+    return lambda b: b.call(aten.clamp.default, b.leaf(8, 9), low, high)
+
+
+def logarithm(b: Leaves) -> Node:
+    x = b.leaf(3, 5)
+    return b.call(aten.log.default, b.call(aten.add.Tensor, b.call(aten.mul.Tensor, x, x), 0.1))
+
+
+def shares(b: Leaves) -> Node:
+    """Values over their sum, as routers weigh experts."""
+    positive = b.call(aten.exp.default, b.leaf(2, 3, 4))
+    return b.call(aten.div.Tensor, positive, b.call(aten.sum.dim_IntList, positive, [-1], True))
+
+
 CASES: tuple[tuple[object, str, MakeNode], ...] = (
     (aten.linear.default, "bias", linear),
     (aten.linear.default, "shared weight", linear_twice_by_one_weight),
@@ -159,6 +192,9 @@ CASES: tuple[tuple[object, str, MakeNode], ...] = (
     (aten.add.Tensor, "twice", twice(aten.add.Tensor)),
     (aten.add.Tensor, "first repeated", binary(aten.add.Tensor, (2, 3, 1))),
     (aten.add.Tensor, "second repeated", binary(aten.add.Tensor, (2, 3, 4), (2, 3, 1))),
+    (aten.add.Tensor, "rows repeated", binary(aten.add.Tensor, (1, 3, 4))),
+    (aten.mul.Tensor, "middle repeated", binary(aten.mul.Tensor, (2, 1, 4))),
+    (aten.mul.Tensor, "two repeated", binary(aten.mul.Tensor, (2, 1, 3, 1), (2, 5, 3, 4))),
     (aten.add.Tensor, "number", by_constant(aten.add.Tensor)),
     (aten.add.Tensor, "vector", by_constant(aten.add.Tensor, 4)),
     (aten.add.Tensor, "repeated by constant", by_constant(aten.add.Tensor, 2, 3, 7)),
@@ -177,6 +213,9 @@ CASES: tuple[tuple[object, str, MakeNode], ...] = (
     (aten.div.Tensor, "number", by_constant(aten.div.Tensor)),
     (aten.div.Tensor, "vector", by_constant(aten.div.Tensor, 4)),
     (aten.div.Tensor, "repeated by constant", by_constant(aten.div.Tensor, 2, 3, 7)),
+    (aten.div.Tensor, "plain", binary(aten.div.Tensor)),
+    (aten.div.Tensor, "shares", shares),
+    (aten.div.Tensor, "by repeated", binary(aten.div.Tensor, (2, 3, 4), (2, 3, 1))),
     (aten.neg.default, "plain", unary(aten.neg.default)),
     (aten.pow.Tensor_Scalar, "square", unary(aten.pow.Tensor_Scalar, 2)),
     (aten.pow.Tensor_Scalar, "cube", unary(aten.pow.Tensor_Scalar, 3.0)),
@@ -190,6 +229,11 @@ CASES: tuple[tuple[object, str, MakeNode], ...] = (
     (aten.relu.default, "wide", wide(aten.relu.default)),
     (aten.gelu.default, "wide", wide(aten.gelu.default)),
     (aten.gelu.default, "near zero", near_zero(aten.gelu.default)),
+    (aten.exp.default, "wide", wide(aten.exp.default)),
+    (aten.log.default, "plain", logarithm),
+    (aten.clamp.default, "both", between(-0.5, 0.7)),
+    (aten.clamp.default, "lower", between(-0.5, math.inf)),
+    (aten.clamp.default, "upper", lambda b: b.call(aten.clamp.default, b.leaf(8, 9), None, 0.2)),
     (aten.softmax.int, "attention", attention),
     (aten.softmax.int, "fixed values", attention_to_constants),
     (aten.softmax.int, "alone", unary(aten.softmax.int, -1)),
@@ -214,6 +258,12 @@ CASES: tuple[tuple[object, str, MakeNode], ...] = (
     (aten.cat.default, "over T", cat_over_t),
     (aten.slice.Tensor, "middle", lambda b: b.call(aten.slice.Tensor, b.leaf(2, 3, 6), 2, 1, 4)),
     (aten.slice.Tensor, "to the end", lambda b: b.call(aten.slice.Tensor, b.leaf(3, 5), -1, -2, 2**63 - 1)),
+    (aten.gather.default, "twice", picked),
+    (aten.sum.dim_IntList, "kept", unary(aten.sum.dim_IntList, [1], True)),
+    (aten.sum.dim_IntList, "dropped", unary(aten.sum.dim_IntList, [-1])),
+    (aten.sum.dim_IntList, "over T", lambda b: b.call(aten.sum.dim_IntList, b.leaf_T(), [2])),
+    (operator.getitem, "largest", largest),
+    (operator.getitem, "largest over T", largest_over_t),
     (operator.getitem, "chunk", split(aten.chunk.default, 2, -1)),
     (operator.getitem, "split", split(aten.split_with_sizes.default, [1, 5], 2)),
 )

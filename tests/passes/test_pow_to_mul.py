@@ -4,8 +4,8 @@ import torch
 
 from prgec.passes.pow_to_mul import PowToMul
 from prgec.passes.program import GraphProgram
-from tests.passes.builder import GraphBuilder
-from tests.passes.golden import expect, transcript
+from tests.passes.builder import GraphBuilder, row_inputs
+from tests.passes.golden import expect, run_pass, transcript
 
 aten = torch.ops.aten
 PASS = PowToMul()
@@ -42,6 +42,17 @@ graph(tokens: i64[2, T], label_pos: i64[2, 2], targets: i64[2, 2]):
   return %1, %3, %5, %8
 """,
     )
+
+
+def test_hit_inverse_root() -> None:
+    b = GraphBuilder(num_rows=2, dynamic=True)
+    hidden = b.hidden()
+    program = b.done(b.call(aten.pow.Tensor_Scalar, b.call(aten.mul.Tensor, hidden, hidden), -0.5))
+    rows = row_inputs(program)
+    (before,) = program.module(*rows)
+    assert run_pass(program, PASS).hits == 1
+    assert [node.target for node in program.graph.nodes if node.op == "call_function"][-1] is aten.rsqrt.default
+    torch.testing.assert_close(program.module(*rows)[0], before, rtol=1e-6, atol=0.0)
 
 
 def test_miss() -> None:

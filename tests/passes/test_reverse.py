@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from torch.fx import Node
@@ -83,20 +85,24 @@ def test_a_product_reads_the_view_that_another_reads() -> None:
             id="trained bias",
         ),
         pytest.param(
-            binary(aten.div.Tensor),
-            "there is no derivative of %div_tensor aten.div.Tensor by its divisor",
-            id="divisor",
+            lambda b: b.call(aten.gather.default, b.leaf(3, 4), 0, b.tensor("i", torch.zeros(2, 4, dtype=torch.int64))),
+            "%gather_default aten.gather.default is not over the last dimension",
+            id="picked rows",
         ),
         pytest.param(
-            binary(aten.add.Tensor, (1, 3, 4)),
-            "%add_tensor aten.add.Tensor repeats [1, 3, 4] to [2, 3, 4]; only a last dimension of 1 may be repeated "
-            "where a gradient flows",
-            id="repeated rows",
+            lambda b: b.call(operator.getitem, b.call(aten.topk.default, b.leaf(3, 4), 2, 0), 0),
+            "%getitem <built-in function getitem> is not over the last dimension",
+            id="largest rows",
+        ),
+        pytest.param(
+            unary(aten.sum.dim_IntList, [0]),
+            "%sum_dim_int_list aten.sum.dim_IntList is not over the last dimension",
+            id="summed rows",
         ),
         pytest.param(
             binary(aten.mul.Tensor, (4,)),
-            "%mul_tensor aten.mul.Tensor repeats [4] to [2, 3, 4]; only a last dimension of 1 may be repeated where "
-            "a gradient flows",
+            "%mul_tensor aten.mul.Tensor repeats [4] to [2, 3, 4]; only dimensions of 1 may be repeated where a "
+            "gradient flows, and not to a length that varies",
             id="repeated vector",
         ),
         pytest.param(
@@ -147,6 +153,12 @@ def test_refusals(make: MakeNode, text: str) -> None:
     with pytest.raises(PassError) as error:
         differentiate(program_of(make))
     assert str(error.value) == f"{RULE}: {text}"
+
+
+def test_refusal_of_a_vector_repeated_over_t() -> None:
+    """A delegate sums over a length that varies by products alone."""
+    with pytest.raises(PassError, match=r"repeats \[2, 1, 4\] to .* and not to a length that varies$"):
+        differentiate(program_of(lambda b: b.call(aten.mul.Tensor, b.leaf(2, 1, 4), b.leaf_T())))
 
 
 def _gradients(b: Leaves, result: Node, wrt: list[Node]) -> dict[Node, Node]:
