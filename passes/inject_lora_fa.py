@@ -44,7 +44,7 @@ aten = torch.ops.aten
 
 ALL_LINEAR = "all-linear"
 # Output layers are not "all linear" anywhere in the field (PEFT leaves them out too); name them to train them.
-_HEAD_NAMES = frozenset({"lm_head", "embed_out", "embed_tokens", "wte", "embed_in"})
+_HEAD_NAMES = frozenset({"lm_head", "embed_out", "output_projection", "embed_tokens", "wte", "embed_in"})
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,19 @@ def _linears(program: GraphProgram) -> dict[str, list[Node]]:
     """Calls of every linear with a module path, in graph order."""
     linears: dict[str, list[Node]] = {}
     for node in program.calls(aten.linear.default):
-        if name := layer_name(node):
+        name = layer_name(node)
+        if name and _is_layer(node):
             linears.setdefault(name, []).append(node)
     return linears
+
+
+def _is_layer(node: Node) -> bool:
+    """Whether a linear is a layer of its own: routers and experts multiply by a weight of theirs without one.
+
+    PEFT has no adapter for those. A node that a pass made does not say where it comes from, and is a layer.
+    """
+    modules = list(node.meta.get("nn_module_stack", {}).values())
+    return not modules or str(modules[-1][1]).endswith("Linear")
 
 
 def _last_and_writers(program: GraphProgram, names: list[str]) -> list[str]:

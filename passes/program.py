@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -138,6 +138,25 @@ class GraphProgram:
         with torch.no_grad():
             exported = torch.export.export(self.module, tuple(example), dynamic_shapes=shapes, strict=False)
         return exported
+
+
+def give_own_memory(programs: Iterable[GraphProgram]) -> None:
+    """Copy every tensor that is a part of a larger one.
+
+    ExecuTorch writes the memory that a contiguous tensor lies in from its beginning, whichever part the tensor is
+    (`XNNPACK`'s `get_serialized_buffer_index`): the weights of the second of two experts became those of the first.
+    """
+    copies: dict[tuple[int, torch.Size, torch.dtype], torch.Tensor] = {}
+    for program in programs:
+        for module in program.module.modules():
+            for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+                if tensor is None or not tensor.is_contiguous() or tensor.nbytes == tensor.untyped_storage().nbytes():
+                    continue
+                key = (tensor.data_ptr(), tensor.shape, tensor.dtype)
+                if key not in copies:
+                    copies[key] = tensor.detach().clone()
+                delattr(module, name)
+                module.register_buffer(name, copies[key])
 
 
 def traced_seq_len(max_seq_len: int) -> int:

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from prgec.backends.edge.edit import Edit, shape_of, sizes_of
-from prgec.errors import BackendError
+from prgec.errors import UnknownOpError
 from prgec.passes.infra import describe
 from prgec.passes.program import argument
 
@@ -35,7 +35,7 @@ def to_core_form(edit: Edit, kept: Collection[OpOverload], keeps: Callable[[Node
         keeps: Whether it takes a call of one of these.
 
     Raises:
-        BackendError: For an op without a row.
+        UnknownOpError: For an op without a row.
     """
     for node in list(edit.graph.nodes):
         if node.op != "call_function" or (node.target in kept and keeps(node)):
@@ -44,7 +44,7 @@ def to_core_form(edit: Edit, kept: Collection[OpOverload], keeps: Callable[[Node
         if rule is not None:
             rule(edit, node)
         elif isinstance(node.target, OpOverload) and not _is_core(node.target):
-            raise BackendError(
+            raise UnknownOpError(
                 f"the op table has no row for {describe(node)} in {_module_of(node)}",
                 hint="compile with --lowering stock, and report it with the model's config.json",
             )
@@ -115,6 +115,12 @@ def _where_other(edit: Edit, node: Node) -> None:
     condition, source, other = node.args
     scalar = edit.add(node, aten.scalar_tensor.default, other, dtype=node.meta["val"].dtype, **_CPU)
     edit.become(node, aten.where.self, condition, source, scalar)
+
+
+def _where_self(edit: Edit, node: Node) -> None:
+    condition, source, other = node.args
+    scalar = edit.add(node, aten.scalar_tensor.default, source, dtype=node.meta["val"].dtype, **_CPU)
+    edit.become(node, aten.where.self, condition, scalar, other)
 
 
 def _where_scalars(edit: Edit, node: Node) -> None:
@@ -252,6 +258,7 @@ RULES: Mapping[Any, Rule] = {
     aten.contiguous.default: _contiguous,
     aten.to.dtype: _to,
     aten.where.ScalarOther: _where_other,
+    aten.where.ScalarSelf: _where_self,
     aten.where.Scalar: _where_scalars,
     aten.squeeze.dim: _squeeze,
     aten.stack.default: _stack,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from prgec.backends import AUTO_ROUTE, IN_PLACE, load_backend
+from prgec.backends import AUTO_ROUTE, IN_PLACE, STOCK, load_backend
 from prgec.backends.base import Backend
 from prgec.compiler.check import check_options
 from prgec.compiler.describe import manifest_of, scheme_of
@@ -54,14 +54,14 @@ from prgec.core.contract.names import (
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.formats.peft import read_peft
 from prgec.core.machine.memory import map_large_blocks
-from prgec.errors import UsageError
+from prgec.errors import UnknownOpError, UsageError
 from prgec.passes.extract_apply import extract_apply
 from prgec.passes.extract_emit import emitted_sizes, extract_emit
 from prgec.passes.extract_evaluate import extract_evaluate
 from prgec.passes.extract_next_tokens import extract_next_tokens
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
 from prgec.passes.lift import lift
-from prgec.passes.program import GraphProgram
+from prgec.passes.program import GraphProgram, give_own_memory
 from prgec.passes.record import PassRecord
 from prgec.passes.saved import save_program
 from prgec.passes.sites import sites_of
@@ -241,12 +241,23 @@ def _with_sizes(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifes
 
 def _lower(backend: Backend, graphs: Graphs, route: str, part: Part) -> tuple[Any, DelegationReport]:
     # Imported here: ExecuTorch takes as long to import as a small model to compile, and export needs none of it.
-    from prgec.backends.lowering import lower
+    from prgec.backends.lowering import Lowered, lower
 
     manifest = graphs.manifest
-    route = backend.route if route == AUTO_ROUTE else route
-    traced = {name: lift(each) if route == IN_PLACE else each.to_exported() for name, each in graphs.methods.items()}
-    lowered = lower(backend, traced, route, part)
+    give_own_memory(graphs.methods.values())
+
+    def lowered_by(route: str) -> Lowered:
+        methods = graphs.methods.items()
+        traced = {name: lift(each) if route == IN_PLACE else each.to_exported() for name, each in methods}
+        return lower(backend, traced, route, part)
+
+    try:
+        lowered = lowered_by(backend.route if route == AUTO_ROUTE else route)
+    except UnknownOpError as unknown:
+        if route != AUTO_ROUTE:
+            raise
+        logger.warning("%s; lowering with ExecuTorch's own traces instead, which takes longer", unknown.what)
+        lowered = lowered_by(STOCK)
     constants = {
         VERSION_METHOD: _version_of(manifest),
         MANIFEST_METHOD: manifest.to_json(),

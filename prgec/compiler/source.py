@@ -45,7 +45,7 @@ def load_source(options: CompileOptions) -> Source:
     tokenizer, head = with_classes(checkpoint, model, packed)
     if head is not None:
         _check_options(options, head)
-    config: Any = model.config
+    config: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
     longest = getattr(config, "max_position_embeddings", None)
     longest = longest - (head.first_position if head else 0) if isinstance(longest, int) else None
     if longest is not None and options.seq_len > longest:

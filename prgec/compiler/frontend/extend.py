@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from prgec.compiler.frontend.model import with_checkpoint_names
+from prgec.compiler.frontend.scans import exportable
 from prgec.errors import CheckpointError
 from prgec.passes.attention import MASKED
 from prgec.passes.program import GraphProgram, traced_seq_len
@@ -55,6 +56,19 @@ class NewKeys:
     def get_seq_length(self, *_: Any) -> int:
         """Positions are given; nobody may count them."""
         return 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse a layer that keeps more than keys and values.
+
+        Raises:
+            CheckpointError: For the state of a convolution or a recurrence.
+        """
+        if name.endswith("_state"):
+            raise CheckpointError(
+                "the model keeps a state beside keys and values; --context has no place for it",
+                hint="leave out --context: answers are then written without a cache",
+            )
+        raise AttributeError(name)
 
 
 class ExtendModel(nn.Module):
@@ -212,7 +226,7 @@ def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool, 
         cache = _empty_cache(model, positions, bits)
         example = (torch.zeros(1, count, dtype=torch.int64), zero.unsqueeze(0), zero, *cache)
         shapes = {"tokens": {1: T}, "label_pos": None, "start": None, "cache": tuple({1: n} for _ in cache)}
-        with torch.no_grad(), _with_rotary_tables(model, context):
+        with torch.no_grad(), exportable(model, chunk), _with_rotary_tables(model, context):
             exported = torch.export.export(
                 ExtendModel(model, bits).eval(), example, dynamic_shapes=shapes, strict=False
             )

@@ -13,10 +13,11 @@ from torch.export import Dim, ExportedProgram
 from prgec.compiler.frontend.checkpoint import Checkpoint
 from prgec.compiler.frontend.classifier import MODEL_TYPES, ClassifierLoss, Head, is_classifier
 from prgec.compiler.frontend.gguf_weights import read_weights
+from prgec.compiler.frontend.scans import exportable
 from prgec.core.contract.names import IGNORE_TARGET
 from prgec.core.formats.gguf_file import read_gguf
 from prgec.errors import CheckpointError, PrgecError
-from prgec.passes.program import GraphProgram, traced_seq_len
+from prgec.passes.program import GraphProgram, is_mutation, traced_seq_len
 from prgec.passes.read_at_label import read_at_label
 
 _WRAPPED = "hf"
@@ -131,11 +132,13 @@ def _check_causal(checkpoint: Checkpoint) -> None:
     """Refuse other encoders: transformers would load one with an LM head it never had."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    known: set[str] = set()
+    known, known_types = set[str](), set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
     for names in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         known.update((names,) if isinstance(names, str) else names)
     named = [str(name) for name in checkpoint.config.get("architectures") or ()]
-    if named and known.isdisjoint(named):
+    # A model of text and pictures is loaded as the model of text that it contains, or trained on text alone.
+    has_text = "text_config" in checkpoint.config and checkpoint.config.get("model_type") in known_types
+    if named and known.isdisjoint(named) and not has_text:
         raise CheckpointError(
             f"{named[0]} is not a causal language model",
             where=checkpoint.path,
@@ -208,7 +211,7 @@ def export_loss(
     loss = loss_of(model, head)
     try:
         # Without no_grad the rotary embedding is traced into a nested graph that switches gradients off.
-        with torch.no_grad():
+        with torch.no_grad(), exportable(model, seq_len):
             exported = torch.export.export(loss, example, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # torch.export's failures have no common base class
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
@@ -224,7 +227,7 @@ def weights_sha256(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().contiguous().view(torch.uint8).numpy().data)
+        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -248,7 +251,13 @@ def _label_examples(num_rows: int, num_labels: int) -> tuple[Tensor, Tensor]:
 
 
 def with_checkpoint_names(exported: ExportedProgram) -> GraphProgram:
-    """Drop the wrapper's prefix, so that sites are called what the user's checkpoint calls them."""
+    """Drop the wrapper's prefix, so that sites are called what the user's checkpoint calls them.
+
+    Passes read graphs in which each value has one maker; a model that changes values in place is written anew.
+    """
+    if any(is_mutation(node) for node in exported.graph.nodes):
+        # An empty table decomposes nothing; what is left are functional ops.
+        exported = exported.run_decompositions({})
     program = GraphProgram.from_exported(exported)
     wrapped = program.module.get_submodule(_WRAPPED)
     for name, child in wrapped.named_children():

@@ -148,7 +148,7 @@ def read_once(tokens_NT: IntArray, label_pos_NK: IntArray) -> tuple[IntArray, In
 def _manifest(
     name: str, model: nn.Module, tokenizer: Tokenizer, batch_size: int, seq_len: int, num_labels: int
 ) -> Manifest:
-    vocab_size = int(model.config.vocab_size)  # type: ignore[union-attr, arg-type]
+    vocab_size = int(model.config.get_text_config().vocab_size)  # type: ignore[operator, union-attr]
     blank = Manifest(
         model=name,
         architecture=type(model).__name__,
