@@ -49,11 +49,21 @@ def _repeat_interleave(x: torch.Tensor, repeats: int, dim: int) -> torch.Tensor:
     return torch.flatten(repeated, dim, dim + 1)
 
 
+def _baddbmm(
+    added: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1.0, alpha: float = 1.0
+) -> torch.Tensor:
+    """A batched product and what is added to it, each scaled."""
+    product = torch.bmm(a, b)
+    product = product if alpha == 1 else product * alpha
+    return product + (added if beta == 1 else added * beta)
+
+
 COMPOSITES: dict[Callable[..., Any], Callable[..., torch.Tensor]] = {
     aten.flatten.using_ints: aten.flatten.using_ints,
     aten.unflatten.int: aten.unflatten.int,
     aten.square.default: aten.square.default,
     aten.rms_norm.default: _rms_norm,
+    aten.baddbmm.default: _baddbmm,
     aten.repeat_interleave.self_int: _repeat_interleave,
 }
 

@@ -37,8 +37,6 @@ from prgec.passes.tables import SeqTables, is_seq_len
 
 aten = torch.ops.aten
 _BROADCASTING = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
-# A table of so few elements is kept whole rather than expanded: no delegate expands.
-_SMALL = 1 << 12
 _RANDOM_TAGS = frozenset({torch.Tag.nondeterministic_seeded})
 
 
@@ -173,11 +171,12 @@ def _replace(rewriter: Rewriter, tables: SeqTables, constant: Constant) -> None:
     node, table = constant.node, constant.table
     dims, shape = dynamic_dims(node), shape_of(node)
     compact = _without_repeats(table, dims)
-    is_whole = all(_broadcasts(user, node) for user in node.users)
-    if not is_whole and not dims and table.numel() <= _SMALL:
+    broadcasts = all(_broadcasts(user, node) for user in node.users)
+    if not broadcasts and not dims and all(user.target in _BROADCASTING for user in node.users):
+        # It repeats the other operand. Whole, it does so in a delegate, none of which expands.
         compact = table
     new = tables.cut(compact, dims)
-    if compact.shape != table.shape and not is_whole:
+    if compact.shape != table.shape and not broadcasts:
         sizes = [size if isinstance(size, int) else -1 for size in shape]
         with rewriter.before(node):
             new = rewriter.call(aten.expand.default, new, sizes)

@@ -46,10 +46,47 @@ _LLAMA = Stream("model.layers", {"self_attn.o_proj": "self_attn.o_proj", "mlp.do
 _GEMMA = Stream(
     "model.layers", {"self_attn.o_proj": "post_attention_layernorm", "mlp.down_proj": "post_feedforward_layernorm"}
 )
+_GPT_J = Stream("transformer.h", {"attn.out_proj": "attn.out_proj", "mlp.fc_out": "mlp.fc_out"})
 # By `model_type`.
 STREAMS = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite"), _LLAMA),
-    **dict.fromkeys(("gemma2", "gemma3_text"), _GEMMA),
+    **dict.fromkeys(("gemma", "ministral", "ministral3", "olmo", "cohere", "cohere2", "ernie4_5", "glm"), _LLAMA),
+    **dict.fromkeys(("helium", "hunyuan_v1_dense", "stablelm", "nemotron", "nanochat", "arcee"), _LLAMA),
+    **dict.fromkeys(("seed_oss", "internlm3", "vaultgemma"), _LLAMA),
+    **dict.fromkeys(("gemma2", "gemma3_text", "olmo2", "olmo3", "exaone4"), _GEMMA),
+    **dict.fromkeys(("gptj", "codegen"), _GPT_J),
+    "glm4": Stream(
+        "model.layers", {"self_attn.o_proj": "post_self_attn_layernorm", "mlp.down_proj": "post_mlp_layernorm"}
+    ),
+    "starcoder2": Stream("model.layers", {"self_attn.o_proj": "self_attn.o_proj", "mlp.c_proj": "mlp.c_proj"}),
+    "phi": Stream("model.layers", {"self_attn.dense": "self_attn.dense", "mlp.fc2": "mlp.fc2"}),
+    "persimmon": Stream(
+        "model.layers", {"self_attn.dense": "self_attn.dense", "mlp.dense_4h_to_h": "mlp.dense_4h_to_h"}
+    ),
+    "lfm2": Stream(
+        "model.layers",
+        {
+            "conv.out_proj": "conv.out_proj",
+            "self_attn.out_proj": "self_attn.out_proj",
+            "feed_forward.w2": "feed_forward.w2",
+        },
+    ),
+    "granitemoehybrid": Stream(
+        "model.layers",
+        {
+            "mamba.out_proj": "mamba.out_proj",
+            "self_attn.o_proj": "self_attn.o_proj",
+            "shared_mlp.output_linear": "shared_mlp.output_linear",
+        },
+    ),
+    "qwen3_5_text": Stream(
+        "model.layers",
+        {
+            "linear_attn.out_proj": "linear_attn.out_proj",
+            "self_attn.o_proj": "self_attn.o_proj",
+            "mlp.down_proj": "mlp.down_proj",
+        },
+    ),
     "opt": Stream("model.decoder.layers", {"self_attn.out_proj": "self_attn.out_proj", "fc2": "fc2"}),
     "gpt2": Stream("transformer.h", {"attn.c_proj": "attn.c_proj", "mlp.c_proj": "mlp.c_proj"}),
     "gpt_neox": Stream(
@@ -107,8 +144,10 @@ class LoraFa:
         stream_gradient = stream_gradient * getattr(self.model.config, "residual_multiplier", 1.0)
         found = {}
         for site, module in written_by.items():
+            # OPT writes rows of all examples one below the other.
+            written = self.seen[module]
             (found[site],) = torch.autograd.grad(
-                self.seen[module], self.leaves[site], stream_gradient, retain_graph=True
+                written, self.leaves[site], stream_gradient.reshape(written.shape), retain_graph=True
             )
         return found
 

@@ -74,7 +74,11 @@ sys.exit(main(sys.argv[1:]))
 """
     command = [sys.executable, "-c", script, "compile", str(model), "--seq-len", "16", "-o", str(output), "--no-cache"]
     process = subprocess.Popen(
-        [*command, "--lowering", "in-place", "--force"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "--lowering", "in-place", "--force"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell starts what runs in the background with Ctrl-C ignored, and children keep that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline() == b"half\n"

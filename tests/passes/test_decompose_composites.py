@@ -65,6 +65,16 @@ def test_hit_without_weight_and_eps() -> None:
     torch.testing.assert_close(program.module(*_rows()), before, rtol=0.0, atol=0.0)
 
 
+@pytest.mark.parametrize("factors", [{}, {"beta": 0.5}, {"beta": 2.0, "alpha": 0.25}])
+def test_hit_a_product_and_a_sum(factors: dict[str, float]) -> None:
+    b = GraphBuilder(num_rows=2)
+    hidden = b.hidden()
+    program = b.done(b.call(aten.baddbmm.default, b.weight("w", 2, 1, 4), hidden, b.weight("v", 2, 4, 4), **factors))
+    before = program.module(*_rows())
+    assert run_pass(program, PASS).hits == 1
+    torch.testing.assert_close(program.module(*_rows()), before, rtol=1e-6, atol=1e-6)
+
+
 def test_hit_a_copy_and_a_view_of_it_are_one_reshape() -> None:
     b = GraphBuilder(num_rows=2, dynamic=True)
     turned = b.call(aten.transpose.int, b.hidden(), 1, 2)

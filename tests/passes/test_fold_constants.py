@@ -98,6 +98,17 @@ def test_hit_expands_for_readers_that_need_it() -> None:
     assert readers == [list(program.calls(aten.gather.default))]
 
 
+def test_hit_a_factor_that_repeats_the_other_stays_whole() -> None:
+    b = GraphBuilder(num_rows=2, dynamic=True)
+    ones = b.call(aten.ones.default, [3, 1, 1])
+    split = b.call(aten.view.default, b.hidden(), [2, 1, -1, 4])
+    program = b.done(b.call(aten.mul.Tensor, split, ones))
+    assert run_pass(program, PASS).hits == 1
+    (product,) = program.calls(aten.mul.Tensor)
+    assert tuple(program.attribute(product.args[1]).shape) == (3, 1, 1)  # type: ignore[arg-type]
+    assert not list(program.calls(aten.expand.default))
+
+
 def test_hit_shares_equal_tables() -> None:
     b = GraphBuilder(dynamic=True)
     first, second = (b.call(aten.add.Tensor, _positions(b), 1) for _ in range(2))

@@ -59,7 +59,7 @@ def _one_expert(experts: Any, number: int, hidden_states: Tensor) -> Tensor:
 
 
 def _layer(experts: Any, name: str, number: int, x: Tensor) -> Tensor:
-    """One layer of one expert: a call of its own, so that an expert is no target of `all-linear`."""
+    """One layer of one expert: a call of its own, for `all-linear` to leave experts out."""
     layer = experts.get_submodule(f"{number}.{name}")
     return functional.linear(x, layer.weight, layer.bias)
 

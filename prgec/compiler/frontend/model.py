@@ -214,6 +214,11 @@ def export_loss(
         with torch.no_grad(), exportable(model, seq_len):
             exported = torch.export.export(loss, example, dynamic_shapes=shapes, strict=False)
     except Exception as error:  # torch.export's failures have no common base class
+        if dynamic and "Constraints violated" in str(error):
+            raise CheckpointError(
+                f"the code of {type(model).__name__} computes otherwise for other numbers of tokens",
+                hint="compile it for one number of tokens (--static); shorter rows are padded",
+            ) from error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise CheckpointError(f"torch.export cannot trace {type(model).__name__}: {reason}") from error
     program = with_checkpoint_names(exported)
