@@ -42,7 +42,7 @@ site. {counted} Made by:
 prge: the largest relative difference of a loss from textbook MeZO's on the untouched transformers model over four
 steps; the losses alone, with eps = 0 and g = 0 at T = 2 to 16, are within {loss:.0e}. exact and shortcut: the
 difference of the whole gradient from that of PyTorch's autograd on the untouched model, relative to its norm. A
-shortcut has an oracle where the layers that write to the residual stream are known. Delegates: one where not said. CPU
+shortcut has an oracle where the layers that write to the residual stream are known. Delegates: one where none are given. CPU
 ops: calls outside the delegates in a step of prge, one `prge.perturbation` a site among them.
 """
 _EXPERTS = """
@@ -174,7 +174,7 @@ def _page(rows: _Rows) -> str:
     """The page: one line an architecture, then why each op that stays outside does."""
     exact = [row for row in rows.gradients if row.method == "exact"]
     alone = sum(len(row.delegates) == 1 for row in exact)
-    counted = f"Of {len(rows.losses)}, {len(exact)} train by exact, {alone} of these in one delegate, and all by prge."
+    counted = f"All {len(rows.losses)} train by prge, {len(exact)} by exact, and {alone} of these in one delegate."
     loss = max(row.max_rel_loss_diff for row in rows.losses)
     lines = [_INTRODUCTION.format(counted=counted, loss=loss), *_page_rows(rows), _EXPERTS.rstrip(), _OUTSIDE]
     one = [row for row in rows.losses if len(row.delegates) == 1]
