@@ -42,8 +42,8 @@ site. {counted} Made by:
 prge: the largest relative difference of a loss from textbook MeZO's on the untouched transformers model over four
 steps; the losses alone, with eps = 0 and g = 0 at T = 2 to 16, are within {loss:.0e}. exact and shortcut: the
 difference of the whole gradient from that of PyTorch's autograd on the untouched model, relative to its norm. A
-shortcut has an oracle where the layers that write to the residual stream are known. Delegates: one where none are given. CPU
-ops: calls outside the delegates in a step of prge, one `prge.perturbation` a site among them.
+shortcut has an oracle where the layers that write to the residual stream are known. Delegates: one where none are
+given. CPU ops: calls outside the delegates in a step of prge, one `prge.perturbation` a site among them.
 """
 _EXPERTS = """
 A router chooses experts outside the delegate, and each such layer splits it. Every expert computes every token, and its
