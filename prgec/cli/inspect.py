@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
 
 from prgec.backends import details_of
+from prgec.cli.compile_display import CompileDisplay
+from prgec.cli.interrupt import end_on_terminate
+from prgec.cli.options import FILE
 from prgec.cli.render import print_json, print_lines, stdout_console
 from prgec.core.contract.inspection import Inspection, inspect_program
-from prgec.errors import ProgramError
+from prgec.core.machine.extras import check_compiler
+from prgec.errors import ProgramError, UsageError
+from prgec.version import __version__
 
 
 @click.command("inspect")
 @click.argument("program", type=click.Path(path_type=Path))
 @click.option("--config", "as_config", is_flag=True, help="Print the TOML file for prgec compile -c, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
-def inspect_command(program: Path, as_config: bool, as_json: bool) -> int:
+@click.option("--reproduce", is_flag=True, help="Print the commands that make the program again.")
+@click.option("--check", is_flag=True, help="With --reproduce: compile it again and compare the files part by part.")
+@click.option("--model", metavar="MODEL", help="With --check: its checkpoint, where its name does not find it.")
+@click.option(
+    "--data", type=FILE, multiple=True, metavar="PATH", help="With --check: the rows it was compiled with; repeatable."
+)
+def inspect_command(program: Path, as_config: bool, as_json: bool, reproduce: bool, check: bool, **changes: Any) -> int:
     """Show what PROGRAM trains, where its ops run, and why some stay outside the delegate."""
+    if (check and not reproduce) or (any(changes.values()) and not check):
+        raise UsageError("--check belongs to --reproduce, --model and --data to --check")
     inspection = inspect_program(program)
-    if as_config:
+    if check:
+        return _check(program, changes)
+    if reproduce:
+        print_lines(*_recipe(inspection, program))
+    elif as_config:
         print_lines(*_config_lines(inspection, program))
     elif as_json:
         print_json(inspection.to_json())
@@ -37,6 +57,46 @@ def _config_lines(inspection: Inspection, program: Path) -> list[str]:
             hint="prgec inspect shows its pipeline and sizes",
         )
     return inspection.manifest.config.splitlines()
+
+
+def _recipe(inspection: Inspection, program: Path) -> list[str]:
+    """The commands, and what they need."""
+    m = inspection.manifest
+    _config_lines(inspection, program)
+    data = " --data FILE" if m.prompts_sha256 else ""
+    others = [f"{name} is {here}" for name, there in m.versions.items() if (here := _version(name)) != there]
+    lines = [
+        f"prgec inspect {program} --config > again.toml",
+        f"prgec compile -c again.toml{data} --no-cache -o again.pte",
+        f"checkpoint  {m.model}, weights sha256 {m.base_sha256}",
+        f"versions    {', '.join(f'{name} {version}' for name, version in sorted(m.versions.items()))}",
+        f"here        {'; '.join(others) if others else 'the same versions'}",
+    ]
+    if m.prompts_sha256:
+        lines.insert(3, f"data        prompts sha256 {m.prompts_sha256}")
+    return lines
+
+
+def _version(package: str) -> str:
+    """The version that is installed, of prgec itself or of a package."""
+    try:
+        return __version__ if package == "prgec" else importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _check(program: Path, changes: Mapping[str, Any]) -> int:
+    """Compile again and compare; exit code 1 where something differs."""
+    check_compiler()
+    from prgec.compiler.reproduce import compare_again
+
+    with end_on_terminate(), CompileDisplay() as display:
+        found = compare_again(program, changes, display)
+    if not found.differences:
+        print_lines(f"equal: all {found.parts} parts, sha256 {found.sha256}")
+        return 0
+    print_lines(*found.differences, f"different: {program} is not what compiling it again makes here")
+    return 1
 
 
 def _render(inspection: Inspection) -> None:

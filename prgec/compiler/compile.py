@@ -20,7 +20,7 @@ from prgec.compiler.fingerprint import prefix_sha256
 from prgec.compiler.flags import named_by_flags
 from prgec.compiler.frontend.checkpoint import find_checkpoint
 from prgec.compiler.frontend.model import export_loss
-from prgec.compiler.given_a import a_constants, hash_of, options_for, run_giving_a
+from prgec.compiler.given_a import a_constants, hash_of, hash_of_prompts, options_for, prompts_for, run_giving_a
 from prgec.compiler.lengths import fit_options
 from prgec.compiler.options import CompileOptions, repeating_text
 from prgec.compiler.pipelines import pipeline_of
@@ -161,7 +161,8 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
         # The author of a pipeline knows passes by name.
         with nullcontext() if options.passes else named_by_flags():
             tokenizer = Tokenizer.unpack(source.tokenizer)
-            given, records = run_giving_a(program, passes, options, adapter, tokenizer, clock.part)
+            prompts = prompts_for(options, passes, tokenizer)
+            given, records = run_giving_a(program, passes, options, adapter, prompts, clock.part)
         manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
         methods = _methods(program, options, manifest.state_access)
         if extend is not None:
@@ -174,6 +175,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
             versions={**manifest.versions, **backend.versions()},
             data_sha256=NO_FINGERPRINT if backend.has_data_file else "",
             a_sha256=hash_of(given),
+            prompts_sha256=hash_of_prompts(prompts),
             planned_bytes=planned.total if planned is not None else 0,
             config=repeating_text(
                 replace(said, seq_len=options.seq_len, num_labels=options.num_labels, answers=options.answers),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -70,18 +72,32 @@ def give_a(program: GraphProgram, given: State, branch: InjectLoraFa) -> None:
     program.finish()
 
 
+def prompts_for(options: CompileOptions, passes: Sequence[Pass], tokenizer: Tokenizer) -> list[list[int]]:
+    """Return the prompts by which weights are rounded or A is calibrated; none where data decide neither."""
+    is_needed = options.is_calibrated or (_rounds(passes) and bool(options.data))
+    return prompts_of(options, tokenizer) if is_needed else []
+
+
+def hash_of_prompts(prompts: Sequence[Sequence[int]]) -> str:
+    """Return the hash that a manifest names prompts by; empty for none."""
+    return hashlib.sha256(json.dumps(prompts).encode()).hexdigest() if prompts else ""
+
+
+def _rounds(passes: Sequence[Pass]) -> bool:
+    return any(isinstance(each, QuantizeBase) and each.rounding == GPTQ for each in passes)
+
+
 def run_giving_a(
     program: GraphProgram,
     passes: Sequence[Pass],
     options: CompileOptions,
     adapter: PeftAdapter | None,
-    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
     part: Part,
 ) -> tuple[State, list[PassRecord]]:
     """Run a pipeline; return the A matrices that were given instead of drawn, and what each pass did."""
     given: State = {}
-    rounds = any(isinstance(each, QuantizeBase) and each.rounding == GPTQ for each in passes)
-    needs_readings = rounds and bool(options.data)
+    needs_readings = bool(prompts) and _rounds(passes)
     dump = dump_to(options.dump_passes) if options.dump_passes else None
 
     def callback(number: int, each: Pass, program: GraphProgram, record: PassRecord) -> None:
@@ -89,11 +105,11 @@ def run_giving_a(
             if adapter is not None:
                 given.update(a_of_adapter(adapter, sites_of(program)))
             elif options.is_calibrated:
-                given.update(calibrated_a(program, prompts_of(options, tokenizer), each.rank))
+                given.update(calibrated_a(program, prompts, each.rank))
             give_a(program, given, each)
         # Before anything is injected or emitted, which side-tuning does without injecting.
         if needs_readings and number < len(passes) and isinstance(passes[number], InjectLoraFa | EmitActivations):
-            program.activations = readings_of(program, prompts_of(options, tokenizer))
+            program.activations = readings_of(program, prompts)
         if dump is not None:
             dump(number, each, program, record)
         if number < len(passes):

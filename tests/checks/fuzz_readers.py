@@ -81,6 +81,7 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
     from prgec.compiler.frontend.gguf_tokenizer import load_tokenizer
     from prgec.core.contract.inspection import inspect_program
     from prgec.core.contract.manifest import Manifest
+    from prgec.core.contract.sections import read_sections
     from prgec.core.contract.tokenizer import Tokenizer
     from prgec.core.data.dataset import load_dataset
     from prgec.core.data.rows_file import read_rows
@@ -118,7 +119,7 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
         "manifest": lambda path: Manifest.from_json(path.read_bytes().decode("utf-8", "replace")).to_json(),
         "tokenizer": lambda path: Tokenizer.unpack(path.read_bytes()),
         "envelope": check_pte_file,
-        "program": inspect_program,
+        "program": lambda path: (inspect_program(path), read_sections(path)),
         "shard": read_shard,
         "network": read_network,
         "gguf": lambda path: (config_of(read_gguf(path)), load_tokenizer(read_gguf(path))),

@@ -81,6 +81,8 @@ class Manifest:
         generate: Whether there is a `next_tokens` method.
         context: C, positions of the cache of the `extend` method; 0 where there is none.
         a_sha256: Hash of the frozen A matrices where they are not drawn from `a_seed` but were given; else empty.
+        prompts_sha256: Hash of the tokens of the prompts that weights were rounded or A calibrated by; empty where no
+            data decided anything.
         sites: Trained layers in the order of their noise index.
         pipeline: Text of the pass pipeline that built the graph.
         base_sha256: Hash over the names and bytes of the checkpoint's weights.
@@ -148,6 +150,7 @@ class Manifest:
     context: int = 0
     lr: float = DEFAULT_RATE
     answers: tuple[str, ...] = ()
+    prompts_sha256: str = ""
 
     @property
     def has_gradients(self) -> bool:

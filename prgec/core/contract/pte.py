@@ -21,7 +21,7 @@ from prgec.errors import ProgramError
 
 _INT, _STRING = 2, 6
 _KERNEL_CALL, _DELEGATE_CALL = 1, 2
-_SEGMENT = 1
+SEGMENT = 1
 _HEADER = struct.Struct("<4sIQQ")
 
 
@@ -90,7 +90,7 @@ def read_pte(path: Path) -> PteFile:
 def _read(path: Path, view: mmap.mmap) -> PteFile:
     if view[4:6] != b"ET":
         raise ProgramError("not an ExecuTorch program", where=path, hint="expected a .pte made by prgec compile")
-    buffer = bytes(view[: _program_bytes(view)])
+    buffer = bytes(view[: program_bytes(view)])
     root = Table(buffer, struct.unpack_from("<I", buffer, 0)[0])
     segments = [scalar(segment, 1, number_types.Uint64Flags) for segment in tables(root, 4)]
     methods: dict[str, MethodLayout] = {}
@@ -104,7 +104,7 @@ def _read(path: Path, view: mmap.mmap) -> PteFile:
     return PteFile(path, len(view), methods, constants)
 
 
-def _program_bytes(view: mmap.mmap) -> int:
+def program_bytes(view: mmap.mmap) -> int:
     """End of the flatbuffer; segments with weights and delegates follow it."""
     magic, _, program_bytes, _ = _HEADER.unpack_from(view, 8)
     return int(program_bytes) if magic[:2] == b"eh" and 0 < program_bytes <= len(view) else len(view)
@@ -122,7 +122,7 @@ def _method(name: str, plan: Table, segments: list[int]) -> MethodLayout:
 
 def _delegate_bytes(delegate: Table, segments: list[int]) -> int:
     reference = table(delegate, 1)
-    if reference is None or scalar(reference, 0, number_types.Int8Flags) != _SEGMENT:
+    if reference is None or scalar(reference, 0, number_types.Int8Flags) != SEGMENT:
         return 0
     return segments[scalar(reference, 1, number_types.Uint32Flags)]
 

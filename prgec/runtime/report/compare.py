@@ -23,7 +23,17 @@ from prgec.runtime.report.thin import thin
 NUM_COLORS = 8
 # Fields left out: the name of a run or a program, and those that follow from others.
 _NO_OPTIONS = {"out", "force", "resume", "log_to", "seed", "ignore_memory", "no_verify", "snapshot_every"}
-_NO_FACTS = {"sites", "versions", "config", "pipeline", "planned_bytes", "data_sha256", "prefix_sha256", "a_sha256"}
+_NO_FACTS = {
+    "sites",
+    "versions",
+    "config",
+    "pipeline",
+    "planned_bytes",
+    "data_sha256",
+    "prefix_sha256",
+    "a_sha256",
+    "prompts_sha256",
+}
 # Points of one line that a chart of this width can show.
 _MOST_POINTS = 2000
 _SCORES = (("accuracy", "accuracy", ".1%"), ("f1", "F1", ".1%"), ("eval_loss", "evaluation loss", ".4f"))
