@@ -9,8 +9,12 @@ the outputs is made up for by the columns that are still to come.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
+from prgec.passes.fixed_point import gram, product
+from prgec.passes.triangular import inverse_factor
 from prgec.passes.weights import FRACTIONS, Scheme
 
 # Columns whose corrections reach all later columns in one product.
@@ -25,14 +29,11 @@ def correction_of(inputs_nD: torch.Tensor) -> torch.Tensor:
     Row d says how later columns make up for the rounding of column d; its square on the diagonal is the inverse of what
     that rounding still costs then.
     """
-    x = inputs_nD.to(torch.float64)
-    gram_DD = x.T @ x
-    mean = gram_DD.diagonal().mean()
+    gram_DD = gram(inputs_nD)
+    mean = math.fsum(gram_DD.diagonal().tolist()) / len(gram_DD)
     # Inputs that are all zero say nothing: every rounding is as good, and each column is rounded for itself.
     gram_DD.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
-    inverse_DD = torch.cholesky_inverse(torch.linalg.cholesky(gram_DD))
-    factor_DD: torch.Tensor = torch.linalg.cholesky(inverse_DD, upper=True)
-    return factor_DD
+    return inverse_factor(gram_DD)
 
 
 def rounded_for(
@@ -63,9 +64,11 @@ def rounded_for(
                 scales.append(_scale(left_DO[d : d + group], upper_DD.diagonal()[d : d + group], scheme))
             value_O = (left_DO[d] / scales[-1]).round_().clamp_(scheme.minimum, scheme.maximum)
             error_O = torch.div(left_DO[d] - value_O * scales[-1], upper_DD[d, d], out=errors_EO[d - first])
-            left_DO[d:last].addr_(upper_DD[d, d:last], error_O, alpha=-1)
+            # Not addr_, which rounds once or twice as the processor has it.
+            left_DO[d:last].sub_(torch.outer(upper_DD[d, d:last], error_O))
             values_DO[d] = value_O
-        left_DO[last:].addmm_(upper_DD[first:last, last:].t(), errors_EO, alpha=-1)
+        if last < width:
+            left_DO[last:].sub_(product(upper_DD[first:last, last:].t(), errors_EO.t()).to(torch.float32))
     return values_DO.t().contiguous(), torch.stack(scales, dim=1)
 
 
@@ -81,7 +84,15 @@ def _scale(weight_GO: torch.Tensor, diagonal_G: torch.Tensor, scheme: Scheme) ->
             (widest_O * fraction).to(torch.bfloat16).to(torch.float32) if scheme.is_grouped else widest_O * fraction
         )
         values_GO = (weight_GO / tried_O).round_().clamp_(scheme.minimum, scheme.maximum)
-        error_O = cost_G @ values_GO.mul_(tried_O).sub_(weight_GO).square_()
+        error_O = _ordered_sum(values_GO.mul_(tried_O).sub_(weight_GO).square_().mul_(cost_G.unsqueeze(1)))
         is_better = error_O < best_O
         best_O, scale_O = torch.where(is_better, error_O, best_O), torch.where(is_better, tried_O, scale_O)
     return scale_O
+
+
+def _ordered_sum(values_GO: torch.Tensor) -> torch.Tensor:
+    """The sum over the first dimension, from the first row on."""
+    total_O = values_GO[0].clone()
+    for value_O in values_GO[1:]:
+        total_O += value_O
+    return total_O

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Interpreter, Node
+from torch.fx import Node
 
+from prgec.compiler.exact_run import ExactRun
 from prgec.compiler.options import CompileOptions
 from prgec.core.contract.names import IGNORE_TARGET
 from prgec.core.contract.tokenizer import Tokenizer
@@ -88,7 +89,7 @@ class _Batch:
     num_prompts: int
 
 
-class _Watch(Interpreter):
+class _Watch(ExactRun):
     """Runs a graph and keeps the values of some nodes.
 
     Attributes:

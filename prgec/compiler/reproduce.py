@@ -37,7 +37,7 @@ def options_again(program: Path, changes: Mapping[str, Any]) -> CompileOptions:
 
     Args:
         program: The .pte.
-        changes: What a program does not contain, by name of the option: its checkpoint and its data, if they have no
+        changes: Its checkpoint and its data by name of the option, which a program does not contain, if they have no
             name that finds them.
 
     Raises:

@@ -1,0 +1,82 @@
+"""Products of matrices that are the same bits on every processor and with any number of threads.
+
+The order in which a product adds its terms is the library's: it changes with the width of vectors and the number of
+threads, and the last bits of the sum with it. Here every factor is a whole number times a power of two. Their products
+and all sums of these are whole numbers below 2^53, which f64 holds exactly, so there is nothing to round.
+
+Letters: n rows, D terms of a sum, O columns.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Bits of the numbers on either side: 2^18 times 2^20 leaves room for sums of 2^15 terms.
+LEFT_BITS, RIGHT_BITS = 18, 20
+
+
+def whole_numbers(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Round each row to whole numbers of a power of two: `values` is about `numbers * 2^exponents`.
+
+    Args:
+        values: [..., D] of any float type.
+        bits: The largest number is less than 2^bits.
+
+    Returns:
+        Numbers f64[..., D] and exponents i32[..., 1].
+    """
+    values = values.to(torch.float64)
+    _, exponents = torch.frexp(values.abs().amax(dim=-1, keepdim=True))
+    shifts = bits - exponents
+    return torch.ldexp(values, shifts).round_(), -shifts
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return `a @ b.T` of factors rounded to whole numbers: f64[..., n, O].
+
+    Args:
+        a: [..., n, D].
+        b: [..., O, D].
+    """
+    numbers_a, exponents_a = whole_numbers(a, LEFT_BITS)
+    numbers_b, exponents_b = whole_numbers(b, RIGHT_BITS)
+    sums = numbers_a @ numbers_b.transpose(-1, -2)
+    return torch.ldexp(sums, exponents_a + exponents_b.transpose(-1, -2))
+
+
+def fine_product(a: Tensor, b: Tensor) -> Tensor:
+    """Return `a @ b.T` of factors rounded to two whole numbers each, about as exact as f64: f64[n, O].
+
+    Args:
+        a: f64[n, D].
+        b: f64[O, D].
+    """
+    # Two numbers of so many bits and a sum over D stay below 2^53.
+    bits = (53 - a.shape[-1].bit_length()) // 2
+    numbers_a, rest_a, exponents_a = _two_numbers(a, bits)
+    numbers_b, rest_b, exponents_b = _two_numbers(b, bits)
+    small = numbers_a @ rest_b.T + rest_a @ numbers_b.T
+    sums = numbers_a @ numbers_b.T + torch.ldexp(small, torch.tensor(-bits))
+    return torch.ldexp(sums, exponents_a + exponents_b.T)
+
+
+def _two_numbers(values: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers, what they leave in units of 2^-bits of theirs, and exponents."""
+    numbers, exponents = whole_numbers(values, bits)
+    rest = torch.ldexp(torch.ldexp(values, -exponents) - numbers, torch.tensor(bits)).round_()
+    return numbers, rest, exponents
+
+
+def gram(values: Tensor) -> Tensor:
+    """Return `values.T @ values` of rows rounded to whole numbers: f64[D, D] of [n, D].
+
+    Rows of one size are summed as whole numbers; the sums of different sizes are added from the smallest on.
+    """
+    numbers_nD, exponents_n1 = whole_numbers(values, LEFT_BITS)
+    sizes_n = exponents_n1.squeeze(-1)
+    total_DD = torch.zeros(values.shape[1], values.shape[1], dtype=torch.float64)
+    for size in sizes_n.unique(sorted=True):
+        rows = numbers_nD[sizes_n == size]
+        total_DD += torch.ldexp(rows.T @ rows, 2 * size)
+    return total_DD

@@ -1,0 +1,73 @@
+"""Triangular factors of symmetric matrices, to the same bits on every processor.
+
+LAPACK's last bits depend on the processor and on the number of threads. Here columns of a block are done one by one
+with products and differences that are rounded each for itself, and blocks reach others by products of whole numbers
+(`fixed_point.py`).
+
+Letters: D rows and columns.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from prgec.passes.fixed_point import fine_product
+
+_BLOCK = 64
+
+
+def inverse_factor(matrix: Tensor) -> Tensor:
+    """Return the upper triangular R with `R.T @ R` the inverse of a symmetric positive definite matrix, f64[D, D].
+
+    The factor of the matrix with rows and columns in reverse order is R's inverse in reverse order, so that neither the
+    inverse of the matrix nor a second factor is needed.
+
+    Raises:
+        ValueError: If the matrix is not positive definite.
+    """
+    lower = lower_factor(matrix.flip(0, 1))
+    return inverse_of_lower(lower).flip(0, 1).contiguous()
+
+
+def lower_factor(matrix: Tensor) -> Tensor:
+    """Return the Cholesky factor: the lower triangular L with `L @ L.T` the matrix, f64[D, D].
+
+    Raises:
+        ValueError: If the matrix is not positive definite.
+    """
+    left = matrix.to(torch.float64).clone()
+    width = len(left)
+    for first in range(0, width, _BLOCK):
+        last = min(first + _BLOCK, width)
+        panel = left[first:, first:last].clone()
+        for k in range(last - first):
+            if not panel[k, k] > 0:
+                raise ValueError("the matrix is not positive definite")
+            panel[k:, k] /= panel[k, k].sqrt()
+            panel[k + 1 :, k + 1 :] -= torch.outer(panel[k + 1 :, k], panel[k + 1 : last - first, k])
+        left[first:, first:last] = panel
+        below = left[last:, first:last]
+        left[last:, last:] -= fine_product(below, below)
+    return left.tril_()
+
+
+def inverse_of_lower(lower: Tensor) -> Tensor:
+    """Return the inverse of a lower triangular matrix, f64[D, D], from those of its halves."""
+    width = len(lower)
+    if width <= _BLOCK:
+        return _inverse_of_block(lower)
+    middle = width // 2
+    first, second = inverse_of_lower(lower[:middle, :middle]), inverse_of_lower(lower[middle:, middle:])
+    inverse = torch.zeros_like(lower)
+    inverse[:middle, :middle], inverse[middle:, middle:] = first, second
+    inverse[middle:, :middle] = -fine_product(fine_product(second, lower[middle:, :middle].T), first.T)
+    return inverse
+
+
+def _inverse_of_block(lower: Tensor) -> Tensor:
+    left = torch.eye(len(lower), dtype=torch.float64)
+    for k in range(len(lower)):
+        left[k] /= lower[k, k]
+        left[k + 1 :] -= torch.outer(lower[k + 1 :, k], left[k])
+    return left
