@@ -26,10 +26,10 @@ def whole_numbers(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     Returns:
         Numbers f64[..., D] and exponents i32[..., 1].
     """
-    values = values.to(torch.float64)
-    _, exponents = torch.frexp(values.abs().amax(dim=-1, keepdim=True))
+    lowest, highest = values.aminmax(dim=-1, keepdim=True)
+    _, exponents = torch.frexp(torch.maximum(-lowest, highest).to(torch.float64))
     shifts = bits - exponents
-    return torch.ldexp(values, shifts).round_(), -shifts
+    return (values.to(torch.float64) * _power_of_two(shifts)).round_(), -shifts
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -42,7 +42,12 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     numbers_a, exponents_a = whole_numbers(a, LEFT_BITS)
     numbers_b, exponents_b = whole_numbers(b, RIGHT_BITS)
     sums = numbers_a @ numbers_b.transpose(-1, -2)
-    return torch.ldexp(sums, exponents_a + exponents_b.transpose(-1, -2))
+    return sums.mul_(_power_of_two(exponents_a)).mul_(_power_of_two(exponents_b).transpose(-1, -2))
+
+
+def _power_of_two(exponents: Tensor) -> Tensor:
+    """Return f64 numbers to multiply with, which rounds nothing."""
+    return torch.ldexp(torch.ones_like(exponents, dtype=torch.float64), exponents)
 
 
 def fine_product(a: Tensor, b: Tensor) -> Tensor:
@@ -57,14 +62,14 @@ def fine_product(a: Tensor, b: Tensor) -> Tensor:
     numbers_a, rest_a, exponents_a = _two_numbers(a, bits)
     numbers_b, rest_b, exponents_b = _two_numbers(b, bits)
     small = numbers_a @ rest_b.T + rest_a @ numbers_b.T
-    sums = numbers_a @ numbers_b.T + torch.ldexp(small, torch.tensor(-bits))
-    return torch.ldexp(sums, exponents_a + exponents_b.T)
+    sums = numbers_a @ numbers_b.T + small * 2.0**-bits
+    return sums.mul_(_power_of_two(exponents_a)).mul_(_power_of_two(exponents_b).T)
 
 
 def _two_numbers(values: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     """Numbers, what they leave in units of 2^-bits of theirs, and exponents."""
     numbers, exponents = whole_numbers(values, bits)
-    rest = torch.ldexp(torch.ldexp(values, -exponents) - numbers, torch.tensor(bits)).round_()
+    rest = (values * _power_of_two(-exponents)).sub_(numbers).mul_(2.0**bits).round_()
     return numbers, rest, exponents
 
 
@@ -78,5 +83,5 @@ def gram(values: Tensor) -> Tensor:
     total_DD = torch.zeros(values.shape[1], values.shape[1], dtype=torch.float64)
     for size in sizes_n.unique(sorted=True):
         rows = numbers_nD[sizes_n == size]
-        total_DD += torch.ldexp(rows.T @ rows, 2 * size)
+        total_DD += (rows.T @ rows).mul_(_power_of_two(2 * size))
     return total_DD

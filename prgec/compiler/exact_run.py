@@ -1,8 +1,8 @@
 """Runs a graph to the same bits on every processor: products are exact, and all between them is f64.
 
-What is between two products, such as a norm or a softmax, differs by a few of 1e16 from processor to processor. The
-next product rounds its factors to one part in 2^18, and what they differ by is lost, but for a value that lies on the
-border of two: one in 1e10.
+Between two products, a norm or a softmax differs by a few parts in 1e16 from processor to processor. The next product
+rounds its factors to one part in 2^18, which takes the difference away, but for a value on the border of two: one in
+1e10.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ExactRun(Interpreter):
         if target is aten.to.dtype and args[0].is_floating_point() and args[1].is_floating_point:
             return _wide(args[0])
         args, kwargs = (tree_map_only(Tensor, _wide, each) for each in (args, kwargs))
-        exact = _PRODUCTS.get(target)
+        exact = _OPS.get(target)
         return exact(*args, **kwargs) if exact is not None else super().call_function(target, args, kwargs)
 
 
@@ -74,7 +74,13 @@ def _attention(
     return _matmul(torch.softmax(scores, -1), v)
 
 
-_PRODUCTS: dict[Any, Callable[..., Tensor]] = {
+def _view(x: Tensor, sizes: list[int]) -> Tensor:
+    """Values in another shape, in whatever order the op before left them."""
+    return x.reshape(sizes)
+
+
+_OPS: dict[Any, Callable[..., Tensor]] = {
+    aten.view.default: _view,
     aten.linear.default: _linear,
     aten.matmul.default: _matmul,
     aten.bmm.default: _matmul,
