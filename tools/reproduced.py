@@ -56,8 +56,8 @@ first 12 digits. Made by `python tools/reproduced.py`; decision
 | program | {{columns}} | equal |
 |---|{{rule}}|---|"""
 _TRAINED = """
-Adapters after 20 steps on all cores, and on one. XNNPACK splits a product by rows and columns of its result, never along
-a sum, so threads change no bit. Both drivers give the same bits on one processor (`tests/device`).
+Adapters after 20 steps on all cores, and on one. XNNPACK splits a product by rows and columns of its result, never
+along a sum, so threads change no bit. Both drivers give the same bits on one processor (`tests/device`).
 
 | method | all cores | one core | equal |
 |---|---|---|---|"""

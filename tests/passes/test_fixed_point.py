@@ -60,7 +60,7 @@ def test_whole_numbers_are_whole_and_give_the_values_back() -> None:
     assert torch.equal(numbers, numbers.round()) and float(numbers.abs().max()) <= 2**RIGHT_BITS
     back = torch.ldexp(numbers, exponents)
     assert float(((back - values).abs() / values.abs().amax(1, keepdim=True).clamp_min(1e-30)).max()) < 2.0**-RIGHT_BITS
-    # What was rounded once stays as it is.
+    # Rounding again changes nothing.
     assert torch.equal(whole_numbers(back, RIGHT_BITS)[0], numbers)
 
 
