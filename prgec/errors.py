@@ -72,10 +72,6 @@ class BackendError(PrgecError):
     exit_code = 7
 
 
-class UnknownOpError(BackendError):
-    """An op that lowering in place has no rule for; ExecuTorch's own lowering may have one."""
-
-
 class NumericsError(PrgecError):
     """A loss or gradient that is not finite; training state was kept."""
 

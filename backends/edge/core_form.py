@@ -16,13 +16,19 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from prgec.backends.edge.edit import Edit, shape_of, sizes_of
-from prgec.errors import UnknownOpError
+from prgec.errors import BackendError
 from prgec.passes.infra import describe
 from prgec.passes.program import argument
 
 aten = torch.ops.aten
 
 Rule: TypeAlias = Callable[[Edit, Node], None]
+
+
+class UnknownOpError(BackendError):
+    """An op that lowering in place has no rule for; ExecuTorch's own lowering may have one."""
+
+
 _CPU = {"layout": torch.strided, "device": torch.device("cpu")}
 
 

@@ -54,7 +54,7 @@ from prgec.core.contract.names import (
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.formats.peft import read_peft
 from prgec.core.machine.memory import map_large_blocks
-from prgec.errors import UnknownOpError, UsageError
+from prgec.errors import UsageError
 from prgec.passes.extract_apply import extract_apply
 from prgec.passes.extract_emit import emitted_sizes, extract_emit
 from prgec.passes.extract_evaluate import extract_evaluate
@@ -243,6 +243,7 @@ def _with_sizes(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifes
 
 def _lower(backend: Backend, graphs: Graphs, route: str, part: Part) -> tuple[Any, DelegationReport]:
     # Imported here: ExecuTorch takes as long to import as a small model to compile, and export needs none of it.
+    from prgec.backends.edge.core_form import UnknownOpError
     from prgec.backends.lowering import Lowered, lower
 
     manifest = graphs.manifest

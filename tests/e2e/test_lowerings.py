@@ -5,6 +5,7 @@ Where they are not, the difference is one of `EXPLAINED`, and losses and state a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 from prgec.backends import IN_PLACE, STOCK
 from prgec.compiler.compile import compile_model
 from prgec.compiler.options import CompileOptions
+from prgec.errors import BackendError
 from prgec.runtime.engines.executorch.open import open_pte
 from tests.architectures import ARCHITECTURES, SEQ_LEN, Architecture, architecture
+from tests.families import family
 from tests.lockstep import Run, random_steps
 
 ROWS: dict[str, Any] = {"batch_size": 2, "seq_len": SEQ_LEN, "num_labels": 2, "rank": 4, "alpha": 8.0}
@@ -87,3 +90,18 @@ def test_portable_programs_have_equal_losses(tmp_path: Path, model: Architecture
         run = Run(program, eps=1e-2, seed=5)
         losses.append([run.step(examples, lr) for examples, lr in random_steps(3, program.manifest, lr=5e-3, pool=4)])
     assert all(np.array_equal(a, b) for a, b in zip(*losses, strict=True))
+
+
+@pytest.mark.slow
+def test_an_op_without_a_rule_goes_executorchs_own_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Only where no way is requested; the program is that of --lowering stock."""
+    model = family("XGLM").write(tmp_path / "xglm")
+    sizes = {"method": "prge", "q": 1, "batch_size": 1, "seq_len": 8, "num_labels": 1, "rank": 2}
+    options = CompileOptions(model=str(model), output=tmp_path / "auto.pte", **sizes)  # type: ignore[arg-type]
+    compile_model(options)
+    assert "the op table has no row for" in caplog.text and "instead" in caplog.text
+    stock = replace(options, lowering="stock", output=tmp_path / "stock.pte")
+    compile_model(stock)
+    assert stock.output.read_bytes() == options.output.read_bytes()
+    with pytest.raises(BackendError, match="the op table has no row for"):
+        compile_model(replace(options, lowering="in-place", output=tmp_path / "no.pte"))

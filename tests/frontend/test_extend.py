@@ -9,6 +9,7 @@ from prgec.compiler.frontend.extend import export_extend
 from prgec.errors import CheckpointError
 from prgec.passes.program import GraphProgram
 from tests.architectures import ARCHITECTURES, WINDOW, architecture
+from tests.families import family
 from tests.models import TinyLlama
 
 CONTEXT = 24
@@ -68,6 +69,13 @@ def test_all_layers_have_one_room() -> None:
 class _Refuses(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         raise ValueError("not today")
+
+
+def test_a_model_that_keeps_more_than_keys_and_values() -> None:
+    model = family("LFM2").build()
+    with pytest.raises(CheckpointError, match="keeps a state beside keys and values") as refusal:
+        export_extend(model, context=8, chunk=4, dynamic=True)
+    assert refusal.value.hint is not None and "leave out --context" in refusal.value.hint
 
 
 def test_a_model_that_cannot_be_traced() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -167,6 +168,20 @@ def test_exported_loss_is_the_models_loss(tmp_path: Path, lengths: tuple[int, ..
         expected = [nn.functional.cross_entropy(row, target) for row, target in zip(picked, targets, strict=True)]
         (loss_N,) = program.module(tokens, label_pos, targets)
         torch.testing.assert_close(loss_N, torch.stack(expected))
+
+
+def test_code_that_differs_by_the_number_of_tokens() -> None:
+    class Halves(torch.nn.Module):
+        """Adds the halves of a row, which only an even number of tokens has."""
+
+        def forward(self, input_ids: Tensor, use_cache: bool) -> SimpleNamespace:
+            values = input_ids.unsqueeze(-1).to(torch.float32)
+            first, second = values.chunk(2, dim=1)
+            return SimpleNamespace(logits=torch.cat((first + second, values), 1))
+
+    with pytest.raises(CheckpointError, match="computes otherwise for other numbers of tokens") as refusal:
+        export_loss(Halves(), num_rows=1, seq_len=9, num_labels=1, dynamic=True)
+    assert refusal.value.hint is not None and "--static" in refusal.value.hint
 
 
 def test_model_that_cannot_be_traced() -> None:

@@ -54,6 +54,16 @@ graph(tokens: i64[4, T], label_pos: i64[4, 2], targets: i64[4, 2]):
     )
 
 
+def test_miss_of_a_weight_that_no_linear_layer_holds() -> None:
+    """Routers and experts multiply by weights of their own; PEFT has no adapter for them."""
+    program = example()
+    query, value, _ = program.calls(aten.linear.default)
+    query.meta["nn_module_stack"] = {"m": ("layers.0.mlp.gate", "transformers.models.qwen3_moe.Qwen3MoeTopKRouter")}
+    value.meta["nn_module_stack"] = {"m": ("layers.0.v_proj", "torch.nn.modules.linear.Linear")}
+    run_pass(program, PASS)
+    assert [site.name for site in sites_of(program)] == ["layers.0.v_proj"]
+
+
 def test_hit_frozen_matrices_are_scaled_by_alpha_over_rank() -> None:
     program = example()
     run_pass(program, PASS)

@@ -40,6 +40,16 @@ def test_the_walk_ends_at_what_is_requested() -> None:
     assert list(_gradients(b, b.call(aten.neg.default, middle), [middle])) == [middle]
 
 
+def test_no_gradient_passes_whole_numbers() -> None:
+    """Which values are largest decides what is multiplied; that decision has no derivative."""
+    b = Leaves()
+    x = b.leaf(2, 4)
+    largest = b.call(aten.topk.default, x, 1)
+    values, chosen = (b.call(operator.getitem, largest, index) for index in range(2))
+    factor = b.call(aten.to.dtype, chosen, torch.float32)
+    assert list(_gradients(b, b.call(aten.mul.Tensor, values, factor), [x])) == [x]
+
+
 def test_products_wait_for_all_others() -> None:
     """The derivative of an activation comes before the products with layers on either side of it."""
     b = Leaves()
