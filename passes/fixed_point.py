@@ -39,8 +39,13 @@ def product(a: Tensor, b: Tensor) -> Tensor:
         a: [..., n, D].
         b: [..., O, D].
     """
+    return product_with(a, *whole_numbers(b, RIGHT_BITS))
+
+
+def product_with(a: Tensor, numbers_b: Tensor, exponents_b: Tensor) -> Tensor:
+    """Return `product` of a factor that is in whole numbers of `RIGHT_BITS` already, of any float type."""
     numbers_a, exponents_a = whole_numbers(a, LEFT_BITS)
-    numbers_b, exponents_b = whole_numbers(b, RIGHT_BITS)
+    numbers_b = numbers_b.to(torch.float64)
     sums = numbers_a @ numbers_b.transpose(-1, -2)
     return sums.mul_(_power_of_two(exponents_a)).mul_(_power_of_two(exponents_b).transpose(-1, -2))
 

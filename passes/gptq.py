@@ -91,8 +91,9 @@ def _scale(weight_GO: torch.Tensor, diagonal_G: torch.Tensor, scheme: Scheme) ->
 
 
 def _ordered_sum(values_GO: torch.Tensor) -> torch.Tensor:
-    """The sum over the first dimension, from the first row on."""
-    total_O = values_GO[0].clone()
-    for value_O in values_GO[1:]:
-        total_O += value_O
-    return total_O
+    """The sum over the first dimension, half by half: few steps, in an order of their own."""
+    while len(values_GO) > 1:
+        half = (len(values_GO) + 1) // 2
+        second = values_GO[half:]
+        values_GO = torch.cat((values_GO[: len(second)] + second, values_GO[len(second) : half]))
+    return values_GO[0]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prgec.passes.fixed_point import fine_product
 
-_BLOCK = 64
+_BLOCK = 128
 
 
 def inverse_factor(matrix: Tensor) -> Tensor:

@@ -16,13 +16,23 @@ from torch import Tensor
 from torch.fx import Interpreter
 from torch.utils._pytree import tree_map_only
 
-from prgec.passes.fixed_point import product
+from prgec.passes.fixed_point import RIGHT_BITS, product, product_with, whole_numbers
 
 aten = torch.ops.aten
 
+_ROOM = 1 << 30
+
 
 class ExactRun(Interpreter):
-    """An interpreter of graphs before lowering."""
+    """An interpreter of graphs before lowering.
+
+    It keeps the weights that it has rounded, as many as fit into 1 GiB: a graph runs once for every few prompts.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        self._rounded: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._room = _ROOM
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one op."""
@@ -30,18 +40,31 @@ class ExactRun(Interpreter):
             return super().call_function(target, args, kwargs)
         if target is aten.to.dtype and args[0].is_floating_point() and args[1].is_floating_point:
             return _wide(args[0])
+        if target is aten.linear.default and isinstance(args[1], Tensor) and not args[1].requires_grad:
+            return self._linear(*args, **kwargs)
         args, kwargs = (tree_map_only(Tensor, _wide, each) for each in (args, kwargs))
         exact = _OPS.get(target)
         return exact(*args, **kwargs) if exact is not None else super().call_function(target, args, kwargs)
 
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        y = product_with(_wide(x), *self._whole(weight))
+        return y if bias is None else y + _wide(bias)
+
+    def _whole(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Whole numbers of a weight, which f32 holds too, and their exponents."""
+        if id(weight) in self._rounded:
+            return self._rounded[id(weight)][1:]
+        numbers, exponents = whole_numbers(weight, RIGHT_BITS)
+        numbers = numbers.to(torch.float32)
+        if weight.nbytes <= self._room:
+            self._room -= weight.nbytes
+            # The weight is kept too: its name would go to another tensor.
+            self._rounded[id(weight)] = weight, numbers, exponents
+        return numbers, exponents
+
 
 def _wide(value: Tensor) -> Tensor:
     return value.to(torch.float64) if value.is_floating_point() else value
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    y = product(x, weight)
-    return y if bias is None else y + bias
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -81,7 +104,6 @@ def _view(x: Tensor, sizes: list[int]) -> Tensor:
 
 _OPS: dict[Any, Callable[..., Tensor]] = {
     aten.view.default: _view,
-    aten.linear.default: _linear,
     aten.matmul.default: _matmul,
     aten.bmm.default: _matmul,
     aten.addmm.default: _addmm,
