@@ -3,7 +3,8 @@
     python tools/equal_bytes.py 84a0b9a              # exits 1 where anything differs
 
 A change of structure proves itself by this: programs, journals and adapters are those of before. Versions that a file
-names are part of it, so both commits need the same packages. It takes some minutes.
+names are part of it, so both commits need the same packages. Parts of a program that differ are named. It takes some
+minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+from prgec.compiler.reproduce import compare as compare_programs
+
 ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = "model.pte"
 MODEL = ("demo", "--batch-size", "4")
 PROGRAMS: dict[str, tuple[str, ...]] = {
     "exact": (),
@@ -62,6 +66,9 @@ def compare(before: Path, scratch: Path, names: list[str]) -> int:
         num_different += bool(different)
         shown = "  ".join(f"{file} {digest[:12]}" for file, digest in found[1].items())
         print(f"{name:17} {'DIFFERS: ' + ', '.join(different) if different else 'equal'}  {shown}", flush=True)
+        if PROGRAM in different:
+            parts = compare_programs(scratch / f"{name}-0" / PROGRAM, scratch / f"{name}-1" / PROGRAM)
+            print(*(f"    {part}" for part in parts.differences), sep="\n", flush=True)
     return 1 if num_different else 0
 
 
@@ -69,7 +76,7 @@ def hashes(tree: Path, folder: Path, options: tuple[str, ...]) -> dict[str, str]
     """Compile and train by the code of a tree; return the hashes of what was written."""
     folder.mkdir()
     data = ROOT / "prgec" / "demo" / "data" / "train.jsonl"
-    program, run = folder / "model.pte", folder / "run"
+    program, run = folder / PROGRAM, folder / "run"
     prgec(tree, "compile", *MODEL, "--data", data, *options, "--no-cache", "-o", program)
     prgec(tree, "run", program, "--data", data, *RUN, "--out", run)
     paths = (program, *(run / name for name in COMPARED))
@@ -78,10 +85,11 @@ def hashes(tree: Path, folder: Path, options: tuple[str, ...]) -> dict[str, str]
 
 def prgec(tree: Path, *arguments: object) -> None:
     """Run the command line of a tree."""
-    # Without the site module an editable installation has no effect, and the tree comes first.
+    # Without the site module an editable installation has no effect, and with -P the working directory has none, which
+    # may be another tree.
     paths = (str(tree / "src"), sysconfig.get_path("purelib"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-S", "-m", "prgec", *map(str, arguments)]
+    command = [sys.executable, "-S", "-P", "-m", "prgec", *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
