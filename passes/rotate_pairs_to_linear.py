@@ -26,6 +26,7 @@ from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, rewrite_matc
 from prgec.passes.program import GraphProgram, argument
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import is_same_shape, shape_of
+from prgec.passes.shared_matrices import SharedMatrices
 
 aten = torch.ops.aten
 
@@ -42,19 +43,11 @@ class RotatePairsToLinear(Pass):
 
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every rotation; equal widths share their matrix."""
-        rewriter = Rewriter(program, self.name)
-        matrices: dict[int, str] = {}
+        matrices = SharedMatrices(Rewriter(program, self.name))
 
         def rewrite(found: PairRotation) -> None:
             width = int(shape_of(found.source)[-1])
-            with rewriter.before(found.node):
-                if width in matrices:
-                    matrix = rewriter.read(matrices[width])
-                else:
-                    matrix = rewriter.folded(pair_rotation(width))
-                    matrices[width] = str(matrix.target)
-                product = rewriter.call(aten.linear.default, found.source, matrix)
-            rewriter.replace(found.node, product)
+            matrices.replace(found.node, found.source, width, lambda: pair_rotation(width))
 
         return rewrite_matches(program, map(match, program.calls(aten.view.default, aten.reshape.default)), rewrite)
 

@@ -24,6 +24,7 @@ from prgec.passes.infra import EXACT, Pass, PassResult, Role, Tier, rewrite_matc
 from prgec.passes.program import GraphProgram
 from prgec.passes.rewrite import Rewriter
 from prgec.passes.shapes import dtype_of, dynamic_dims, shape_of
+from prgec.passes.shared_matrices import SharedMatrices
 
 aten = torch.ops.aten
 
@@ -41,20 +42,12 @@ class SliceToLinear(Pass):
 
     def run(self, program: GraphProgram) -> PassResult:
         """Rewrite every cut; equal cuts share their matrix."""
-        rewriter = Rewriter(program, self.name)
-        matrices: dict[tuple[int, int, int], str] = {}
+        matrices = SharedMatrices(Rewriter(program, self.name))
 
         def rewrite(cut: ColumnCut) -> None:
             width = int(shape_of(cut.source)[-1])
             key = (width, cut.begin, cut.end)
-            with rewriter.before(cut.node):
-                if key in matrices:
-                    matrix = rewriter.read(matrices[key])
-                else:
-                    matrix = rewriter.folded(torch.eye(width)[cut.begin : cut.end].clone())
-                    matrices[key] = str(matrix.target)
-                product = rewriter.call(aten.linear.default, cut.source, matrix)
-            rewriter.replace(cut.node, product)
+            matrices.replace(cut.node, cut.source, key, lambda: torch.eye(width)[cut.begin : cut.end].clone())
 
         cuts = (cut for node in program.calls(aten.slice.Tensor, *SPLITS) for cut in match(node) or ())
         return rewrite_matches(program, cuts, rewrite)

@@ -92,8 +92,8 @@ def _attention(
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if attn_mask is not None:
-        bias = attn_mask if attn_mask.is_floating_point() else torch.zeros_like(attn_mask, dtype=torch.float64)
-        scores = scores + (bias if bias is attn_mask else bias.masked_fill(~attn_mask, -torch.inf))
+        is_choice = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if is_choice else scores + attn_mask
     return _matmul(torch.softmax(scores, -1), v)
 
 
