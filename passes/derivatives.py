@@ -11,9 +11,7 @@ Letters: N rows, T tokens, D inputs, O outputs, G groups of a bmm.
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,20 +19,14 @@ from torch.fx import Node
 
 from prgec.errors import PassError
 from prgec.passes.cuts import cuts_of
+from prgec.passes.elementwise_derivatives import ONE_OPERAND
 from prgec.passes.gradient_shapes import product_with_transposed, reduced, reshaped_like, row_sum, transposed
 from prgec.passes.infra import describe
 from prgec.passes.program import argument
-from prgec.passes.reverse import GradientTape, Rule
+from prgec.passes.reverse import GradientTape, Rule, Shares
 from prgec.passes.shapes import dtype_of, dynamic_dims, shape_of
 
 aten = torch.ops.aten
-
-Shares = Iterator[tuple[Any, Node]]
-
-# Added to x^2 to avoid 0 / 0 at x = 0. Smaller than any x^2 that matters, in f32 and in f16.
-_SMALLEST_SQUARE, _SMALLEST_SQUARE_HALF = 1e-30, 2.0**-22
-# A factor that lifts every positive number that matters above 1, in f32 and in f16.
-_STEEP, _STEEP_HALF = 1e30, 2.0**15
 
 
 def linear(tape: GradientTape, node: Node, dy: Node) -> Shares:
@@ -115,94 +107,21 @@ def neg(tape: GradientTape, node: Node, dy: Node) -> Shares:
     yield node.args[0], tape.call(aten.neg.default, dy)
 
 
-def pow_scalar(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """`y = x^n`: `dx = n x^(n-1) dy`."""
-    x, exponent = node.args
-    assert isinstance(exponent, int | float)
-    lower = x if exponent == 2 else tape.call(aten.pow.Tensor_Scalar, x, exponent - 1)
-    yield x, tape.call(aten.mul.Tensor, tape.call(aten.mul.Tensor, lower, float(exponent)), dy)
-
-
-def rsqrt(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """`y = x^(-1/2)`: `dx = -y^3 dy / 2`; y^3 alone may have no place in 16 bits."""
-    share = tape.call(aten.mul.Tensor, dy, -0.5)
-    for _ in range(3):
-        share = tape.call(aten.mul.Tensor, share, node)
-    yield node.args[0], share
-
-
-def tanh(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """`y = tanh x`: `dx = dy (1 - y^2)`."""
-    square = tape.call(aten.mul.Tensor, node, node)
-    yield node.args[0], tape.call(aten.sub.Tensor, dy, tape.call(aten.mul.Tensor, dy, square))
-
-
-def sigmoid(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """`y = s(x)`: `dx = dy (y - y^2)`."""
-    slope = tape.call(aten.sub.Tensor, node, tape.call(aten.mul.Tensor, node, node))
-    yield node.args[0], tape.call(aten.mul.Tensor, dy, slope)
-
-
-def silu(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """`y = x s(x)`: `dx = dy (s + y - y s)`."""
-    gate = tape.call(aten.sigmoid.default, node.args[0])
-    rest = tape.call(aten.sub.Tensor, node, tape.call(aten.mul.Tensor, node, gate))
-    yield node.args[0], tape.call(aten.mul.Tensor, dy, tape.call(aten.add.Tensor, gate, rest))
-
-
-def relu(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """`y = max(x, 0)`: `dx = dy` where y > 0. No delegate compares, so the step is a steep ramp, cut at 1."""
-    ramp = tape.call(aten.mul.Tensor, node, _STEEP_HALF if tape.half else _STEEP)
-    step = tape.call(aten.clamp.default, ramp, 0.0, 1.0)
-    yield node.args[0], tape.call(aten.mul.Tensor, dy, step)
-
-
-def clamp(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """`y = min(max(x, a), b)`: `dx = dy` where a < y < b, by steep ramps as in `relu`."""
-    lower, upper = argument(node, 1, "min"), argument(node, 2, "max")
-    steep = _STEEP_HALF if tape.half else _STEEP
-    for limit, sign in ((lower, 1.0), (upper, -1.0)):
-        if isinstance(limit, int | float) and math.isfinite(limit):
-            inside = tape.call(aten.mul.Tensor, tape.call(aten.sub.Tensor, node, float(limit)), sign * steep)
-            dy = tape.call(aten.mul.Tensor, dy, tape.call(aten.clamp.default, inside, 0.0, 1.0))
-    yield node.args[0], dy
-
-
-def gelu(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """`y = x Phi(x)`: `dx = dy (Phi + x phi)`; no delegate has erf, so Phi is 1/2 + (y - x/2) / x."""
-    if argument(node, 1, "approximate", "none") != "none":
-        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is approximated; run lower-gelu-tanh first")
-    call, x = tape.call, node.args[0]
-    square = call(aten.mul.Tensor, x, x)
-    odd = call(aten.mul.Tensor, call(aten.sub.Tensor, node, call(aten.mul.Tensor, x, 0.5)), x)
-    smallest = _SMALLEST_SQUARE_HALF if tape.half else _SMALLEST_SQUARE
-    ratio = call(aten.div.Tensor, odd, call(aten.add.Tensor, square, smallest))
-    bell = call(aten.exp.default, call(aten.mul.Tensor, square, -0.5))
-    density = call(aten.mul.Tensor, bell, 1.0 / math.sqrt(2.0 * math.pi))
-    slope = call(aten.add.Tensor, call(aten.add.Tensor, ratio, 0.5), call(aten.mul.Tensor, x, density))
-    yield x, call(aten.mul.Tensor, dy, slope)
-
-
-def exp(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """`y = exp x`: `dx = dy y`."""
-    yield node.args[0], tape.call(aten.mul.Tensor, dy, node)
-
-
-def log(tape: GradientTape, node: Node, dy: Node) -> Shares:
-    """`y = log x`: `dx = dy / x`."""
-    yield node.args[0], tape.call(aten.div.Tensor, dy, node.args[0])
-
-
 def softmax(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """Softmax P of S over the last dimension: `dS = P (dP - rowsum(dP P))`.
 
     Where P only weighs values, `O = P V`, the row sums are those of dO O (Dao et al., "FlashAttention: Fast and
     Memory-Efficient Exact Attention with IO-Awareness", appendix B.2), over the width of a head and not over T.
     """
-    if argument(node, 1, "dim", -1) not in (-1, len(shape_of(node)) - 1):
-        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not over the last dimension")
+    _check_last(tape, node, argument(node, 1, "dim", -1), node)
     total = _weighted_sum(tape, node, dy)
     yield node.args[0], tape.call(aten.mul.Tensor, node, tape.call(aten.sub.Tensor, dy, total))
+
+
+def _check_last(tape: GradientTape, node: Node, dim: object, of: Node) -> None:
+    """Refuse a call that works along another dimension of `of` than the last."""
+    if dim not in (-1, len(shape_of(of)) - 1):
+        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not over the last dimension")
 
 
 def _weighted_sum(tape: GradientTape, node: Node, dy: Node) -> Node:
@@ -249,9 +168,7 @@ def cat(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """Parts side by side in the last dimension."""
     parts = node.args[0]
     assert isinstance(parts, list | tuple)
-    last = len(shape_of(node)) - 1
-    if argument(node, 1, "dim", 0) not in (last, -1):
-        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not over the last dimension")
+    _check_last(tape, node, argument(node, 1, "dim", 0), node)
     begin = 0
     for part in parts:
         assert isinstance(part, Node)
@@ -273,8 +190,7 @@ def picked(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y[..., j] = x[..., i_j]` with chosen i: each share goes where its value came from."""
     source, dim, indices = node.args[:3]
     assert isinstance(source, Node) and isinstance(indices, Node)
-    if dim not in (-1, len(shape_of(source)) - 1):
-        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not over the last dimension")
+    _check_last(tape, node, dim, source)
     yield source, _spread(tape, dy, indices, int(shape_of(source)[-1]))
 
 
@@ -310,8 +226,7 @@ def _largest(tape: GradientTape, node: Node, topk: Node, dy: Node) -> Shares:
     """The values that `topk` found over the last dimension."""
     source = topk.args[0]
     assert isinstance(source, Node)
-    if argument(topk, 2, "dim", -1) not in (-1, len(shape_of(source)) - 1):
-        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not over the last dimension")
+    _check_last(tape, node, argument(topk, 2, "dim", -1), source)
     indices = tape.call(operator.getitem, topk, 1)
     yield source, _spread(tape, dy, indices, int(shape_of(source)[-1]))
 
@@ -320,15 +235,14 @@ def row_sums(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """A sum over the last dimension: every element gets the gradient of its sum."""
     source, dims = node.args[:2]
     assert isinstance(source, Node) and isinstance(dims, list | tuple)
-    rank = len(shape_of(source))
-    if [int(dim) % rank for dim in dims] != [rank - 1]:  # type: ignore[arg-type]  # dimensions are never symbolic
-        raise PassError(f"{tape.rewriter.rule}: {describe(node)} is not over the last dimension")
-    column = dy if argument(node, 2, "keepdim", False) else tape.call(aten.unsqueeze.default, dy, rank - 1)
+    _check_last(tape, node, dims[0] if len(dims) == 1 else None, source)
+    column = dy if argument(node, 2, "keepdim", False) else tape.call(aten.unsqueeze.default, dy, -1)
     ones = tape.rewriter.folded(torch.ones(int(shape_of(source)[-1])))
     yield source, tape.call(aten.mul.Tensor, column, ones)
 
 
 RULES: dict[Any, Rule] = {
+    **ONE_OPERAND,
     aten.linear.default: linear,
     aten.bmm.default: bmm,
     aten.add.Tensor: add,
@@ -336,16 +250,6 @@ RULES: dict[Any, Rule] = {
     aten.mul.Tensor: mul,
     aten.div.Tensor: div,
     aten.neg.default: neg,
-    aten.pow.Tensor_Scalar: pow_scalar,
-    aten.rsqrt.default: rsqrt,
-    aten.tanh.default: tanh,
-    aten.sigmoid.default: sigmoid,
-    aten.silu.default: silu,
-    aten.relu.default: relu,
-    aten.clamp.default: clamp,
-    aten.gelu.default: gelu,
-    aten.exp.default: exp,
-    aten.log.default: log,
     aten.softmax.int: softmax,
     aten.view.default: reshape,
     aten.reshape.default: reshape,

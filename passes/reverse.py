@@ -61,6 +61,7 @@ class GradientTape:
 
 
 Rule: TypeAlias = Callable[[GradientTape, Node, Node], Iterable[tuple[Any, Node]]]
+Shares: TypeAlias = Iterator[tuple[Any, Node]]
 
 
 def gradients(
