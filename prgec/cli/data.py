@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +64,6 @@ def stats(
     as_json: bool,
 ) -> int:
     """Count lengths, padding by batch size, cuts and answers of FILE, and say the T and K it needs."""
-    from prgec.compiler.lengths import shorter_length
     from prgec.core.data.dataset import load_dataset
     from prgec.core.data.stats import stats_of
     from prgec.errors import UsageError
@@ -71,14 +72,16 @@ def stats(
     if is_program and seq_len is not None:
         raise UsageError("a program has its T; leave out --seq-len, or give the checkpoint as --model")
     dataset = load_dataset(file, task, no_eos=no_eos, columns=columns, takes_feedback=True)
-    encoded, sizes, _ = (_for_program if is_program else _for_checkpoint)(dataset, model, seq_len or 0, generate)
+    encoded, sizes, _, shorter = (_for_program if is_program else _for_checkpoint)(
+        dataset, model, seq_len or 0, generate
+    )
     found = stats_of(dataset, encoded, sizes, sorted(set(batch_sizes)))
     if as_json:
         print_json(_document(dataset, model, found, sizes))
     else:
         lengths = f"T = {sizes.seq_len}, K = {sizes.num_labels}, "
         lengths += f"of {model}" if is_program else "as prgec compile --data would choose"
-        if not is_program and seq_len is None and (shorter := shorter_length(encoded, sizes.seq_len, generate)):
+        if seq_len is None and shorter:
             lengths += f"; {shorter}"
         print_lines(*_lines(dataset, found, lengths))
     return 0
@@ -120,15 +123,14 @@ def _texts_of(dataset: Dataset, count: int) -> list[dict[str, Any]]:
 
 def _rows_of(dataset: Dataset, model: str, count: int) -> list[dict[str, Any]]:
     """Rows with their tokens counted, cut where the model is a program."""
-    from prgec.core.data.cut import shorten
+    from prgec.core.data.cut import Shortening
     from prgec.core.data.show import marked_row
 
     few = dataclasses.replace(dataset, examples=dataset.examples[:count])
     is_program = model.endswith(_PROGRAM_SUFFIX)
-    encoded, sizes, tokenizer = (_for_program if is_program else _for_checkpoint)(few, model, 0, False)
-    encoded, _ = shorten(encoded, sizes.seq_len)
+    encoded, sizes, tokenizer, _ = (_for_program if is_program else _for_checkpoint)(few, model, 0, False)
     rows = []
-    for each in encoded[:count]:
+    for each in map(Shortening(sizes.seq_len), itertools.islice(encoded, count)):
         text = marked_row(each.row, lambda ids: tokenizer.decode(ids, skip_special_tokens=False))
         rows.append(
             {"where": each.where, "tokens": len(each.row.tokens), "learned": len(each.row.targets), "text": text}
@@ -136,7 +138,9 @@ def _rows_of(dataset: Dataset, model: str, count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _for_program(dataset: Dataset, model: str, seq_len: int, generate: bool) -> tuple[list[Encoded], Any, Tokenizer]:
+def _for_program(
+    dataset: Dataset, model: str, seq_len: int, generate: bool
+) -> tuple[Iterable[Encoded], Any, Tokenizer, str]:
     """Rows of right answers as a program reads them, and its sizes."""
     del seq_len, generate
     from prgec.core.data.encode import encode_each
@@ -145,23 +149,31 @@ def _for_program(dataset: Dataset, model: str, seq_len: int, generate: bool) -> 
 
     manifest, tokenizer = read_constants(Path(model))
     encoded = encode_each(dataset.choosing_from(manifest.answers).examples, tokenizer)
-    return [up_to_first(each) for each in encoded] if manifest.emits else encoded, manifest, tokenizer
+    return map(up_to_first, encoded) if manifest.emits else encoded, manifest, tokenizer, ""
 
 
-def _for_checkpoint(dataset: Dataset, model: str, seq_len: int, generate: bool) -> tuple[list[Encoded], Any, Tokenizer]:
-    """Rows of right answers, and the sizes a program compiled for them would have."""
+def _for_checkpoint(
+    dataset: Dataset, model: str, seq_len: int, generate: bool
+) -> tuple[Iterable[Encoded], Any, Tokenizer, str]:
+    """Rows of right answers, the sizes a program compiled for them would have, and which shorter T would do."""
     from prgec.compiler.frontend.limits import read_limits
-    from prgec.compiler.lengths import encode_choices, lengths_of
+    from prgec.compiler.lengths import Lengths, encode_choices, lengths_of, shorter_length
     from prgec.compiler.options import CompileOptions
     from prgec.core.data.encode import RowSizes, encode_each
+    from prgec.core.data.kept_rows import kept_encoded
 
     limits = read_limits(model)
     # A wrong candidate may be the longest: T and K are for scoring too.
-    scored = encode_choices(dataset, limits.tokenizer)
+    scored = kept_encoded(encode_choices(dataset, limits.tokenizer), limits.tokenizer)
+    lengths = Lengths.of(scored)
     options = CompileOptions(model=model, seq_len=seq_len, num_labels=0, generate=generate)
-    chosen = lengths_of(scored, options, limits.max_positions)
-    encoded = encode_each(dataset.examples, limits.tokenizer) if dataset.has_choices else scored
-    return encoded, RowSizes(*chosen, limits.vocab_size), limits.tokenizer
+    chosen = lengths_of(lengths, options, limits.max_positions)
+    encoded = scored
+    if dataset.has_choices:
+        encoded = kept_encoded(encode_each(dataset.examples, limits.tokenizer), limits.tokenizer)
+        lengths = Lengths.of(encoded)
+    shorter = shorter_length(lengths, chosen[0], generate)
+    return encoded, RowSizes(*chosen, limits.vocab_size), limits.tokenizer, shorter
 
 
 def _document(dataset: Dataset, model: str, found: RowStats, sizes: Any) -> dict[str, Any]:

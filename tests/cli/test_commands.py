@@ -172,7 +172,9 @@ def test_truncation_warns_once(tiny_pte: Path, tmp_path: Path, capsys: pytest.Ca
     code, _, err = _call(capsys, "eval", tiny_pte, "--data", rows, "--json")
     assert code == 0
     assert (
-        err.count("warning: 6 of 6 rows are longer than 24 tokens, the longest has 43: cut from the left of the prompt")
+        err.count(
+            "warning: 6 of 6 rows are longer than T = 24, the longest has 43 tokens: cut from the left of the prompt"
+        )
         == 1
     )
 

@@ -126,8 +126,8 @@ def test_long_conversations_lose_their_oldest_turns_and_then_the_systems(
     (short,) = _rows(tokenizer, whole, all_of_it - 1)
     assert short == _rows(tokenizer, [SYSTEM, *TURNS[2:]], with_system)[0]
     assert caplog.messages == [
-        f"1 of 1 rows are longer than {all_of_it - 1} tokens, the longest has {all_of_it}: cut from the left of the "
-        "prompt. The first is rows, line 1, which lost 2 of its 5 turns"
+        f"1 of 1 rows are longer than T = {all_of_it - 1}, the longest has {all_of_it} tokens: cut from the left of "
+        "the prompt. The first is rows, line 1, which lost 2 of its 5 turns"
     ]
     (shorter,) = _rows(tokenizer, whole, with_system - 1)
     assert shorter == _rows(tokenizer, TURNS[2:], last)[0]

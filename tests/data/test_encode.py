@@ -144,8 +144,8 @@ def test_one_warning_counts_the_cut_rows(caplog: pytest.LogCaptureFixture) -> No
         rows = encode_rows(pairs, CharTokenizer(), _manifest(seq_len=8))
     assert [row.truncated for row in rows] == [False, True, True]
     assert [record.getMessage() for record in caplog.records] == [
-        "2 of 3 rows are longer than 8 tokens, the longest has 31: cut from the left of the prompt. The first is w, "
-        "which lost 13 of its 21 tokens"
+        "2 of 3 rows are longer than T = 8, the longest has 31 tokens: cut from the left of the prompt. The first is "
+        "w, which lost 13 of its 21 tokens"
     ]
 
 

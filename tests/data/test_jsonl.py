@@ -17,13 +17,13 @@ def data(tmp_path: Path) -> Path:
 
 def test_reads_objects_with_line_numbers(data: Path) -> None:
     data.write_bytes(b'\xef\xbb\xbf{"a": "x"}\r\n\n  \n{"a": "\xc3\xa9"}')
-    records = read_jsonl(data)
+    records = list(read_jsonl(data))
     assert [(record.fields, record.line) for record in records] == [({"a": "x"}, 1), ({"a": "\u00e9"}, 4)]
 
 
 def test_line_separators_inside_strings_do_not_split_lines(data: Path) -> None:
     data.write_text('{"a": "one\u2028two\u0085three"}\n', encoding="utf-8")
-    assert len(read_jsonl(data)) == 1
+    assert len(list(read_jsonl(data))) == 1
 
 
 @pytest.mark.parametrize(
@@ -41,19 +41,19 @@ def test_line_separators_inside_strings_do_not_split_lines(data: Path) -> None:
 def test_bad_content(data: Path, content: bytes, message: str) -> None:
     data.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        read_jsonl(data)
+        list(read_jsonl(data))
     assert str(data) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_missing_file(data: Path) -> None:
     with pytest.raises(DataError, match="no such data file"):
-        read_jsonl(data)
+        list(read_jsonl(data))
 
 
 def test_folder_instead_of_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read the data file"):
-        read_jsonl(tmp_path)
+        list(read_jsonl(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_folder_instead_of_file(tmp_path: Path) -> None:
 def test_bad_field(data: Path, content: str, message: str) -> None:
     data.write_text(content)
     with pytest.raises(DataError, match=message):
-        read_jsonl(data)[0].text("a")
+        next(read_jsonl(data)).text("a")

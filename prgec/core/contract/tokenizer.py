@@ -12,11 +12,13 @@ import hashlib
 import io
 import json
 import zipfile
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prgec.core.contract.chat import ASSISTANT, ChatTemplate, Written
+from prgec.core.contract.template import Span
 from prgec.errors import DataError, ProgramError
 
 if TYPE_CHECKING:
@@ -99,13 +101,13 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text, with BOS and the like as the checkpoint adds them by default."""
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        ids: list[int] = self._encoding(text, add_special_tokens).ids
         return ids
 
     def encode_texts(self, texts: Sequence[str]) -> list[int]:
         """Return the ids of one text, or of two that belong together, with what the checkpoint puts around them."""
         first, *rest = texts
-        ids: list[int] = self.backend.encode(first, rest[0] if rest else None).ids
+        ids: list[int] = self._encoding((first, rest[0]) if rest else first).ids
         return ids
 
     def encode_chat(
@@ -155,12 +157,14 @@ class Tokenizer:
             ends |= {last} if special is not None and special.special else set()
         return frozenset(ends)
 
+    def _encoding(self, text: str | tuple[str, str], add_special_tokens: bool = True) -> Any:
+        # Unlike `encode`, it leaves Python's lock to other threads.
+        return self.backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+
     def _chat_ids(self, written: Written) -> ChatIds:
         # The template writes special tokens itself.
-        encoding = self.backend.encode(written.text, add_special_tokens=False)
-        is_said = [
-            any(start < last and first < end for first, last in written.spans) for start, end in encoding.offsets
-        ]
+        encoding = self._encoding(written.text, add_special_tokens=False)
+        is_said = _within(encoding.offsets, written.spans)
         ids = one_bos(encoding.ids, self.bos_id)
         # An answer without an end would never stop.
         end = [self.eos_id] if self.eos_id is not None and not written.is_ended else []
@@ -168,7 +172,7 @@ class Tokenizer:
 
     def _shared_length(self, prompt: str, text: str) -> int:
         """Return how many characters of a text are in the tokens that it begins with as a prompt does."""
-        left, right = (self.backend.encode(each, add_special_tokens=False) for each in (prompt, text))
+        left, right = (self._encoding(each, add_special_tokens=False) for each in (prompt, text))
         shared = next((n for n, pair in enumerate(zip(left.ids, right.ids, strict=False)) if pair[0] != pair[1]), None)
         place = min(len(left.ids), len(right.ids)) if shared is None else shared
         return int(right.offsets[place][0]) if place < len(right.ids) else len(text)
@@ -185,6 +189,24 @@ class Tokenizer:
         """Return the text of some ids."""
         text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
+
+
+def _within(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:
+    """Return whether each token has characters in a span.
+
+    Args:
+        offsets: Characters [start, end) of each token, in the order of the text.
+        spans: Characters [start, end) of each span.
+    """
+    is_within = [False] * len(offsets)
+    for first, last in spans:
+        # Tokens of one character begin at the same place, and a token may begin before its span.
+        index = bisect_left(offsets, (first, 0))
+        while index > 0 and offsets[index - 1][1] > first:
+            index -= 1
+        for place in range(index, bisect_left(offsets, (last, 0))):
+            is_within[place] = offsets[place][1] > first
+    return is_within
 
 
 def one_bos(ids: list[int], bos_id: int | None) -> list[int]:

@@ -17,8 +17,8 @@ _INDEX_PREFIX = "__index_level_"
 _LABEL, _LABEL_TEXT = "label", "label_text"
 
 
-def read_arrow(path: Path, magic: bytes) -> tuple[list[Record], str]:
-    """Read a table.
+def read_arrow(path: Path, magic: bytes) -> tuple[Iterator[Record], str]:
+    """Read a table, a batch of rows at a time.
 
     Args:
         path: The file.
@@ -28,17 +28,21 @@ def read_arrow(path: Path, magic: bytes) -> tuple[list[Record], str]:
         The rows, and what the file is, for people.
 
     Raises:
-        DataError: If pyarrow is not installed, or cannot read the file.
+        DataError: If pyarrow is not installed, or cannot read the file: then, or while rows are used.
     """
-    pyarrow = import_pyarrow(path, "Parquet or Arrow")
+    rows = _rows(import_pyarrow(path, "Parquet or Arrow"), path, magic)
+    records = (Record(row, path, number, "row") for number, row in enumerate(rows, start=1))
+    return records, "Parquet" if magic == PARQUET else "Arrow"
+
+
+def _rows(pyarrow: Any, path: Path, magic: bytes) -> Iterator[dict[str, Any]]:
     with open_data(path) as (file, _):
         try:
-            rows = [row for batch in _batches(pyarrow, file, magic) for row in _rows_of(batch)]
+            for batch in _batches(pyarrow, file, magic):
+                yield from _rows_of(batch)
         except (pyarrow.ArrowException, ValueError, OverflowError, MemoryError) as error:
             reason = " ".join(str(error).split()) or "it asks for too much memory"
             raise DataError(f"pyarrow cannot read it: {reason}", where=path) from error
-    records = [Record(row, path, number, "row") for number, row in enumerate(rows, start=1)]
-    return records, "Parquet" if magic == PARQUET else "Arrow"
 
 
 def _batches(pyarrow: Any, file: Any, magic: bytes) -> Iterator[Any]:

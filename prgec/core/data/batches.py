@@ -113,8 +113,10 @@ def evaluation_batches(rows: Sequence[Row], manifest: Manifest) -> Iterator[Batc
 
 def warn_of_padding(rows: Sequence[Row], manifest: Manifest) -> None:
     """Say so where a program whose T is fixed computes at least twice the tokens that its longest row has."""
+    if manifest.dynamic_seq_len:
+        return
     longest = max((len(row.tokens) for row in rows), default=manifest.seq_len)
-    if not manifest.dynamic_seq_len and 2 * longest <= manifest.seq_len:
+    if 2 * longest <= manifest.seq_len:
         logger.warning(
             "the program computes %d tokens of every row, and the longest has %d: compile with --data to save it",
             manifest.seq_len,

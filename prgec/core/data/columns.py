@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def parse_columns(texts: Iterable[str]) -> dict[str, str]:
     return columns
 
 
-def read_renamed(path: Path, columns: Iterable[str]) -> tuple[list[Record], str]:
+def read_renamed(path: Path, columns: Iterable[str]) -> tuple[Iterator[Record], str]:
     """Read a data file with its columns under our names; return its layout, too.
 
     Args:
@@ -44,7 +44,7 @@ def read_renamed(path: Path, columns: Iterable[str]) -> tuple[list[Record], str]
     """
     mapped = parse_columns(columns)
     found, kept_in = read_records(path)
-    return [renamed(record, mapped) for record in found] if mapped else found, kept_in
+    return (renamed(record, mapped) for record in found), kept_in
 
 
 def renamed(record: Record, columns: Mapping[str, str]) -> Record:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from prgec.core.contract.tokenizer import ChatIds
-from prgec.core.data.row import Encoded, Encoder, Row, Shortened, shared_ids
+from prgec.core.data.row import Encoded, Encoder, Row, Shortened
 from prgec.core.data.task import Conversation
 from prgec.errors import DataError
 
@@ -34,7 +33,7 @@ def encode_conversation(item: Conversation, tokenizer: Encoder) -> list[Encoded]
         if row is not None:
             is_whole = part.num_messages == len(item.messages)
             of_part = item if is_whole else replace(item, messages=item.messages[: part.num_messages])
-            shorter = functools.partial(_shortened, of_part, tokenizer, len(parts) > 1)
+            shorter = Shorter(of_part, tokenizer, len(parts) > 1)
             encoded.append(Encoded(row, item.where, part.ids[0] == tokenizer.bos_id, shorter=shorter))
     return encoded
 
@@ -49,7 +48,7 @@ def located(item: Conversation, work: Callable[[], Result]) -> Result:
 
 def _row_of(part: ChatIds) -> Row | None:
     """Return the row of a text; None where nothing in it is learned."""
-    ids = shared_ids(part.ids)
+    ids = part.ids
     at = [index for index in range(1, len(ids)) if part.is_said[index]]
     if not at:
         return None
@@ -57,11 +56,29 @@ def _row_of(part: ChatIds) -> Row | None:
     return Row(tuple(ids[: at[-1]]), tuple(index - 1 for index in at), tuple(ids[index] for index in at))
 
 
-def _shortened(item: Conversation, tokenizer: Encoder, only_last: bool, seq_len: int) -> Shortened:
-    """Return the longest end of a conversation that fits T, or the last exchange alone where none does.
+@dataclass(frozen=True)
+class Shorter:
+    """Makes a conversation again with fewer turns.
 
-    The oldest turns go first and the system's last. The last turn of a user stays.
+    Attributes:
+        item: All of it.
+        tokenizer: The one that encodes it.
+        only_last: Whether its last turn alone is learned.
     """
+
+    item: Conversation
+    tokenizer: Encoder
+    only_last: bool
+
+    def __call__(self, seq_len: int) -> Shortened:
+        """Return the longest end that fits T, or the last exchange alone where none does.
+
+        The oldest turns go first and the system's last. The last turn of a user stays.
+        """
+        return _shortened(self.item, self.tokenizer, self.only_last, seq_len)
+
+
+def _shortened(item: Conversation, tokenizer: Encoder, only_last: bool, seq_len: int) -> Shortened:
     row = None
     for messages in _ends_of(item.messages):
         parts = located(item, lambda kept=messages: tokenizer.encode_chat(kept, item.tools, only_last=only_last))  # type: ignore[misc]

@@ -6,38 +6,35 @@ Letters: T tokens, K label positions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
+from prgec.core.data.kept_rows import KeptRows
 from prgec.core.data.row import Encoded, Row, Sizes
 from prgec.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 
-def fit(encoded: Sequence[Encoded], manifest: Sizes) -> list[Row]:
+def fit(encoded: Iterable[Encoded], manifest: Sizes) -> Sequence[Row]:
     """Cut rows to a program: prompts from their left, conversations by turns, documents into several rows.
 
-    One warning counts the rows that lost something, and shows one.
+    One warning counts the rows that lost something, and shows one. Rows are taken one at a time.
 
     Raises:
         DataError: If rows have more targets than K, or targets alone are longer than T; says how many, and the longest.
     """
-    lengths = [len(each.row.tokens) for each in encoded if not each.is_text]
-    encoded, lost = shorten(encoded, manifest.seq_len)
-    _check_targets(encoded, manifest)
-    _check_ids(encoded, manifest)
-    rows = [_weighed(row, each.weight) for each in encoded for row in _fitted(each, manifest)]
-    if lost:
-        logger.warning(
-            "%d of %d rows are longer than %d tokens, the longest has %d: cut from the %s. The first is %s, which %s",
-            len(lost),
-            len(encoded),
-            manifest.seq_len,
-            max(lengths),
-            "right of the texts" if any(each.is_classified for each in encoded) else "left of the prompt",
-            *lost[0],
-        )
+    shorten, check, rows = Shortening(manifest.seq_len), _Check(manifest), KeptRows()
+    is_classified = False
+    for each in map(shorten, encoded):
+        is_classified = is_classified or each.is_classified
+        if check.fits(each):
+            for row in _fitted(each, manifest):
+                rows.append(_weighed(row, each.weight))
+    check.finish()
+    if shorten.num_lost:
+        side = "right of the texts" if is_classified else "left of the prompt"
+        logger.warning("%s: cut from the %s. The first is %s, which %s", shorten, side, *shorten.first_lost)
     return rows
 
 
@@ -48,48 +45,114 @@ def cut_prompt(ids: list[int], limit: int, bos_id: int | None) -> list[int]:
     return head + ids[len(head) + num_cut :]
 
 
-def shorten(encoded: Sequence[Encoded], seq_len: int) -> tuple[list[Encoded], list[tuple[str, str]]]:
-    """Return rows of which conversations that are too long lost turns; where rows lose something, and what.
+class Shortening:
+    """Takes turns from conversations that are too long, and counts the rows that lose something.
 
-    Other rows stay as they are: they are cut later.
+    Args:
+        seq_len: T.
+
+    Attributes:
+        num_rows: Rows so far.
+        num_lost: Those that lose something.
+        first_lost: Where the first of these is, and what it loses.
+        longest: Most tokens of a row, documents left out.
     """
-    kept, lost = [], []
-    for each in encoded:
-        num_over = 0 if each.is_text else len(each.row.tokens) - seq_len
-        if num_over > 0 and each.shorter is not None:
-            shortened = each.shorter(seq_len)
-            lost.append((each.where, shortened.lost))
-            each = replace(each, row=shortened.row, shorter=None)
-        elif num_over > 0:
-            lost.append((each.where, f"lost {num_over} of its {len(each.row.tokens)} tokens"))
-        kept.append(each)
-    return kept, lost
+
+    def __init__(self, seq_len: int) -> None:
+        self._seq_len = seq_len
+        self.num_rows = self.num_lost = self.longest = 0
+        self.first_lost = ("", "")
+
+    def __call__(self, each: Encoded) -> Encoded:
+        """Return the row; a conversation that is too long with fewer turns. Other rows are cut later."""
+        self.num_rows += 1
+        length = 0 if each.is_text else len(each.row.tokens)
+        self.longest = max(self.longest, length)
+        if length <= self._seq_len:
+            return each
+        shortened = each.shorter(self._seq_len) if each.shorter is not None else None
+        lost = f"lost {length - self._seq_len} of its {length} tokens" if shortened is None else shortened.lost
+        self.first_lost = self.first_lost if self.num_lost else (each.where, lost)
+        self.num_lost += 1
+        return each if shortened is None else replace(each, row=shortened.row, shorter=None)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_lost} of {self.num_rows} rows are longer than T = {self._seq_len}, the longest has "
+            f"{self.longest} tokens"
+        )
 
 
-def _check_targets(encoded: Sequence[Encoded], manifest: Sizes) -> None:
-    for limit, what, flag in (
-        (manifest.num_labels, "K = {} label positions", "--label-tokens"),
-        (manifest.seq_len, "T = {} tokens", "--seq-len"),
-    ):
-        over = [each for each in encoded if not each.is_text and len(each.row.targets) > limit]
-        if over:
-            longest = max(over, key=lambda each: len(each.row.targets))
-            count = len(longest.row.targets)
-            raise DataError(
-                f"{len(over)} of {len(encoded)} completions have more tokens than the program's "
-                f"{what.format(limit)}; the longest has {count}",
-                where=longest.where,
-                hint=f"compile with {flag} {count}, or with --data",
-            )
+@dataclass
+class _Limit:
+    """Most targets of a row, and the rows that have more.
+
+    Attributes:
+        most: The limit.
+        what: The limit as people call it.
+        flag: Option that raises it.
+        count: Rows beyond it.
+        longest: Targets of the longest of these.
+        where: Place of that one.
+    """
+
+    most: int
+    what: str
+    flag: str
+    count: int = 0
+    longest: int = 0
+    where: str = ""
+
+    def allows(self, each: Encoded) -> bool:
+        """Return whether a row is within the limit, and count it if not."""
+        count = len(each.row.targets)
+        if count <= self.most:
+            return True
+        self.count += 1
+        if count > self.longest:
+            self.longest, self.where = count, each.where
+        return False
 
 
-def _check_ids(encoded: Sequence[Encoded], manifest: Sizes) -> None:
-    for each in encoded:
+class _Check:
+    """Counts rows that do not fit a program, and refuses them when all were seen."""
+
+    def __init__(self, manifest: Sizes) -> None:
+        self._limits = (
+            _Limit(manifest.num_labels, f"K = {manifest.num_labels} label positions", "--label-tokens"),
+            _Limit(manifest.seq_len, f"T = {manifest.seq_len} tokens", "--seq-len"),
+        )
+        self._vocab_size, self._num_rows = manifest.vocab_size, 0
+        self._beyond: tuple[int, str] | None = None
+
+    def fits(self, each: Encoded) -> bool:
+        """Return whether a row can be cut to the program."""
+        self._num_rows += 1
         largest = max(max(each.row.tokens), max(each.row.targets))
-        if largest >= manifest.vocab_size:
+        if largest >= self._vocab_size:
+            self._beyond = self._beyond or (largest, each.where)
+            return False
+        return each.is_text or all([limit.allows(each) for limit in self._limits])
+
+    def finish(self) -> None:
+        """Refuse what was counted.
+
+        Raises:
+            DataError: If a row did not fit.
+        """
+        for limit in self._limits:
+            if limit.count:
+                raise DataError(
+                    f"{limit.count} of {self._num_rows} completions have more tokens than the program's {limit.what}; "
+                    f"the longest has {limit.longest}",
+                    where=limit.where,
+                    hint=f"compile with {limit.flag} {limit.longest}, or with --data",
+                )
+        if self._beyond is not None:
+            token, where = self._beyond
             raise DataError(
-                f"token {largest} lies beyond the model's vocabulary of {manifest.vocab_size}",
-                where=each.where,
+                f"token {token} lies beyond the model's vocabulary of {self._vocab_size}",
+                where=where,
                 hint="the text uses a token the model has no embedding for",
             )
 

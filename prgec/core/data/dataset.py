@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from prgec.core.contract.chat import WEIGHT
 from prgec.core.data.columns import read_renamed
 from prgec.core.data.detect import check_fields, detect
 from prgec.core.data.feedback import FEEDBACK, answers_of_records, feedback_item, is_pair, is_thumb, to_other_prompts
+from prgec.core.data.items import Items
 from prgec.core.data.jsonl import Record
 from prgec.core.data.task import Example, Item, Task
 from prgec.core.data.tasks import AUTO_TASK, find_task
@@ -45,20 +48,20 @@ class Dataset:
 
     task: Task
     path: Path
-    examples: tuple[Item, ...]
+    examples: Sequence[Item]
     found_by: str = ""
     kept_in: str = ""
     answers: tuple[str, ...] = ()
     no_eos: bool = False
     is_good: tuple[bool, ...] = ()
     is_paired: bool = False
-    others: tuple[Item, ...] = ()
+    others: Sequence[Item] = ()
 
     def candidates(self) -> tuple[str, ...]:
         """Return the choices an answer is picked from; empty when items bring their own or the task is open-ended."""
         return self.task.candidates or self.answers
 
-    @property
+    @functools.cached_property
     def has_own_candidates(self) -> bool:
         """Whether every item brings its choices."""
         return all(isinstance(each, Example) and each.candidates for each in self.examples)
@@ -84,9 +87,9 @@ class Dataset:
 
         A file that lacks some of the answers, or has a single one, is still a choice between all.
         """
-        if not (known and _may_derive(self) and set(_completions(self)) <= set(known)):
+        if not (known and _may_derive(self) and all(each in known for each in _completions(self))):
             return self
-        return replace(self, answers=tuple(known), examples=_ended(self.examples, ends=False))
+        return replace(self, answers=tuple(known), examples=Items(self.examples, ends=False))
 
     def describe(self) -> str:
         """Return one line for people: the task and why."""
@@ -95,9 +98,9 @@ class Dataset:
     def _at(self, indices: Sequence[int]) -> Dataset:
         return replace(
             self,
-            examples=tuple(self.examples[i] for i in indices),
+            examples=Items(self.examples, indices),
             is_good=tuple(self.is_good[i] for i in indices if self.is_good),
-            others=tuple(self.others[i] for i in indices if self.others),
+            others=Items(self.others, indices) if self.others else (),
         )
 
 
@@ -127,19 +130,24 @@ def load_dataset(
     # A task that cannot be found is reported before a large file is read.
     named = None if task_name == AUTO_TASK else find_task(task_name)
     records, kept_in = read_renamed(path, columns)
-    if takes_feedback and named is None and (is_pair(records[0]) or is_thumb(records[0])):
-        return _feedback(path, records, kept_in, no_eos=no_eos)
+    first = next(records)
+    records = chain([first], records)
+    if takes_feedback and named is None and (is_pair(first) or is_thumb(first)):
+        return _feedback(path, list(records), kept_in, no_eos=no_eos)
     if named is None:
         records, task, found_by = detect(records, labelled)
     else:
         task, found_by = named, "named"
+    items = Items.of(_items(task, records, labelled))
+    return share_answers([Dataset(task, path, items, found_by, kept_in, no_eos=no_eos)])[0]
+
+
+def _items(task: Task, records: Iterator[Record], labelled: bool) -> Iterator[Item]:
+    first = None
     for record in records:
-        check_fields(task, record, records[0], labelled)
-    items = []
-    records.reverse()
-    while records:  # records take more memory than what they become, so each is dropped at once
-        items.append(weighed_item(task, records.pop(), labelled=labelled))
-    return share_answers([Dataset(task, path, tuple(items), found_by, kept_in, no_eos=no_eos)])[0]
+        first = first or record
+        check_fields(task, record, first, labelled)
+        yield weighed_item(task, record, labelled=labelled)
 
 
 def load_feedback(
@@ -158,7 +166,7 @@ def load_feedback(
         DataError: If the file or a record is bad.
     """
     records, kept_in = read_renamed(path, columns)
-    return _feedback(path, records, kept_in, no_eos=no_eos, with_others=with_others)
+    return _feedback(path, list(records), kept_in, no_eos=no_eos, with_others=with_others)
 
 
 def _feedback(path: Path, records: list[Record], kept_in: str, *, no_eos: bool, with_others: bool = False) -> Dataset:
@@ -174,13 +182,13 @@ def _feedback(path: Path, records: list[Record], kept_in: str, *, no_eos: bool, 
     return Dataset(
         FEEDBACK,
         path,
-        _ended(tuple(map(feedback_item, answers)), ends=not no_eos),
+        Items([feedback_item(each) for each in answers], ends=not no_eos),
         "pairs" if is_pair(records[0]) else "answers with labels",
         kept_in,
         no_eos=no_eos,
         is_good=tuple(is_good),
         is_paired=is_pair(records[0]),
-        others=_ended(tuple(map(feedback_item, others)), ends=not no_eos),
+        others=Items([feedback_item(each) for each in others], ends=not no_eos),
     )
 
 
@@ -221,16 +229,17 @@ def share_answers(datasets: Sequence[Dataset]) -> list[Dataset]:
     if not datasets or any(not _may_derive(dataset) for dataset in datasets):
         return list(datasets)
     task = datasets[0].task
-    counts = [_completions(dataset) for dataset in datasets]
-    together = sum(counts, Counter[str]())
+    found = [_few_completions(dataset, task.most_answers) for dataset in datasets]
+    few = [each for each in found if each is not None]
+    together = sum(few, Counter[str]())
     is_repeated = len(together) < together.total() or task.has_labels
-    is_closed = 2 <= len(together) <= task.most_answers and is_repeated
+    is_closed = len(few) == len(found) and 2 <= len(together) <= task.most_answers and is_repeated
     if is_closed:
-        _remark_on_unknown(datasets, counts)
+        _remark_on_unknown(datasets, few)
     answers = tuple(sorted(together)) if is_closed else ()
     ends = not (is_closed or task.has_labels)
     return [
-        replace(each, answers=answers, examples=_ended(each.examples, ends=ends and not each.no_eos))
+        replace(each, answers=answers, examples=Items(each.examples, ends=ends and not each.no_eos))
         for each in datasets
     ]
 
@@ -239,9 +248,19 @@ def _may_derive(dataset: Dataset) -> bool:
     return dataset.task.most_answers > 0 and not dataset.has_own_candidates
 
 
-def _completions(dataset: Dataset) -> Counter[str]:
+def _completions(dataset: Dataset) -> Iterator[str]:
     found = (each.completion for each in dataset.examples if isinstance(each, Example))
-    return Counter(completion for completion in found if completion is not None)
+    return (completion for completion in found if completion is not None)
+
+
+def _few_completions(dataset: Dataset, most: int) -> Counter[str] | None:
+    """Count the different completions; None where there are more than `most`."""
+    counts = Counter[str]()
+    for completion in _completions(dataset):
+        counts[completion] += 1
+        if len(counts) > most:
+            return None
+    return counts
 
 
 def _remark_on_unknown(datasets: Sequence[Dataset], counts: Sequence[Counter[str]]) -> None:
@@ -251,17 +270,6 @@ def _remark_on_unknown(datasets: Sequence[Dataset], counts: Sequence[Counter[str
         if unknown:
             listed = ", ".join(map(repr, unknown))
             logger.warning("%s has the answers %s, which %s never gives", dataset.path, listed, datasets[0].path)
-
-
-def _ended(examples: tuple[Item, ...], *, ends: bool) -> tuple[Item, ...]:
-    """Return examples that all learn their end, or none of them; the same object where nothing changes."""
-
-    def is_right(item: Item) -> bool:
-        return not isinstance(item, Example) or item.completion is None or item.ends == ends
-
-    if all(map(is_right, examples)):
-        return examples
-    return tuple(item if is_right(item) else replace(item, ends=ends) for item in examples)  # type: ignore[arg-type]
 
 
 def _shuffled(count: int, seed: int) -> list[int]:

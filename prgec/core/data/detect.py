@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from prgec.core.data.feedback import refuse_feedback
 from prgec.core.data.jsonl import Record
@@ -18,10 +19,14 @@ _PROMPTS_HINT = "to learn from prompts alone, compile with --seq-len and --label
 _ENTAILMENT_LABELS = frozenset({"entailment", "not_entailment"})
 
 
-def detect(records: list[Record], labelled: bool) -> tuple[list[Record], Task, str]:
+def detect(records: Iterator[Record], labelled: bool) -> tuple[Iterator[Record], Task, str]:
     """Infer the task as `detect_task` does; names of fields may be in capitals where that is all that is in the way.
 
     Rows that need no answers but have them are of the task that reads them.
+
+    Args:
+        records: At least one.
+        labelled: Whether each must say the right answer.
 
     Returns:
         The records, with lower-case names where only these fit; the task, and why.
@@ -29,27 +34,33 @@ def detect(records: list[Record], labelled: bool) -> tuple[list[Record], Task, s
     Raises:
         DataError: If no task fits, or several do.
     """
+    first = next(records)
+    spelled, task, found_by = _detected(first, labelled)
+    return map(spelled, chain([first], records)), task, found_by
+
+
+def _detected(first: Record, labelled: bool) -> tuple[Callable[[Record], Record], Task, str]:
+    """Return how names of fields are to be read, the task, and why."""
     if not labelled:
         with contextlib.suppress(DataError):
-            return detect(records, labelled=True)
+            return _detected(first, labelled=True)
     try:
-        return records, *detect_task(records, labelled)
+        return (lambda record: record), *detect_task(first, labelled)
     except DataError as error:
-        first = _lowered(records[0])
-        if first.fields.keys() == records[0].fields.keys():
+        lowered = _lowered(first)
+        if lowered.fields.keys() == first.fields.keys():
             raise
         try:
-            task, found_by = detect_task([first], labelled)
+            return _lowered, *detect_task(lowered, labelled)
         except DataError:
             raise error from None
-    return [_lowered(record) for record in records], task, found_by
 
 
 def _lowered(record: Record) -> Record:
     return replace(record, fields={name.lower(): value for name, value in record.fields.items()})
 
 
-def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
+def detect_task(first: Record, labelled: bool) -> tuple[Task, str]:
     """Infer the task from the fields of the first record; among tasks of equal fields, from a folder's or file's name.
 
     The task that reads most of the fields wins, so that BoolQ's `question` and `passage` are not mistaken for less.
@@ -60,7 +71,6 @@ def detect_task(records: Sequence[Record], labelled: bool) -> tuple[Task, str]:
     Raises:
         DataError: If no task fits, or several do.
     """
-    first = records[0]
     refuse_feedback(first)
     called = [task for task in _called(first) if not _missing(task, first, labelled)]
     if called:

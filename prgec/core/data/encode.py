@@ -8,7 +8,7 @@ Letters: T tokens, K label positions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from prgec.core.contract.manifest import Manifest
@@ -21,23 +21,23 @@ from prgec.core.data.row import Encoder as Encoder
 from prgec.core.data.row import Row as Row
 from prgec.core.data.row import RowSizes as RowSizes
 from prgec.core.data.row import Sizes as Sizes
-from prgec.core.data.row import shared_ids
 from prgec.core.data.task import Conversation, Document, Example, Item
+from prgec.core.data.threads import map_in_threads
 from prgec.errors import DataError
 
 logger = logging.getLogger(__name__)
 
 
-def encode_rows(pairs: Iterable[tuple[Example, str]], tokenizer: Encoder, manifest: Manifest) -> list[Row]:
+def encode_rows(pairs: Iterable[tuple[Example, str]], tokenizer: Encoder, manifest: Sizes) -> Sequence[Row]:
     """Encode (example, completion) pairs; one warning counts the prompts that were cut.
 
     Raises:
         DataError: If a completion is empty, or longer than the program's K label positions.
     """
-    return fit([encode_pair(example, completion, tokenizer) for example, completion in pairs], manifest)
+    return fit(encode_pairs(pairs, tokenizer), manifest)
 
 
-def encode_items(items: Iterable[Item], tokenizer: Encoder, manifest: Manifest) -> list[Row]:
+def encode_items(items: Iterable[Item], tokenizer: Encoder, manifest: Sizes) -> Sequence[Row]:
     """Encode labelled items with their right answers; a document may become several rows.
 
     Raises:
@@ -55,17 +55,15 @@ def encode_row(example: Example, completion: str, tokenizer: Encoder, manifest: 
     return encode_rows([(example, completion)], tokenizer, manifest)[0]
 
 
-def encode_each(items: Iterable[Item], tokenizer: Encoder) -> list[Encoded]:
-    """Encode labelled items with their right answers, uncut.
+def encode_each(items: Iterable[Item], tokenizer: Encoder) -> Iterator[Encoded]:
+    """Encode labelled items with their right answers, uncut, one after the other.
 
     A conversation whose template writes earlier turns differently once later ones follow becomes a row for each of
     the assistant's turns; one log line counts them.
     """
-    encoded: list[Encoded] = []
     num_split = num_parts = 0
-    for item in items:
-        parts = encode_item(item, tokenizer)
-        encoded += parts
+    for parts in map_in_threads(lambda item: encode_item(item, tokenizer), items):
+        yield from parts
         if len(parts) > 1:
             num_split, num_parts = num_split + 1, num_parts + len(parts)
     if num_split:
@@ -75,7 +73,11 @@ def encode_each(items: Iterable[Item], tokenizer: Encoder) -> list[Encoded]:
             num_split,
             num_parts,
         )
-    return encoded
+
+
+def encode_pairs(pairs: Iterable[tuple[Example, str]], tokenizer: Encoder) -> Iterator[Encoded]:
+    """Encode (example, completion) pairs, uncut, one after the other."""
+    return map_in_threads(lambda pair: encode_pair(*pair, tokenizer), pairs)
 
 
 def encode_item(item: Item, tokenizer: Encoder) -> list[Encoded]:
@@ -125,7 +127,7 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
         DataError: If the completion has no tokens, nothing before it, or is not a class.
     """
     if tokenizer.classes:
-        tokens = shared_ids(tokenizer.encode_texts(texts_of(example)))
+        tokens = tokenizer.encode_texts(texts_of(example))
         target = target_of(example, completion, tokenizer.classes)
         row = Row(tuple(tokens), (0,), (target,))
         return Encoded(row, example.where, has_bos=True, is_classified=True, weight=example.weight)
@@ -133,7 +135,7 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
     start = _common_prefix(ids, prompt_ids(example, tokenizer))
     if start == len(ids):
         raise DataError("the completion has no tokens", where=example.where)
-    full = shared_ids(_ended(ids, tokenizer) if example.ends else ids)
+    full = _ended(ids, tokenizer) if example.ends else ids
     if start == 0:
         raise DataError(
             "the prompt is empty and the tokenizer has no BOS: nothing predicts the first token", where=example.where
@@ -143,7 +145,7 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
 
 
 def _encode_text(item: Document, tokenizer: Encoder) -> Encoded:
-    ids = shared_ids(_plain_ids(item.text, tokenizer))
+    ids = _plain_ids(item.text, tokenizer)
     if len(ids) < 2:
         raise DataError("the text is a single token: nothing is predicted", where=item.where)
     row = Row(tuple(ids[:-1]), tuple(range(len(ids) - 1)), tuple(ids[1:]))

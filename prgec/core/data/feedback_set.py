@@ -52,7 +52,7 @@ def encode_feedback(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) ->
     )
 
 
-def _rows(items: Iterable[Item], tokenizer: Encoder, manifest: Manifest) -> list[Row]:
+def _rows(items: Iterable[Item], tokenizer: Encoder, manifest: Manifest) -> Sequence[Row]:
     encoded = []
     for item in items:
         parts = encode_item(item, tokenizer)

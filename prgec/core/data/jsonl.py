@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def text_of(value: Any, name: str, record: Record) -> str:
     return value
 
 
-def read_json(path: Path) -> tuple[list[Record], str]:
+def read_json(path: Path) -> tuple[Iterable[Record], str]:
     """Read JSON in any layout: an object a line, an array, objects over several lines, or one object around the rows.
 
     Returns:
@@ -99,17 +100,19 @@ def items_of(values: list[Any], path: Path) -> list[Record]:
     return [Record(value, path, number, "item") for number, value in enumerate(values, start=1)]
 
 
-def read_jsonl(path: Path) -> list[Record]:
+def read_jsonl(path: Path) -> Iterator[Record]:
     """Read every non-blank line of a UTF-8 jsonl file, one at a time; a byte order mark is skipped.
+
+    The first record is read at once, the others as they are used.
 
     Raises:
         DataError: If the file is missing, unreadable, empty, not UTF-8, or a line is not a JSON object.
     """
-    with open_data(path) as (file, _):
-        records = list(_records(file, path))
-    if not records:
+    records = _records(path)
+    first = next(records, None)
+    if first is None:
         raise DataError("the data file is empty", where=path, hint="it needs one JSON object per line")
-    return records
+    return chain([first], records)
 
 
 class _FirstLineError(DataError):
@@ -139,13 +142,14 @@ def _objects(text: str, path: Path) -> list[Record] | None:
     return records
 
 
-def _records(lines: Iterable[bytes], path: Path) -> Iterator[Record]:
+def _records(path: Path) -> Iterator[Record]:
     is_first = True
-    for number, line in enumerate(lines, start=1):
-        text = line.removeprefix(BOM) if number == 1 else line
-        if text.strip():
-            yield _parse_line(text.removesuffix(b"\n"), path, number, is_first=is_first)
-            is_first = False
+    with open_data(path) as (lines, _):
+        for number, line in enumerate(lines, start=1):
+            text = line.removeprefix(BOM) if number == 1 else line
+            if text.strip():
+                yield _parse_line(text.removesuffix(b"\n"), path, number, is_first=is_first)
+                is_first = False
 
 
 def _parse_line(raw: bytes, path: Path, line: int, *, is_first: bool) -> Record:

@@ -64,8 +64,8 @@ def load_prompts(path: Path, columns: Sequence[str] = ()) -> list[PromptItem]:
         DataError: If the file or a record is bad, or records are texts without a question.
     """
     records, _ = read_renamed(path, columns)
-    records, task, _ = detect(records, labelled=False)
-    return [_prompt_of(task.item(record, labelled=False), record) for record in records]
+    spelled, task, _ = detect(records, labelled=False)
+    return [_prompt_of(task.item(record, labelled=False), record) for record in spelled]
 
 
 def encode_prompts(items: Sequence[PromptItem], tokenizer: Encoder, *, room: int) -> list[Prompt]:

@@ -7,8 +7,8 @@ SuperGLUE and the SQuAD json are flattened to one record a question and answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -29,32 +29,33 @@ _MRPC_HEADER = b"Quality\t"
 _PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 
 
-def read_records(path: Path) -> tuple[list[Record], str]:
-    """Read a data file, a folder of them, or `-`, standard input.
+def read_records(path: Path) -> tuple[Iterator[Record], str]:
+    """Read a data file, a folder of them, or `-`, standard input: records one at a time, as far as the format allows.
 
     Returns:
         The records, and what they were kept in, for people.
 
     Raises:
-        DataError: If something is missing, empty or damaged, or needs a package that is not installed.
+        DataError: If something is missing, empty or damaged, or needs a package that is not installed: then, or while
+            records are used.
     """
     if str(path).startswith(HUB_PREFIX):
         return _some(_read_with_datasets(path), path), "datasets"
     files = files_of(path)
-    found = [_read_file(file) for file in files]
-    kind = found[0][1] if len(files) == 1 else f"{len(files)} files of {found[0][1]}"
-    return _some([record for records, _ in found for record in records], path), kind
+    first, kind = _read_file(files[0])
+    others = (record for file in files[1:] for record in _read_file(file)[0])
+    return _some(chain(first, others), path), kind if len(files) == 1 else f"{len(files)} files of {kind}"
 
 
-def _read_file(path: Path) -> tuple[list[Record], str]:
+def _read_file(path: Path) -> tuple[Iterator[Record], str]:
     with open_data(path) as (_, packing):
         pass
     records, kind = _read_unpacked(path, head_of(path))
-    records = list(chain.from_iterable(map(_flatten, _unwrapped(records))))
-    return records, f"{kind}, {packing}" if packing else kind
+    flat = chain.from_iterable(map(_flatten, _unwrapped(records)))
+    return flat, f"{kind}, {packing}" if packing else kind
 
 
-def _read_unpacked(path: Path, head: bytes) -> tuple[list[Record], str]:
+def _read_unpacked(path: Path, head: bytes) -> tuple[Iterable[Record], str]:
     for magic in (PARQUET, ARROW_FILE, ARROW_STREAM):
         if head.startswith(magic):
             return read_arrow(path, magic)
@@ -91,12 +92,14 @@ def _table_separator(head: bytes) -> str:
     return separator if is_table and separator in SEPARATORS else ""
 
 
-def _unwrapped(records: list[Record]) -> list[Record]:
+def _unwrapped(records: Iterable[Record]) -> Iterable[Record]:
     """Return the rows that a single object holds as `data`, SQuAD's articles among them."""
-    rows = records[0].fields.get("data") if len(records) == 1 else None
+    rest = iter(records)
+    first = list(islice(rest, 2))
+    rows = first[0].fields.get("data") if len(first) == 1 else None
     if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
-        return records
-    path = records[0].path
+        return chain(first, rest)
+    path = first[0].path
     return items_of(_checked(_squad, rows, path) if any("paragraphs" in row for row in rows) else rows, path)
 
 
@@ -131,7 +134,7 @@ def _checked(layout: Callable[[Any], Iterator[dict[str, Any]]], value: Any, wher
         raise DataError(f"not the published layout: {type(error).__name__} {error}", where=where) from error
 
 
-def _read_with_datasets(path: Path) -> list[Record]:
+def _read_with_datasets(path: Path) -> Iterator[Record]:
     try:
         import datasets
     except ImportError as error:
@@ -141,11 +144,12 @@ def _read_with_datasets(path: Path) -> list[Record]:
         loaded = datasets.load_dataset(source, config or None, split=split or "train")
     except Exception as error:  # the library raises dozens of unrelated types
         raise DataError(f"datasets cannot load it: {error}", where=path) from error
-    records = [Record(dict(row), path, number, "row") for number, row in enumerate(loaded, start=1)]
-    return list(chain.from_iterable(map(_flatten, records)))
+    records = (Record(dict(row), path, number, "row") for number, row in enumerate(loaded, start=1))
+    return chain.from_iterable(map(_flatten, records))
 
 
-def _some(records: list[Record], path: Path) -> list[Record]:
-    if not records:
+def _some(records: Iterator[Record], path: Path) -> Iterator[Record]:
+    first = next(records, None)
+    if first is None:
         raise DataError("the data file is empty", where=path, hint="it needs some rows, below a header in a table")
-    return records
+    return chain([first], records)

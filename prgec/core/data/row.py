@@ -11,9 +11,6 @@ from typing import Any, Protocol
 
 from prgec.core.contract.tokenizer import ChatIds
 
-# One object for every id seen; as many as the vocabulary has.
-_ID_OBJECTS: dict[int, int] = {}
-
 
 class Encoder(Protocol):
     """The part of a tokenizer that encoding needs."""
@@ -129,11 +126,6 @@ class Encoded:
     is_classified: bool = False
     weight: float = 1.0
     shorter: Callable[[int], Shortened] | None = None
-
-
-def shared_ids(ids: list[int]) -> list[int]:
-    """Return equal ids as one object: of a large data set, numbers would take three quarters of the memory."""
-    return [_ID_OBJECTS.setdefault(token, token) for token in ids]
 
 
 def answer_starts(row: Row) -> list[int]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prgec.core.contract.manifest import Manifest
-from prgec.core.data.encode import Row
+from prgec.core.data.row import Row
 from prgec.errors import DataError
 
 WordArray: TypeAlias = npt.NDArray[np.uint32]
@@ -89,7 +89,7 @@ def fingerprint(rows: Iterable[Row]) -> int:
     """Return a CRC-32 of rows as a file stores them; a journal names its training data by it."""
     crc = 0
     for row in rows:
-        crc = zlib.crc32(_words(row).tobytes(), crc)
+        crc = zlib.crc32(words_of(row).tobytes(), crc)
     return crc
 
 
@@ -102,7 +102,7 @@ def pack_rows(row_set: RowSet, manifest: Manifest, tokenizer_sha256: str, task: 
         tokenizer_sha256: Hash of the tokenizer that made them.
         task: Name of the task, for people.
     """
-    bodies = [_words(row) for row in row_set.rows]
+    bodies = [words_of(row) for row in row_set.rows]
     offsets = np.concatenate([[0], np.cumsum([len(body) for body in bodies])]).astype(_WORD)
     answers = np.array(row_set.answers, dtype=_WORD)
     content = b"".join(part.tobytes() for part in (answers, offsets, *bodies))
@@ -175,12 +175,7 @@ class _MappedRows(LazyRows):
         body = self._words[start:end].tolist()
         if not self._is_sound(body, end - start):
             raise DataError(f"row {index} of the file is damaged", where=self._path, hint=_HINT)
-        n, k = body[:2]
-        ids_end = 2 + n + 2 * k
-        weights = tuple(self._words[start + ids_end : end].view(_FLOAT).tolist())
-        return Row(
-            tuple(body[2 : 2 + n]), tuple(body[2 + n : 2 + n + k]), tuple(body[2 + n + k : ids_end]), weights=weights
-        )
+        return row_of_words(self._words[start:end].tobytes())
 
     def _is_sound(self, body: list[int], length: int) -> bool:
         m = self._manifest
@@ -196,9 +191,18 @@ class _MappedRows(LazyRows):
         return max(ids) < m.vocab_size and max(positions) < n and bool(np.isfinite(weights).all())
 
 
-def _words(row: Row) -> WordArray:
+def words_of(row: Row) -> WordArray:
+    """Return the words of a row in a file: n, k, n tokens, k label positions, k targets, k weights or none."""
     ids = np.array([len(row.tokens), len(row.targets), *row.tokens, *row.label_pos, *row.targets], dtype=_WORD)
     return np.concatenate([ids, np.array(row.weights, dtype=_FLOAT).view(_WORD)]) if row.weights else ids
+
+
+def row_of_words(body: bytes, *, truncated: bool = False) -> Row:
+    """Return the row that `words_of` made words of."""
+    words = np.frombuffer(body, dtype=_WORD)
+    n, k, *ids = words.tolist()
+    weights = tuple(words[2 + n + 2 * k :].view(_FLOAT).tolist())
+    return Row(tuple(ids[:n]), tuple(ids[n : n + k]), tuple(ids[n + k : n + 2 * k]), truncated, weights)
 
 
 def _version_of(raw: mmap.mmap) -> int:

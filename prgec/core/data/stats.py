@@ -5,8 +5,9 @@ Letters: B examples a step, T tokens, K label positions.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +69,7 @@ class RowStats:
     padding_to_t: float
 
 
-def stats_of(dataset: Dataset, encoded: Sequence[Encoded], sizes: Sizes, batch_sizes: Sequence[int]) -> RowStats:
+def stats_of(dataset: Dataset, encoded: Iterable[Encoded], sizes: Sizes, batch_sizes: Sequence[int]) -> RowStats:
     """Count what a data set asks of a program.
 
     Args:
@@ -80,13 +81,23 @@ def stats_of(dataset: Dataset, encoded: Sequence[Encoded], sizes: Sizes, batch_s
     Raises:
         DataError: If a completion does not fit K.
     """
-    rows = fit(encoded, sizes)
-    lengths: IntArray = np.array([len(row.tokens) for row in rows], dtype=np.int64)
+    tokens, targets, fitted, num_cut = array("q"), array("q"), array("q"), 0
+
+    def counted() -> Iterator[Encoded]:
+        for each in encoded:
+            tokens.append(len(each.row.tokens))
+            targets.append(len(each.row.targets))
+            yield each
+
+    for row in fit(counted(), sizes):
+        fitted.append(len(row.tokens))
+        num_cut += row.truncated
+    lengths: IntArray = np.array(fitted)
     return RowStats(
-        num_rows=len(rows),
-        tokens=spread_of([len(each.row.tokens) for each in encoded]),
-        targets=spread_of([len(each.row.targets) for each in encoded]),
-        num_cut=sum(row.truncated for row in rows),
+        num_rows=len(lengths),
+        tokens=spread_of(tokens),
+        targets=spread_of(targets),
+        num_cut=num_cut,
         answers=_answers(dataset),
         padding={size: padding_ratio(lengths, size) for size in batch_sizes},
         padding_to_t=1.0 - float(lengths.mean()) / sizes.seq_len,
@@ -111,7 +122,7 @@ def padding_ratio(lengths: IntArray, batch_size: int) -> float:
     return 1.0 - int(steps.sum()) / computed
 
 
-def spread_of(counts: Sequence[int]) -> Spread:
+def spread_of(counts: Sequence[int] | IntArray) -> Spread:
     """Return how some counts are spread; there is at least one."""
     values = np.sort(np.array(counts, dtype=np.int64))
     median, p90, p99 = (int(values[-(-len(values) * share // 100) - 1]) for share in (50, 90, 99))
@@ -120,7 +131,7 @@ def spread_of(counts: Sequence[int]) -> Spread:
 
 def _answers(dataset: Dataset) -> dict[str, int]:
     """Count the right answers in label order, or the places of the right ones where every item brings its own."""
-    examples = [each for each in dataset.examples if isinstance(each, Example) and each.completion is not None]
+    examples = (each for each in dataset.examples if isinstance(each, Example) and each.completion is not None)
     candidates = dataset.candidates()
     if candidates:
         counts = Counter(str(each.completion) for each in examples)

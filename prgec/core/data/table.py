@@ -24,7 +24,7 @@ def separator_of(head: bytes) -> str:
     return max(SEPARATORS, key=lambda each: header[each])
 
 
-def read_csv(path: Path, separator: str) -> tuple[list[Record], str]:
+def read_csv(path: Path, separator: str) -> tuple[Iterator[Record], str]:
     """Read a table with a header; quotes, and line breaks within them, are what the csv module says.
 
     Returns:
@@ -33,7 +33,10 @@ def read_csv(path: Path, separator: str) -> tuple[list[Record], str]:
     Raises:
         DataError: If it is not UTF-8, a row has another number of columns than the header, or a quote is not closed.
     """
-    records = []
+    return _csv_records(path, separator), _kind(separator)
+
+
+def _csv_records(path: Path, separator: str) -> Iterator[Record]:
     with open_data(path) as (file, _):
         text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
         reader = csv.reader(text, delimiter=separator, strict=True)
@@ -43,15 +46,14 @@ def read_csv(path: Path, separator: str) -> tuple[list[Record], str]:
             _check_header(header, path)
             for row in reader:
                 if any(cell.strip() for cell in row):
-                    records.append(Record(_named(header, row, path, reader.line_num), path, reader.line_num))
+                    yield Record(_named(header, row, path, reader.line_num), path, reader.line_num)
         except csv.Error as error:
             raise DataError(f"not csv: {error}", where=f"{path}, line {reader.line_num}") from error
         except UnicodeDecodeError as error:
             raise DataError(f"not UTF-8 text (byte {error.start + 1})", where=path) from error
-    return records, f"csv with {_NAMES[separator]}"
 
 
-def read_tsv(path: Path) -> tuple[list[Record], str]:
+def read_tsv(path: Path) -> tuple[Iterable[Record], str]:
     """Read a table whose cells are between tabs: GLUE's, where quotes mean nothing, or one with quoted cells.
 
     Raises:
@@ -68,11 +70,15 @@ def read_tsv(path: Path) -> tuple[list[Record], str]:
         records = [Record(_named(header, cells, path, number), path, number) for number, cells in rows]
     except DataError:
         try:
-            return read_csv(path, "\t")
+            return list(_csv_records(path, "\t")), _kind("\t")
         except DataError:
             pass
         raise
     return records, "tsv"
+
+
+def _kind(separator: str) -> str:
+    return f"csv with {_NAMES[separator]}"
 
 
 def _rows(lines: Iterable[str], separator: str) -> Iterator[list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from prgec.core.data.dataset import load_dataset
@@ -55,7 +55,7 @@ def train(run: Run, study: Study) -> Result:
 class _Data:
     """A task encoded for one method."""
 
-    train: list[Row]
+    train: Sequence[Row]
     dev: EvalSet
     test: EvalSet
 
