@@ -37,9 +37,9 @@ def prompts_of(options: CompileOptions, tokenizer: Tokenizer) -> list[list[int]]
     datasets = (
         load_dataset(Path(path), options.task, columns=options.columns, takes_feedback=True) for path in options.data
     )
-    items = [item for dataset in datasets for item in dataset.examples]
-    chosen = _evenly(items, MAX_PROMPTS)
-    return [_ids(item, tokenizer)[-options.seq_len :] for item in chosen]
+    parts = [dataset.examples for dataset in datasets]
+    chosen = _evenly(range(sum(map(len, parts))), MAX_PROMPTS)
+    return [_ids(_item_at(parts, place), tokenizer)[-options.seq_len :] for place in chosen]
 
 
 def inputs_over(
@@ -139,6 +139,15 @@ def _batches(program: GraphProgram, prompts: Sequence[Sequence[int]], max_tokens
             label_pos_NK[row] = torch.arange(len(ids) - num_labels, len(ids)).clamp(min=0)
         here = [(p - first, t) for p, t in chosen if first <= p < first + num_rows]
         yield _Batch(tokens_NT, label_pos_NK, [row for row, _ in here], [t for _, t in here], len(part))
+
+
+def _item_at(parts: Sequence[Sequence[Item]], place: int) -> Item:
+    """Return an item of all parts together."""
+    for part in parts:
+        if place < len(part):
+            return part[place]
+        place -= len(part)
+    raise IndexError(place)
 
 
 def _ids(item: Item, tokenizer: Tokenizer) -> list[int]:

@@ -13,6 +13,7 @@ from prgec.compiler.frontend.classifier import Head, with_classes
 from prgec.compiler.frontend.model import load_model, weights_sha256
 from prgec.compiler.frontend.tokenizer import pack_tokenizer
 from prgec.compiler.options import CompileOptions
+from prgec.compiler.rounded_twice import warn_of_rounding
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.errors import CheckpointError, UsageError
 
@@ -42,6 +43,7 @@ def load_source(options: CompileOptions) -> Source:
     checkpoint = find_checkpoint(options.model)
     packed = pack_tokenizer(checkpoint.path)
     model = load_model(checkpoint)
+    warn_of_rounding(checkpoint, model, options)
     tokenizer, head = with_classes(checkpoint, model, packed)
     if head is not None:
         _check_options(options, head)

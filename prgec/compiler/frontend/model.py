@@ -13,6 +13,7 @@ from torch.export import Dim, ExportedProgram
 from prgec.compiler.frontend.checkpoint import Checkpoint
 from prgec.compiler.frontend.classifier import MODEL_TYPES, ClassifierLoss, Head, is_classifier
 from prgec.compiler.frontend.gguf_weights import read_weights
+from prgec.compiler.frontend.quantized import quantization_of, read_quantized
 from prgec.compiler.frontend.scans import exportable
 from prgec.core.contract.names import IGNORE_TARGET
 from prgec.core.formats.gguf_file import read_gguf
@@ -149,7 +150,7 @@ def _check_causal(checkpoint: Checkpoint) -> None:
 
 def _from_pretrained(checkpoint: Checkpoint, attention: str) -> tuple[nn.Module, dict[str, Any]] | None:
     """Load with one implementation of attention; None where the model lacks it (Gemma 2 caps its scores)."""
-    kind, path, given = _of_gguf(checkpoint) if checkpoint.is_gguf else _of_folder(checkpoint)
+    kind, path, given = _source_of(checkpoint)
     try:
         loaded: tuple[nn.Module, dict[str, Any]] = kind.from_pretrained(
             path,
@@ -169,21 +170,24 @@ def _from_pretrained(checkpoint: Checkpoint, attention: str) -> tuple[nn.Module,
     return loaded
 
 
-def _of_folder(checkpoint: Checkpoint) -> tuple[Any, Path | None, dict[str, Any]]:
-    """Return the class that loads a folder, and the folder."""
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
-
-    kind = AutoModelForSequenceClassification if is_classifier(checkpoint) else AutoModelForCausalLM
-    return kind, checkpoint.path, {}
-
-
-def _of_gguf(checkpoint: Checkpoint) -> tuple[Any, Path | None, dict[str, Any]]:
-    """Return the class of a model, and what takes the place of a folder: its configuration and its weights."""
+def _source_of(checkpoint: Checkpoint) -> tuple[Any, Path | None, dict[str, Any]]:
+    """Return the class that loads a model, and its folder; or what takes its place: configuration and weights."""
     import transformers
 
-    config = transformers.AutoConfig.for_model(**checkpoint.config)
-    weights = read_weights(read_gguf(checkpoint.path), checkpoint.config)
-    return getattr(transformers, checkpoint.architecture), None, {"config": config, "state_dict": weights}
+    if checkpoint.is_gguf:
+        config = transformers.AutoConfig.for_model(**checkpoint.config)
+        weights = read_weights(read_gguf(checkpoint.path), checkpoint.config)
+        return getattr(transformers, checkpoint.architecture), None, {"config": config, "state_dict": weights}
+    auto: Any = (
+        transformers.AutoModelForSequenceClassification
+        if is_classifier(checkpoint)
+        else transformers.AutoModelForCausalLM
+    )
+    if quantization_of(checkpoint) is None:
+        return auto, checkpoint.path, {}
+    config = transformers.AutoConfig.from_pretrained(checkpoint.path, local_files_only=True)
+    del config.quantization_config
+    return auto._model_mapping[type(config)], None, {"config": config, "state_dict": read_quantized(checkpoint)}
 
 
 def export_loss(
