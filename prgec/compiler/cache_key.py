@@ -39,6 +39,7 @@ def cache_key(options: CompileOptions, checkpoint: Checkpoint) -> str | None:
     parts = {
         "options": values,
         "checkpoint": [checkpoint.name, *_hashes(_files_of(checkpoint.path))],
+        "merged": [*_hashes(_files_of(checkpoint.adapter))] if checkpoint.adapter else [],
         "data": [[path.name, *_hashes(_data_files(path))] for path in options.data],
         "lora_a": _of_adapter(options),
         "prgec": [__version__, *_code()],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from prgec.compiler.frontend.checkpoint import Checkpoint
+from prgec.compiler.frontend.checkpoint import QUANTIZATION_CONFIG, Checkpoint
 from prgec.compiler.options import CompileOptions
 from prgec.compiler.plan.memory import Memory, memory_of
 from prgec.compiler.plan.options import CALIBRATED
@@ -37,8 +37,9 @@ def check_host_memory(backend: Backend, checkpoint: Checkpoint, options: Compile
     Raises:
         BackendError: If it has not.
     """
-    weights = count_weights(checkpoint.shards)
     shape = _shape_of(checkpoint)
+    is_quantized = QUANTIZATION_CONFIG in checkpoint.config
+    weights = shape.num_weights if is_quantized and shape is not None else count_weights(checkpoint.shards)
     work = None if shape is None else workload_of(options, shape)
     if shape is not None and work is not None:
         # Gradients multiply with transposed copies of weights, which are weights to the compiler.

@@ -12,7 +12,7 @@ from prgec.core.data.threads import map_in_threads
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1000])
 def test_results_come_in_order(count: int) -> None:
-    """Whatever number of chunks there is."""
+    """However many chunks there are."""
     assert list(map_in_threads(lambda n: n * n, range(count))) == [n * n for n in range(count)]
 
 
@@ -32,7 +32,7 @@ def test_values_are_taken_a_few_ahead() -> None:
 
 
 def test_an_error_comes_where_its_value_was() -> None:
-    """What was before it is given first."""
+    """Results before it come first."""
     found = []
     with pytest.raises(ZeroDivisionError):
         for each in map_in_threads(lambda n: 1 // (n - 200), range(1000)):

@@ -10,14 +10,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, FineGrainedFP8Config
+from torchao.quantization import Int8DynamicActivationIntxWeightConfig, Int8WeightOnlyConfig
+from torchao.quantization.granularity import PerGroup
+from transformers import AutoModelForCausalLM, FineGrainedFP8Config, TorchAoConfig
 
 from prgec.cli.main import main
 from prgec.compiler.frontend import narrow
 from prgec.compiler.frontend.checkpoint import find_checkpoint
 from prgec.compiler.frontend.model import load_model
+from prgec.compiler.plan.source import shape_of_checkpoint
 from prgec.errors import CheckpointError
-from tests.models import TinyLlama
+from tests.models import TinyLlama, write_tokenizer
 
 # Written by tools/make_quantized.py with the packages themselves.
 GOLDEN = Path(__file__).parents[1] / "golden" / "quantized"
@@ -86,7 +89,7 @@ def test_the_second_format_of_gptq_stores_zeros_as_they_are(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("block", [(32, 32), (48, 40), (64, 64)])
 def test_fp8_in_blocks_is_what_transformers_reads(tmp_path: Path, block: tuple[int, int]) -> None:
-    """DeepSeek's and Qwen's FP8; blocks that the sizes are no multiple of, too."""
+    """DeepSeek's and Qwen's FP8; blocks that do not divide the sizes, too."""
     weight = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(0)).to(torch.float8_e4m3fn)
     counts = [-(-WIDTH // size) for size in block]
     scale = torch.rand(counts, generator=torch.Generator().manual_seed(1)) + 0.5
@@ -118,6 +121,33 @@ def test_fp8_scales_of_any_shape(tmp_path: Path, shape: tuple[int, ...]) -> None
     width = shape[1] if len(shape) == 2 else 1
     spread = scale.reshape(-1, width).repeat_interleave(WIDTH // width, 1)
     torch.testing.assert_close(found[f"{LAYER}.weight"], weight.to(torch.float32) * spread, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [Int8WeightOnlyConfig(), Int8DynamicActivationIntxWeightConfig(weight_granularity=PerGroup(32))],
+    ids=lambda each: type(each).__name__,
+)
+def test_torchaos_tensors_are_what_torchao_says(tmp_path: Path, configuration: Any) -> None:
+    """Saved by transformers, and compared with the tensors before they were saved."""
+    TinyLlama(hidden_size=WIDTH).write(tmp_path / "plain")
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "plain", quantization_config=TorchAoConfig(configuration), dtype=torch.float32
+    )
+    model.save_pretrained(tmp_path / "narrow")
+    write_tokenizer(tmp_path / "narrow", "sentencepiece")
+    expected = model.get_submodule(LAYER).weight.dequantize()
+    found = _loaded(tmp_path / "narrow")[f"{LAYER}.weight"]
+    assert type(found) is Tensor and found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_a_plan_counts_the_weights_of_the_model(tmp_path: Path) -> None:
+    """And not the words that they are packed in."""
+    parts, _, quantization = _stored("gptq-4")
+    planned = shape_of_checkpoint(_checkpoint(tmp_path / "a", parts, quantization), "m")
+    plain = shape_of_checkpoint(TinyLlama(hidden_size=WIDTH).write(tmp_path / "b"), "m")
+    assert planned.num_weights == pytest.approx(plain.num_weights, rel=0.01)
 
 
 def test_a_quantised_checkpoint_compiles_and_says_what_that_costs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,10 @@ ALIASES: dict[str, str] = {
 }
 DEMO = "demo"
 
+# Key of config.json that says how weights are stored where they are narrow.
+QUANTIZATION_CONFIG = "quantization_config"
+# Files of a LoRA adapter, as PEFT names them.
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _CONFIG = "config.json"
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -45,12 +49,14 @@ class Checkpoint:
         name: Name by which the user referred to it, free of absolute paths.
         config: Parsed config.json, or what it would be.
         shards: Weight files in order.
+        adapter: Folder of a LoRA adapter that is merged into the weights; None without one.
     """
 
     path: Path
     name: str
     config: dict[str, Any]
     shards: tuple[Path, ...]
+    adapter: Path | None = None
 
     @property
     def is_gguf(self) -> bool:
@@ -68,7 +74,8 @@ def find_checkpoint(model: str) -> Checkpoint:
     """Resolve what the user typed and check that every file is there.
 
     Args:
-        model: A folder, a .gguf file, an alias of `ALIASES`, `demo`, or a hub id.
+        model: A folder, a .gguf file, an alias of `ALIASES`, `demo`, or a hub id. The folder of a LoRA adapter stands
+            for its base model with the adapter merged.
 
     Raises:
         CheckpointError: If nothing is found or a file is missing or damaged.
@@ -76,6 +83,8 @@ def find_checkpoint(model: str) -> Checkpoint:
     path = Path(model)
     if model.endswith(SUFFIX) and path.is_file():
         return Checkpoint(path, path.name, config_of(read_gguf(path)), (path,))
+    if (path / ADAPTER_CONFIG).is_file():
+        return replace(find_checkpoint(_base_of(path)), name=path.resolve().name, adapter=path)
     path = _locate(model)
     config = _read_json(path / _CONFIG, "the model's configuration")
     if not config.get("model_type"):
@@ -105,6 +114,22 @@ def _locate(model: str) -> Path:
             f"there is no folder, alias or hub id {model!r}", hint=f"aliases: {DEMO}, {', '.join(ALIASES)}"
         )
     return _from_hub(hub_id)
+
+
+def _base_of(adapter: Path) -> str:
+    """Return the model that an adapter belongs to, as its folder names it: a path may be one from there."""
+    base = _read_json(adapter / ADAPTER_CONFIG, "the adapter's configuration").get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise CheckpointError(f"{ADAPTER_CONFIG} names no base model", where=adapter)
+    if not (adapter / ADAPTER_WEIGHTS).is_file():
+        raise CheckpointError(
+            f"the adapter has no {ADAPTER_WEIGHTS}", where=adapter, hint="pickled weights are never loaded"
+        )
+    beside = adapter.parent / base
+    found = str(beside) if not Path(base).exists() and beside.is_dir() else base
+    if (Path(found) / ADAPTER_CONFIG).is_file():
+        raise CheckpointError("the adapter's base is an adapter, too", where=adapter, hint="merge that one first")
+    return found
 
 
 def _from_hub(hub_id: str) -> Path:

@@ -13,7 +13,8 @@ from torch.export import Dim, ExportedProgram
 from prgec.compiler.frontend.checkpoint import Checkpoint
 from prgec.compiler.frontend.classifier import MODEL_TYPES, ClassifierLoss, Head, is_classifier
 from prgec.compiler.frontend.gguf_weights import read_weights
-from prgec.compiler.frontend.quantized import quantization_of, read_quantized
+from prgec.compiler.frontend.merge import merged
+from prgec.compiler.frontend.quantized import is_torchao, quantization_of, read_quantized, widen
 from prgec.compiler.frontend.scans import exportable
 from prgec.core.contract.names import IGNORE_TARGET
 from prgec.core.formats.gguf_file import read_gguf
@@ -124,6 +125,10 @@ def load_model(checkpoint: Checkpoint) -> nn.Module:
         ) from error
     model, info = loaded
     _check_all_loaded(info, checkpoint)
+    if is_torchao(checkpoint):
+        widen(model)
+    if checkpoint.adapter is not None:
+        model = merged(model, checkpoint.adapter)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return model.eval()
@@ -183,7 +188,7 @@ def _source_of(checkpoint: Checkpoint) -> tuple[Any, Path | None, dict[str, Any]
         if is_classifier(checkpoint)
         else transformers.AutoModelForCausalLM
     )
-    if quantization_of(checkpoint) is None:
+    if quantization_of(checkpoint) is None or is_torchao(checkpoint):
         return auto, checkpoint.path, {}
     config = transformers.AutoConfig.from_pretrained(checkpoint.path, local_files_only=True)
     del config.quantization_config

@@ -50,7 +50,7 @@ def gptq(parts: Parts, *, zero_offset: int) -> Tensor:
     Args:
         parts: qweight i32[D b / 32, O], qzeros i32[G, O b / 32], scales [G, O], and g_idx i32[D] where inputs are in
             groups of another order.
-        zero_offset: What the first version of the format takes from zeros before it stores them: 1, later 0.
+        zero_offset: 1 for the first version of the format, which stores zeros less one; 0 for the second.
     """
     scales = parts["scales"].to(torch.float32)
     bits = _exact(_WORD_BITS * parts["qzeros"].shape[1], scales.shape[1])

@@ -1,7 +1,7 @@
-"""Checkpoints whose weights are narrow already: GPTQ, AWQ, bitsandbytes, compressed-tensors and FP8, read as f32.
+"""Checkpoints whose weights are narrow already: GPTQ, AWQ, bitsandbytes, compressed-tensors, FP8 and torchao, as f32.
 
 Their layers are recognised by the tensors that they have, so that layers left out of the quantisation are read as they
-are. Nothing of the packages that wrote them is needed.
+are. Nothing of the packages that wrote them is needed, torchao apart.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from prgec.compiler.frontend import narrow
-from prgec.compiler.frontend.checkpoint import Checkpoint
+from prgec.compiler.frontend.checkpoint import QUANTIZATION_CONFIG, Checkpoint
 from prgec.errors import CheckpointError
 
-_CONFIG = "quantization_config"
 _METHODS = ("gptq", "awq", "bitsandbytes", "compressed-tensors", "fp8", "fbgemm_fp8")
-_HINT = f"known: {', '.join(_METHODS)}; or take the checkpoint that it was made from"
+# Its tensors are classes of its own, which transformers makes of a folder.
+_TORCHAO = "torchao"
+_HINT = f"known: {', '.join((*_METHODS, _TORCHAO))}; or take the checkpoint that it was made from"
 # Names of a layer's tensors after the layer's own; longer ones first.
 _PARTS = (
     "weight.absmax",
@@ -63,8 +64,24 @@ _TRANSPOSED_TYPES = ("gpt2", "openai-gpt")
 
 def quantization_of(checkpoint: Checkpoint) -> dict[str, Any] | None:
     """Return what config.json says of narrow weights; None where they have full width."""
-    found = checkpoint.config.get(_CONFIG)
+    found = checkpoint.config.get(QUANTIZATION_CONFIG)
     return found if isinstance(found, dict) else None
+
+
+def is_torchao(checkpoint: Checkpoint) -> bool:
+    """Whether the weights are torchao's tensors, which transformers reads by itself."""
+    return (quantization_of(checkpoint) or {}).get("quant_method") == _TORCHAO
+
+
+def widen(model: nn.Module) -> None:
+    """Make f32 weights of torchao's tensors."""
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and type(parameter.data) is not Tensor and hasattr(parameter, "dequantize"):
+                module._parameters[name] = nn.Parameter(parameter.dequantize().to(torch.float32), requires_grad=False)
+    config: Any = model.config
+    if hasattr(config, QUANTIZATION_CONFIG):
+        delattr(config, QUANTIZATION_CONFIG)
 
 
 def describe(quantization: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prgec.compiler.frontend.checkpoint import ALIASES, DEMO
+from prgec.compiler.frontend.checkpoint import ALIASES, DEMO, QUANTIZATION_CONFIG
 from prgec.compiler.frontend.gguf_config import config_of
 from prgec.compiler.plan.shape import ModelShape, shape_of_config
 from prgec.core.formats.gguf_file import SUFFIX, read_gguf
@@ -84,8 +84,11 @@ def shape_of_checkpoint(path: Path, name: str) -> ModelShape:
     """
     if _is_gguf(path):
         return _with_tensors(shape_of_config(_read_config(path), name), [tensors_of(path)])
-    shape = shape_of_config(_read_config(path / _CONFIG), name)
-    return _with_tensors(shape, [tensors_of(each) for each in sorted(path.glob("*.safetensors"))])
+    config = _read_config(path / _CONFIG)
+    shape = shape_of_config(config, name)
+    # Tensors of quantised layers are not those of the model that is made of them.
+    files = [] if QUANTIZATION_CONFIG in config else sorted(path.glob("*.safetensors"))
+    return _with_tensors(shape, [tensors_of(each) for each in files])
 
 
 def count_weights(shards: Iterable[Path]) -> int:
@@ -200,4 +203,4 @@ def _from_hub(model: str) -> ModelShape:
             hint="pass a folder or a config.json instead",
         ) from error
     tensors = [{name: (str(each.dtype), tuple(each.shape)) for name, each in file.tensors.items()} for file in files]
-    return _with_tensors(shape_of_config(config, model), tensors)
+    return _with_tensors(shape_of_config(config, model), [] if QUANTIZATION_CONFIG in config else tensors)
