@@ -41,7 +41,7 @@ def _adapter(folder: Path, **options: Any) -> Any:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits_are_those_of_the_adapter_apart(tmp_path: Path, variant: str) -> None:
-    """Whatever layers and variants PEFT knows."""
+    """Layers, ranks and variants of every kind."""
     theirs = _adapter(tmp_path, **VARIANTS[variant])
     tokens = torch.arange(3, 19)[None]
     found = load_model(find_checkpoint(str(tmp_path / "adapter")))
@@ -85,7 +85,7 @@ def test_refuses_damaged_adapters(tmp_path: Path, name: str, content: bytes | No
 
 
 def test_refuses_an_adapter_that_adds_to_the_model(tmp_path: Path) -> None:
-    """Soft prompts are no weights."""
+    """Soft prompts have no place in its weights."""
     TinyLlama().write(tmp_path / "base")
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
     model = peft.get_peft_model(base, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))

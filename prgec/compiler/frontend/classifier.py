@@ -1,4 +1,4 @@
-"""Encoders with a head of their own (BERT, RoBERTa): what their forward is given besides the tokens, and their loss.
+"""Encoders with a head of their own, as BERT: what their forward is given besides the tokens, and their loss.
 
 Everything else a forward reads follows from the tokens, inside the graph: which of them are padding, that nobody
 attends to, and which belong to the second text. docs/decisions/017-encoders.md.
@@ -21,8 +21,21 @@ from prgec.core.contract.tokenizer import Tokenizer
 from prgec.errors import CheckpointError
 from prgec.passes.attention import MASKED
 
-# Encoders whose head reads the first token and whose positions count from a fixed one.
-MODEL_TYPES = ("bert", "camembert", "roberta", "xlm-roberta")
+# Encoders whose tokenizers count the texts, so that the second one has a type of its own.
+_WITH_TYPES = ("bert", "electra", "ernie", "megatron-bert", "nomic_bert", "rembert", "roformer")
+# Encoders whose positions count from the one after the padding's.
+_FROM_PADDING = (
+    "camembert",
+    "data2vec-text",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+)
+# Encoders that mask by themselves, and take which tokens are padding.
+_OWN_MASK = ("deberta", "deberta-v2")
+MODEL_TYPES = (*_WITH_TYPES, *_FROM_PADDING, *_OWN_MASK, "distilbert", "eurobert", "modernbert")
 _SUFFIX = "ForSequenceClassification"
 
 
@@ -60,12 +73,16 @@ class Head:
         pad_id: Token that nobody attends to.
         separator_id: Token after which the second text begins; None where the model does not distinguish texts.
         first_position: Index of the first token's position.
+        window: Farthest distance that layers of local attention look; 0 where all layers look everywhere.
+        masks_itself: Whether the model makes its mask of which tokens are padding.
     """
 
     classes: tuple[str, ...]
     pad_id: int
     separator_id: int | None
     first_position: int
+    window: int = 0
+    masks_itself: bool = False
 
 
 def head_of(checkpoint: Checkpoint, model: nn.Module, tokenizer: Tokenizer) -> Head:
@@ -82,14 +99,18 @@ def head_of(checkpoint: Checkpoint, model: nn.Module, tokenizer: Tokenizer) -> H
             hint="an encoder attends to every other token, padding included",
         )
     separator = None
-    if config.model_type == "bert" and config.type_vocab_size > 1:
+    if config.model_type in _WITH_TYPES and config.type_vocab_size > 1:
         separator = tokenizer.backend.token_to_id(tokenizer.special_tokens.get("sep_token", ""))
         if separator is None:
             raise CheckpointError("the tokenizer has no sep_token between two texts", where=checkpoint.path)
-    embeddings = getattr(model, str(getattr(model, "base_model_prefix", ""))).embeddings
-    first = config.pad_token_id + 1 if hasattr(embeddings, "create_position_ids_from_input_ids") else 0
-    names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
-    return Head(names, int(config.pad_token_id), separator, first)
+    return Head(
+        classes=tuple(str(config.id2label[index]) for index in range(config.num_labels)),
+        pad_id=int(config.pad_token_id),
+        separator_id=separator,
+        first_position=config.pad_token_id + 1 if config.model_type in _FROM_PADDING else 0,
+        window=config.sliding_window if config.model_type == "modernbert" else 0,
+        masks_itself=config.model_type in _OWN_MASK,
+    )
 
 
 class ClassifierLoss(nn.Module):
@@ -116,7 +137,7 @@ class ClassifierLoss(nn.Module):
         Returns:
             f32[N].
         """
-        logits_NKC = self.hf(**self._inputs(tokens)).logits.unsqueeze(1).to(torch.float32)
+        logits_NKC = self._logits(tokens).unsqueeze(1).to(torch.float32)
         counts = targets != IGNORE_TARGET
         safe = torch.where(counts, targets, 0)
         if len(self.head.classes) == 1:
@@ -126,12 +147,37 @@ class ClassifierLoss(nn.Module):
             losses_NK = -torch.gather(torch.log_softmax(logits_NKC, -1), 2, safe.unsqueeze(-1)).squeeze(-1)
         return torch.where(counts, losses_NK, 0.0).sum(1)
 
+    def _logits(self, tokens: Tensor) -> Tensor:
+        """Run the model; its head reads which tokens count, and its blocks a mask to add."""
+        given = self._inputs(tokens)
+        if self.head.masks_itself:
+            whole: Tensor = self.hf(**given).logits
+            return whole
+        base: nn.Module = getattr(self.hf, str(self.hf.base_model_prefix))
+        masked = base.register_forward_pre_hook(
+            lambda _, args, kwargs: (args, {**kwargs, "attention_mask": self._mask(tokens)}), with_kwargs=True
+        )
+        try:
+            logits: Tensor = self.hf(**given).logits
+        finally:
+            masked.remove()
+        return logits
+
+    def _mask(self, tokens: Tensor) -> Tensor | dict[str, Tensor]:
+        # A product would not do: a delegate would take it, without the nodes before it.
+        mask = torch.where(tokens == self.head.pad_id, MASKED, 0.0)[:, None, None, :]
+        if not self.head.window:
+            return mask
+        places = torch.arange(tokens.shape[1])
+        distance = (places[:, None] - places[None, :]).abs()
+        is_far = torch.where(distance > self.head.window, MASKED, 0.0)
+        return {"full_attention": mask, "sliding_attention": mask + is_far}
+
     def _inputs(self, tokens: Tensor) -> dict[str, Tensor]:
         head = self.head
-        # A product would not do: a delegate would take it, without the nodes before it.
-        mask = torch.where(tokens == head.pad_id, MASKED, 0.0)
+        counts = (tokens != head.pad_id).to(torch.float32)
         positions = torch.arange(tokens.shape[1]) + head.first_position
-        given = {"input_ids": tokens, "attention_mask": mask[:, None, None, :], "position_ids": positions.unsqueeze(0)}
+        given = {"input_ids": tokens, "attention_mask": counts, "position_ids": positions.unsqueeze(0)}
         if head.separator_id is None:
             return given
         ends = (tokens == head.separator_id).to(torch.int64)
