@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,25 @@ def _add_sizes(writer: Any, config: Any) -> None:
         writer.add_sliding_window(config.sliding_window)
     if config.model_type != "gemma3_text":
         writer.add_vocab_size(config.vocab_size)
+
+
+def llama3_factors(config: Any) -> np.ndarray:
+    """Return what llama.cpp's converter stores of a scaling by frequency, one after the other as it does."""
+    scaling = config.rope_parameters
+    low, high, context = (
+        scaling[name] for name in ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    )
+    factors = []
+    for place in range(0, config.head_dim, 2):
+        wave = 2 * math.pi * scaling["rope_theta"] ** (place / config.head_dim)
+        if wave < context / high:
+            factors.append(1.0)
+        elif wave > context / low:
+            factors.append(scaling["factor"])
+        else:
+            smooth = (context / wave - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / scaling["factor"] + smooth))
+    return np.array(factors, dtype=np.float32)
 
 
 def _arranged(name: str, array: np.ndarray, config: Any) -> np.ndarray:

@@ -23,9 +23,9 @@ from prgec.compiler.frontend.tokenizer import pack_tokenizer
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.formats.gguf_file import BLOCKS, GgufFile, GgufTensor, read_gguf
 from prgec.errors import CheckpointError
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, randomise
 from tests.contract.test_tokenizer_equality import AWKWARD
-from tests.gguf_model import add_merges, add_sentencepiece, write_gguf, write_gguf_llama
+from tests.gguf_model import add_merges, add_sentencepiece, llama3_factors, write_gguf, write_gguf_llama
 from tests.models import TinyLlama, _bpe_json, _sentencepiece_model
 
 TOKENS = torch.tensor([[1, 7, 300, 12, 99, 4, 250, 31, 8, 64]])
@@ -218,6 +218,41 @@ def test_what_is_cut_short_is_refused(llama_file: Path, tmp_path: Path, kept: in
     with pytest.raises(CheckpointError, match=r"cut short: .* Hint: download the file again") as caught:
         find_checkpoint(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("factor", [8.0, 32.0])
+def test_positions_of_llama_3_are_scaled_as_transformers_does(tmp_path: Path, factor: float) -> None:
+    """The file holds factors alone, and no keys; factors of another rule are refused."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    scaling = {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling |= {"original_max_position_embeddings": 8192, "rope_theta": 500_000.0}
+    config = {
+        **TinyLlama().build().config.to_dict(),
+        "rope_parameters": scaling,
+        "head_dim": 32,
+        "max_position_embeddings": 800,
+    }
+    model: Any = LlamaForCausalLM(LlamaConfig(**config)).eval()
+    randomise(model, 0)
+
+    def with_factors(change: float) -> Callable[[Any], None]:
+        def add(writer: Any) -> None:
+            _pieces(writer)
+            writer.add_tensor("rope_freqs.weight", llama3_factors(model.config) * np.float32(change))
+
+        return add
+
+    tokens = torch.arange(700)[None] % 300
+    found = load_model(find_checkpoint(str(write_gguf(tmp_path / "m.gguf", model, with_factors(1.0)))))
+    with torch.no_grad():
+        torch.testing.assert_close(found(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-4)
+        unscaled = {"rope_type": "default", "rope_theta": 500_000.0}
+        plain = LlamaForCausalLM(LlamaConfig(**{**config, "rope_parameters": unscaled}))
+        plain.load_state_dict(model.state_dict())
+        assert not torch.allclose(plain.eval()(tokens).logits, model(tokens).logits, atol=1e-3)
+    with pytest.raises(CheckpointError, match="by frequency, other than Llama 3's"):
+        find_checkpoint(str(write_gguf(tmp_path / "n.gguf", model, with_factors(1.1))))
 
 
 def test_what_is_not_known_is_refused(llama_file: Path, tmp_path: Path) -> None:

@@ -5,14 +5,21 @@ Keys after llama.cpp's gguf-py/gguf/constants.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from prgec.core.formats.gguf_file import GgufFile
 from prgec.errors import CheckpointError
 
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
+# Divisors of the frequencies of positions; not a weight of a layer.
+ROPE_FACTORS = "rope_freqs.weight"
+# Scaling of Llama 3.1 and later, but for its factor; the file has no keys of it.
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _NO_SCALING = "none"
 _LLAMA_THETA = 10_000.0
 # Gemma 3 divides scores by the root of another number in its 62-block model, and no key says so.
@@ -100,6 +107,8 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     }
     widest = _size(file, "rope.dimension_count", max(1, config["hidden_size"] // heads))
     config["head_dim"] = _size(file, "attention.key_length", widest)
+    if ROPE_FACTORS in file.tensors:
+        config["rope_parameters"] = _llama3(file, config)
     if found.model_type == "llama":
         config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
     if found.model_type == "gemma3_text":
@@ -120,13 +129,34 @@ def _gemma(file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
 def _check_rope(file: GgufFile) -> None:
     """Refuse positions that are stretched: what they compute to would be wrong without a word."""
     kind = _value(file, "rope.scaling.type", _NO_SCALING)
-    if kind != _NO_SCALING or "rope_freqs.weight" in file.tensors:
-        kind = "by frequency" if kind == _NO_SCALING else kind
-        raise CheckpointError(
-            f"the file scales its positions ({kind}), which is not supported in GGUF files",
-            where=file.path,
-            hint="pass the folder of the Hugging Face checkpoint",
-        )
+    if kind != _NO_SCALING:
+        raise _unknown_scaling(file, str(kind))
+
+
+def _unknown_scaling(file: GgufFile, kind: str) -> CheckpointError:
+    return CheckpointError(
+        f"the file scales its positions ({kind}), which is not supported in GGUF files",
+        where=file.path,
+        hint="pass the folder of the Hugging Face checkpoint",
+    )
+
+
+def _llama3(file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scaling by frequency whose factors the file holds: Llama 3.1's, 3.2's and 3.3's differ by the largest.
+
+    Raises:
+        CheckpointError: If no such scaling makes these factors.
+    """
+    stored = file.blocks(file.tensors[ROPE_FACTORS]).view("<f4").reshape(-1).astype(np.float64)
+    parameters = {**_LLAMA3, "factor": float(stored.max(initial=1.0)), "rope_theta": config["rope_theta"]}
+    powers = np.arange(0, config["head_dim"], 2) / config["head_dim"]
+    turns = _LLAMA3["original_max_position_embeddings"] / (2 * math.pi * config["rope_theta"] ** powers)
+    low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
+    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    expected = 1.0 / ((1.0 - smooth) / parameters["factor"] + smooth)
+    if stored.shape != expected.shape or not np.allclose(stored, expected, rtol=1e-4):
+        raise _unknown_scaling(file, "by frequency, other than Llama 3's")
+    return {"rope_type": "llama3", **parameters}
 
 
 def _token_ids(file: GgufFile) -> dict[str, int]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prgec.compiler.frontend.gguf_config import Architecture, architecture_of
+from prgec.compiler.frontend.gguf_config import ROPE_FACTORS, Architecture, architecture_of
 from prgec.core.contract.arrays import FloatArray
 from prgec.core.formats.gguf_file import BLOCKS, GgufFile, GgufTensor
 from prgec.core.machine.extras import extra_hint
@@ -49,6 +49,8 @@ def read_weights(file: GgufFile, config: dict[str, Any]) -> dict[str, Tensor]:
     heads = {"q": int(config["num_attention_heads"]), "k": int(config["num_key_value_heads"])}
     weights = {}
     for stored, tensor in file.tensors.items():
+        if stored == ROPE_FACTORS:
+            continue
         name = checkpoint_name(stored, found)
         if name is None:
             raise CheckpointError(f"{stored} is not a tensor of architecture {file.architecture}", where=file.path)
