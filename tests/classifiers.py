@@ -104,7 +104,6 @@ KINDS = (
     Encoder("modernbert", num_layers=4, more={**_WINDOW, "classifier_pooling": "cls"}),
     Encoder("modernbert", num_layers=4, more={**_WINDOW, "classifier_pooling": "mean"}),
     Encoder("eurobert"),
-    Encoder("deberta"),
     Encoder("deberta-v2", more={**_DISENTANGLED, "share_att_key": True, "norm_rel_ebd": "layer_norm"}),
 )
 

@@ -6,6 +6,7 @@ Letters: r rank, D and O widths of a layer's input and output.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,15 +16,18 @@ from typing import TYPE_CHECKING, Any
 from prgec.core.contract.inspection import inspect_program
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import FROZEN_SUFFIX
+from prgec.core.data.tasks import AUTO_TASK
 from prgec.core.formats.adapter import adapter_metadata, read_adapter
 from prgec.core.formats.lora_a import frozen_a
 from prgec.core.formats.peft import PeftAdapter, write_peft
 from prgec.core.formats.run_folder import ADAPTER_NAME, SUMMARY_NAME
 from prgec.core.machine.extras import check_compiler
-from prgec.errors import ProgramError, UsageError
+from prgec.errors import PrgecError, ProgramError, UsageError
 
 if TYPE_CHECKING:
     from prgec.compiler.frontend.checkpoint import Checkpoint
+
+logger = logging.getLogger(__name__)
 
 PEFT, MERGED, GGUF_LORA = "peft", "merged", "gguf-lora"
 FORMATS = (PEFT, MERGED, GGUF_LORA)
@@ -71,7 +75,43 @@ def open_trained(run: Path, program: Path | None = None) -> Trained:
     return Trained(manifest, PeftAdapter(manifest.rank, manifest.alpha, matrices, expected))
 
 
-def export_adapter(trained: Trained, kind: str, output: Path, base: str | None) -> None:
+@dataclass(frozen=True)
+class RowsFile:
+    """Rows whose loss is measured.
+
+    Attributes:
+        path: The data file.
+        task: Its task, or `auto`.
+        columns: Names of columns as `--map` takes them.
+        is_named: Whether the user named it; else it is left out where it cannot be read.
+    """
+
+    path: Path
+    task: str = AUTO_TASK
+    columns: tuple[str, ...] = ()
+    is_named: bool = False
+
+
+@dataclass(frozen=True)
+class MergedLosses:
+    """Mean losses of a few rows.
+
+    Attributes:
+        num_rows: Rows.
+        data: File that they are the first ones of.
+        before: By the base.
+        after: By the checkpoint with the adapter in it.
+    """
+
+    num_rows: int
+    data: Path
+    before: float
+    after: float
+
+
+def export_adapter(
+    trained: Trained, kind: str, output: Path, base: str | None, data: RowsFile | None = None
+) -> MergedLosses | None:
     """Write an adapter in another format.
 
     Args:
@@ -79,6 +119,10 @@ def export_adapter(trained: Trained, kind: str, output: Path, base: str | None) 
         kind: Row of `FORMATS`.
         output: Folder (`peft`, `merged`) or file (`gguf-lora`) to write.
         base: Checkpoint it belongs to, as `prgec compile` takes it; None for what the manifest names.
+        data: Rows to evaluate before and after a merge; None for none.
+
+    Returns:
+        The losses of these rows.
 
     Raises:
         PrgecError: A fitting subclass if the output exists, or the base model is missing or another one.
@@ -87,24 +131,25 @@ def export_adapter(trained: Trained, kind: str, output: Path, base: str | None) 
         raise UsageError("the output exists", where=output, hint="name another one with -o")
     if kind == PEFT:
         write_peft(output, trained.adapter, base or trained.manifest.model)
-        return
+        return None
     from prgec.compiler.frontend.checkpoint import find_checkpoint
 
     checkpoint = find_checkpoint(base or trained.manifest.model)
     if kind == MERGED:
-        _write_merged(trained, checkpoint, output)
-    else:
-        from prgec.core.formats.gguf import write_gguf_lora
+        return _write_merged(trained, checkpoint, output, data)
+    from prgec.core.formats.gguf import write_gguf_lora
 
-        write_gguf_lora(output, trained.adapter, checkpoint.config)
+    write_gguf_lora(output, trained.adapter, checkpoint.config)
+    return None
 
 
-def _write_merged(trained: Trained, checkpoint: Checkpoint, output: Path) -> None:
+def _write_merged(trained: Trained, checkpoint: Checkpoint, output: Path, data: RowsFile | None) -> MergedLosses | None:
     """Write the checkpoint with `alpha / r * B^T A` added to the weights, in f32."""
     check_compiler()
     import torch
 
     from prgec.compiler.frontend.model import load_model, weights_sha256
+    from prgec.compiler.merge_check import sample_of
 
     model: Any = load_model(checkpoint)
     if weights_sha256(model) != trained.manifest.base_sha256:
@@ -113,6 +158,15 @@ def _write_merged(trained: Trained, checkpoint: Checkpoint, output: Path) -> Non
             where=checkpoint.path,
             hint="name the checkpoint the program was compiled from with --base",
         )
+    sample = None
+    if data is not None:
+        try:
+            sample = sample_of(data, trained.manifest, checkpoint, model)
+        except PrgecError as error:
+            if data.is_named:
+                raise
+            logger.warning("no rows were evaluated: %s", error)
+    before = sample.loss(model) if sample is not None else 0.0
     adapter = trained.adapter
     with torch.no_grad():
         for site in trained.manifest.sites:
@@ -126,6 +180,9 @@ def _write_merged(trained: Trained, checkpoint: Checkpoint, output: Path) -> Non
     output.mkdir(parents=True, exist_ok=True)
     _write_tokenizer(checkpoint, output)
     model.save_pretrained(output)
+    if sample is None or data is None:
+        return None
+    return MergedLosses(len(sample.rows), data.path, before, sample.loss(model))
 
 
 def _write_tokenizer(checkpoint: Checkpoint, output: Path) -> None:
@@ -140,11 +197,32 @@ def _write_tokenizer(checkpoint: Checkpoint, output: Path) -> None:
             shutil.copyfile(path, output / path.name)
 
 
-def _manifest_of_run(folder: Path) -> Manifest:
+def rows_of_run(run: Path, data: Path | None) -> RowsFile | None:
+    """Return the rows to evaluate: of a file that is named, else the run's own where they still are.
+
+    Args:
+        run: A run folder, or an adapter in one.
+        data: A file that is named.
+    """
+    options = _summary_of(run if run.is_dir() else run.parent).get("options")
+    options = options if isinstance(options, dict) else {}
+    task, columns = str(options.get("task") or AUTO_TASK), tuple(map(str, options.get("columns") or ()))
+    if data is not None:
+        return RowsFile(data, task, columns, is_named=True)
+    paths = (Path(str(options[name])) for name in ("eval_data", "data") if options.get(name))
+    return next((RowsFile(path, task, columns) for path in paths if path.exists()), None)
+
+
+def _summary_of(folder: Path) -> Mapping[str, Any]:
     try:
-        summary: Mapping[str, Any] = json.loads((folder / SUMMARY_NAME).read_bytes())
+        summary = json.loads((folder / SUMMARY_NAME).read_bytes())
     except (OSError, ValueError):
-        summary = {}
-    if not isinstance(summary, dict) or "manifest" not in summary:
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+def _manifest_of_run(folder: Path) -> Manifest:
+    summary = _summary_of(folder)
+    if "manifest" not in summary:
         raise UsageError("the adapter does not name its program", where=folder, hint="name the .pte with --program")
     return Manifest.from_json(json.dumps(summary["manifest"]))

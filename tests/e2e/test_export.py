@@ -14,6 +14,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from prgec.api.program import load
+from prgec.api.rows import read_rows
 from prgec.cli.main import main
 from prgec.core.formats.adapter import load_adapter, save_adapter
 from prgec.runtime.engines.executorch.open import open_pte
@@ -128,6 +130,26 @@ def test_merged_checkpoint_computes_the_same(folder: Path, expected: np.ndarray,
     np.testing.assert_allclose(_model_log_probs(model), expected, atol=2e-5)
     # It is a checkpoint like any other: tokenizer included.
     assert (tmp_path / "merged" / "tokenizer.model").read_bytes() == (folder / "base" / "tokenizer.model").read_bytes()
+
+
+def test_a_merge_measures_rows_before_and_after(
+    folder: Path, expected: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the losses that the program itself has for these rows."""
+    del expected  # the adapter of the run is there once it was made
+    data = folder / "rows.jsonl"
+    assert _export(folder, "merged", tmp_path / "merged", "--data", data, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = read_rows(data, (program := load(folder / "model.pte")))[:16]
+    before = program.losses(rows).mean()
+    program.use(folder / "run")
+    assert found["loss_before"] == pytest.approx(before, rel=1e-4)
+    assert found["loss_after"] == pytest.approx(program.losses(rows).mean(), rel=1e-4)
+    assert abs(found["loss_after"] - found["loss_before"]) > 0.01
+    assert _export(folder, "merged", tmp_path / "again", "--data", data) == 0
+    assert "with the adapter merged" in capsys.readouterr().out
+    assert _export(folder, "merged", tmp_path / "third", "--data", tmp_path / "none.jsonl") == 4
+    assert "no such data file" in capsys.readouterr().err
 
 
 def test_gguf_holds_what_llama_cpp_reads(folder: Path, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ _FROM_PADDING = (
     "xlm-roberta-xl",
 )
 # Encoders that mask by themselves, and take which tokens are padding.
-_OWN_MASK = ("deberta", "deberta-v2")
+_OWN_MASK = ("deberta-v2",)
 MODEL_TYPES = (*_WITH_TYPES, *_FROM_PADDING, *_OWN_MASK, "distilbert", "eurobert", "modernbert")
 _SUFFIX = "ForSequenceClassification"
 
