@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import errno
 import importlib
 import os
 import sys
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from prgec.cli.habits import hint_for
+from prgec.cli.machine_faults import describe
 from prgec.cli.repeats import refuse_repeats
 from prgec.core.machine.extras import missing_compiler
 from prgec.core.machine.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
@@ -22,8 +22,6 @@ from prgec.version import __version__
 
 INTERRUPTED_EXIT_CODE = 130
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
-# The machine, not prgec, is at fault: no traceback, no request for a bug report.
-_ENVIRONMENT_ERRNOS = frozenset({errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.EMFILE})
 
 
 class Subcommand(NamedTuple):
@@ -186,8 +184,8 @@ def _report(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         _print_error(_usage_text(error))
         return error.exit_code
-    if isinstance(error, OSError) and error.errno in _ENVIRONMENT_ERRNOS:
-        _print_error(f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror))
+    if isinstance(error, OSError) and (text := describe(error)) is not None:
+        _print_error(text)
         return PrgecError.exit_code
     hint = "" if is_debug() else f" with the output of the same command under {DEBUG_VARIABLE}=1"
     detail = " ".join(str(error).split())

@@ -182,7 +182,7 @@ def test_debug_does_not_leak_into_the_next_call(failing, capsys: pytest.CaptureF
 def test_full_disk_is_not_a_bug(failing, capsys: pytest.CaptureFixture[str]) -> None:
     failing(OSError(errno.ENOSPC, "No space left on device", "run.json"))
     assert main(["fail"]) == 1
-    assert capsys.readouterr().err == "error: No space left on device: run.json\n"
+    assert capsys.readouterr().err.startswith("error: No space left on device (run.json). Hint: make room there")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
@@ -251,7 +251,7 @@ def test_flags_are_frozen() -> None:
         "--not-finite --over-limit --prefix-cache --rows --seed --steps --task --torch-compile -c",
         "study": "--data --forward-rows --json --lr --model --on --only --out --preset --seeds",
         "replay": "--adapter --force --json --no-verify --output --program --step -o",
-        "export": "--base --format --json --output --program -o",
+        "export": "--base --data --format --json --output --program -o",
         "report": "--force --json --output --side -o",
         "ui": "--port --program",
         "eval": "--adapter --data --json --key --map --no-eos --no-verify --side --task",
