@@ -139,6 +139,8 @@ def main(argv: list[str] | None = None) -> int:
     # Read when torch is loaded. Threads that spin while they wait for one another take the processor from the one they
     # wait for: beside another process, weights were rounded 150 times as slowly.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Rows are encoded by several threads as it is, and tokenizers warns of its own ones in every child process.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     arguments = sys.argv[1:] if argv is None else argv
     debug_before = os.environ.get(DEBUG_VARIABLE)
     try:
