@@ -32,7 +32,7 @@ def rows(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("option", ["--data", "--out", "-o"])
 def test_a_name_that_is_too_long(tiny_pte: Path, rows: Path, tmp_path: Path, option: str) -> None:
-    """Of a file that is read, of a folder that is written, and of a program."""
+    """For a file that is read, a folder that is written, and a program."""
     name = tmp_path / TOO_LONG
     code, line = {
         "--data": lambda: _prgec("eval", tiny_pte, "--data", name),
