@@ -13,7 +13,7 @@ import io
 import json
 import zipfile
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -164,11 +164,43 @@ class Tokenizer:
     def _chat_ids(self, written: Written) -> ChatIds:
         # The template writes special tokens itself.
         encoding = self._encoding(written.text, add_special_tokens=False)
-        is_said = _within(encoding.offsets, written.spans)
-        ids = one_bos(encoding.ids, self.bos_id)
+        ids, is_said = self._as_prompted(written, encoding.ids, encoding.offsets)
+        ids = one_bos(ids, self.bos_id)
         # An answer without an end would never stop.
         end = [self.eos_id] if self.eos_id is not None and not written.is_ended else []
         return ChatIds(ids + end, is_said[-len(ids) :] + [True] * len(end), written.num_messages)
+
+    def _as_prompted(self, written: Written, ids: list[int], offsets: Sequence[Span]) -> tuple[list[int], list[bool]]:
+        """Return the tokens, and which are learned, with those before an answer as a prompt that ends there has them.
+
+        Byte-level tokenizers split white space by what follows it: two line breaks are one token at the end of a
+        prompt, and may be two before a word. A model that learned to go on from two would be given one.
+        """
+        is_said, before = _within(offsets, written.spans), 0
+        places = []
+        for start, end in written.spans:
+            place = bisect_left(offsets, (start, 0))
+            if 0 < place < len(ids) and offsets[place][0] == start and offsets[place - 1][1] <= start:
+                places.append((before, place, start))
+            before = bisect_left(offsets, (end, 0))
+        for lowest, place, start in reversed(places):
+            # Text after a token of its own does not depend on what is before that.
+            own = next((n for n in range(place - 1, lowest - 1, -1) if ids[n] in self._added_ids), None)
+            if own is not None or lowest == 0:
+                own = own or 0
+                prompted = self._prompt_ids(written.text[offsets[own][0] : start])
+                ids[own:place], is_said[own:place] = prompted, [False] * len(prompted)
+        return ids, is_said
+
+    @functools.cached_property
+    def _added_ids(self) -> frozenset[int]:
+        return frozenset(self.backend.get_added_tokens_decoder())
+
+    @functools.cached_property
+    def _prompt_ids(self) -> Callable[[str], list[int]]:
+        # The end of a prompt, headers of the answer, is the same in all rows.
+        kept = functools.lru_cache(maxsize=256)(lambda text: tuple(self._encoding(text, add_special_tokens=False).ids))
+        return lambda text: list(kept(text))
 
     def _shared_length(self, prompt: str, text: str) -> int:
         """Return how many characters of a text are in the tokens that it begins with as a prompt does."""
