@@ -27,7 +27,7 @@ MAX_ROWS = 16
 
 
 @dataclass(frozen=True)
-class Sample:
+class MergeRows:
     """Rows to evaluate.
 
     Attributes:
@@ -56,7 +56,7 @@ class Sample:
         return torch.tensor([[*each, *[filling] * (width - len(each))] for each in values])
 
 
-def sample_of(data: RowsFile, manifest: Manifest, checkpoint: Checkpoint, model: nn.Module) -> Sample:
+def sample_of(data: RowsFile, manifest: Manifest, checkpoint: Checkpoint, model: nn.Module) -> MergeRows:
     """Read the first rows of a data file as a program of the checkpoint would.
 
     Args:
@@ -73,4 +73,4 @@ def sample_of(data: RowsFile, manifest: Manifest, checkpoint: Checkpoint, model:
     dataset = load_dataset(data.path, data.task, columns=data.columns)
     examples = dataset.choosing_from(manifest.answers).examples[:MAX_ROWS]
     rows = encode_items(examples, tokenizer, manifest)[:MAX_ROWS]
-    return Sample(rows, head.pad_id if head else tokenizer.pad_id, head)
+    return MergeRows(rows, head.pad_id if head else tokenizer.pad_id, head)

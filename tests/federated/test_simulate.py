@@ -26,7 +26,7 @@ DEVICES = 4
 
 @pytest.fixture
 def rows(tiny_pte: Path, train_data: Dataset) -> list[Row]:
-    return read_rows(tiny_pte, train_data)
+    return list(read_rows(tiny_pte, train_data))
 
 
 def _options(path: Path, out: Path) -> FleetOptions:
