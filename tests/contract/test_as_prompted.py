@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from prgec.core.contract.tokenizer import Tokenizer
+from prgec.core.data.encode import encode_pair, prompt_ids
+from prgec.core.data.task import Example
 
 # Two line breaks end the header of a turn, as in Llama 3's template and in Qwen3's after empty thoughts.
 TEMPLATE = (
@@ -26,8 +28,8 @@ def _tokenizer(template: str) -> Tokenizer:
     """Return one that splits as GPT-2's does: line breaks are one token unless a word follows."""
     special = ["</s>", "<|im_start|>", "<|im_end|>"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate([*special, *alphabet, "ĊĊ"])}
-    backend = tokenizers.Tokenizer(models.BPE(vocabulary, [("Ċ", "Ċ")]))
+    vocabulary = {token: index for index, token in enumerate([*special, *alphabet, "ĊĊ", "Ġt"])}
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, [("Ċ", "Ċ"), ("Ġ", "t")]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(special)
@@ -45,6 +47,30 @@ def test_a_row_begins_with_its_prompt(template: str) -> None:
     assert len(row.ids) == len(row.is_said)
     whole = tokenizer.backend.encode(tokenizer.decode(row.ids, skip_special_tokens=False), add_special_tokens=False)
     assert whole.ids != row.ids, "the tokenizer splits the whole text otherwise"
+
+
+def test_a_row_of_prompt_and_completion_begins_with_its_prompt() -> None:
+    """Alpaca's own form ends its prompts with line breaks, and so do many others."""
+    tokenizer = _tokenizer(TEMPLATE)
+    example = Example("### Input:\n\n", "two three", "rows.jsonl, line 1", ends=False)
+    prompt = prompt_ids(example, tokenizer)
+    row = encode_pair(example, example.completion, tokenizer).row
+    assert list(row.tokens[: len(prompt)]) == prompt == tokenizer.encode("### Input:\n\n")
+    assert row.label_pos[0] == len(prompt) - 1
+    assert tokenizer.decode(row.targets) == "two three"
+    whole = tokenizer.encode("### Input:\n\ntwo three")
+    assert [*row.tokens, row.targets[-1]] != whole, "the tokenizer splits the whole text otherwise"
+
+
+@pytest.mark.parametrize("trims", [True, False], ids=["offsets without spaces", "offsets with spaces"])
+def test_a_token_over_the_border_stays_whole(trims: bool) -> None:
+    """A space belongs to the word after it, whatever the tokenizer reports as the word's place."""
+    tokenizer = _tokenizer(PLAIN.replace("\n\n", ": "))
+    tokenizer.backend.post_processor = processors.ByteLevel(trim_offsets=trims)
+    (row,) = tokenizer.encode_chat(TURNS[:2])
+    assert tokenizer.decode(row.ids).count("assistant: two") == 1
+    example = Example("Answer: ", "two", "rows.jsonl, line 1")
+    assert tokenizer.decode(encode_pair(example, "two", tokenizer).row.tokens).startswith("Answer: tw")
 
 
 def test_every_answer_follows_the_end_of_its_prompt() -> None:

@@ -36,6 +36,14 @@ class CharTokenizer:
             ids += [ord(char) for char in piece]
         return ids
 
+    def encode_spans(self, text: str) -> tuple[list[int], Sequence[tuple[int, int]]]:
+        ids, spans, place = self.encode(text), [], 0
+        for token in ids:
+            length = 0 if token == BOS else len(self._merge) if token == 999 else 1
+            spans.append((place, place + length) if length else (0, 0))
+            place += length
+        return ids, spans
+
 
 def _manifest(seq_len: int = 16, num_labels: int = 2) -> Manifest:
     return Manifest(

@@ -37,6 +37,10 @@ class Words:
         parts = text.replace(" ", "\n ").split("\n")
         return [1, *(self.ids.setdefault(part, 2 + len(self.ids)) for part in parts if part)]
 
+    def encode_spans(self, text: str) -> tuple[list[int], Sequence[tuple[int, int]]]:
+        ids = self.encode(text)
+        return ids, [(0, 0)] * len(ids)
+
     def encode_chat(self, messages: Sequence[dict[str, Any]]) -> tuple[list[int], list[bool]]:
         raise NotImplementedError
 

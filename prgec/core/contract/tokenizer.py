@@ -104,6 +104,11 @@ class Tokenizer:
         ids: list[int] = self._encoding(text, add_special_tokens).ids
         return ids
 
+    def encode_spans(self, text: str) -> tuple[list[int], Sequence[Span]]:
+        """Return the ids of a text and the characters [start, end) of each; [0, 0) of what the tokenizer adds."""
+        encoding = self._encoding(text)
+        return encoding.ids, encoding.offsets
+
     def encode_texts(self, texts: Sequence[str]) -> list[int]:
         """Return the ids of one text, or of two that belong together, with what the checkpoint puts around them."""
         first, *rest = texts
@@ -180,7 +185,7 @@ class Tokenizer:
         places = []
         for start, end in written.spans:
             place = bisect_left(offsets, (start, 0))
-            if 0 < place < len(ids) and offsets[place][0] == start and offsets[place - 1][1] <= start:
+            if 0 < place < len(ids) and offsets[place - 1][1] == start == offsets[place][0]:
                 places.append((before, place, start))
             before = bisect_left(offsets, (end, 0))
         for lowest, place, start in reversed(places):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.tokenizer import one_bos
@@ -117,9 +118,8 @@ def prompt_ids(item: Item, tokenizer: Encoder, *, thinks: bool = False) -> list[
 def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encoded:
     """Encode one prompt with one completion, uncut.
 
-    The completion's tokens are those of `prompt + completion` after the common prefix with `prompt`, so a token
-    that straddles the border counts as completion, and so does EOS where the example ends. The last token is only
-    predicted, never read.
+    The row begins with the tokens of the prompt, as an answer does at inference. A token that straddles the border
+    counts as completion, and so does EOS where the example ends. The last token is only predicted, never read.
 
     A classifier reads the texts of the example alone, and its target is the class.
 
@@ -131,8 +131,7 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
         target = target_of(example, completion, tokenizer.classes)
         row = Row(tuple(tokens), (0,), (target,))
         return Encoded(row, example.where, has_bos=True, is_classified=True, weight=example.weight)
-    ids = _plain_ids(example.prompt + completion, tokenizer)
-    start = _common_prefix(ids, prompt_ids(example, tokenizer))
+    ids, start = _completed(example.prompt, completion, tokenizer)
     if start == len(ids):
         raise DataError("the completion has no tokens", where=example.where)
     full = _ended(ids, tokenizer) if example.ends else ids
@@ -160,6 +159,26 @@ def _plain_if_needed(item: Item, tokenizer: Encoder) -> Item:
 
 def _plain_ids(text: str, tokenizer: Encoder) -> list[int]:
     return one_bos(tokenizer.encode(text), tokenizer.bos_id)
+
+
+def _completed(prompt: str, completion: str, tokenizer: Encoder) -> tuple[list[int], int]:
+    """Return the ids of a prompt with its completion, and how many of them are before the completion.
+
+    Byte-level tokenizers split white space by what follows it: two line breaks are one token at the end of a prompt,
+    and two before a word. A model that learned to go on from two would be given one.
+    """
+    ids, before = _plain_ids(prompt + completion, tokenizer), _plain_ids(prompt, tokenizer)
+    start = _common_prefix(ids, before)
+    if start == len(before):
+        return ids, start
+    _, ends = tokenizer.encode_spans(prompt)
+    whole, spans = tokenizer.encode_spans(prompt + completion)
+    border = next((n for n, span in enumerate(spans) if span[0] == len(prompt)), 0)
+    if border == 0 or spans[border - 1][1] != len(prompt):
+        return ids, start
+    # The tokenizer may end a text with a token of its own.
+    before = before[: len(before) - sum(1 for _ in takewhile(lambda span: span == (0, 0), reversed(ends)))]
+    return before + whole[border:], len(before)
 
 
 def _ended(ids: list[int], tokenizer: Encoder) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from prgec.core.contract.template import Span
 from prgec.core.contract.tokenizer import ChatIds
 
 
@@ -33,6 +34,9 @@ class Encoder(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""
+
+    def encode_spans(self, text: str) -> tuple[list[int], Sequence[Span]]:
+        """Return the ids of a text and the characters [start, end) of each; [0, 0) of what the tokenizer adds."""
 
     def encode_texts(self, texts: Sequence[str]) -> list[int]:
         """Return the ids of one text or two, with what belongs around them."""
