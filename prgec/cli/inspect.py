@@ -16,6 +16,7 @@ from prgec.cli.interrupt import end_on_terminate
 from prgec.cli.options import FILE
 from prgec.cli.render import print_json, print_lines, stdout_console
 from prgec.core.contract.inspection import Inspection, inspect_program
+from prgec.core.formats.materials import bill_of_materials
 from prgec.core.machine.extras import check_compiler
 from prgec.errors import ProgramError, UsageError
 from prgec.version import __version__
@@ -25,13 +26,16 @@ from prgec.version import __version__
 @click.argument("program", type=click.Path(path_type=Path))
 @click.option("--config", "as_config", is_flag=True, help="Print the TOML file for prgec compile -c, and nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
+@click.option("--bom", is_flag=True, help="Print what went into it, as a CycloneDX document.")
 @click.option("--reproduce", is_flag=True, help="Print the commands that make the program again.")
 @click.option("--check", is_flag=True, help="With --reproduce: compile it again and compare the files part by part.")
 @click.option("--model", metavar="MODEL", help="With --check: its checkpoint, where its name does not find it.")
 @click.option(
     "--data", type=FILE, multiple=True, metavar="PATH", help="With --check: the rows it was compiled with; repeatable."
 )
-def inspect_command(program: Path, as_config: bool, as_json: bool, reproduce: bool, check: bool, **changes: Any) -> int:
+def inspect_command(
+    program: Path, as_config: bool, as_json: bool, bom: bool, reproduce: bool, check: bool, **changes: Any
+) -> int:
     """Show what PROGRAM trains, where its ops run, and why some stay outside the delegate."""
     if (check and not reproduce) or (any(changes.values()) and not check):
         raise UsageError("--check belongs to --reproduce, --model and --data to --check")
@@ -42,6 +46,8 @@ def inspect_command(program: Path, as_config: bool, as_json: bool, reproduce: bo
         print_lines(*_recipe(inspection, program))
     elif as_config:
         print_lines(*_config_lines(inspection, program))
+    elif bom:
+        print_lines(bill_of_materials(program, inspection.manifest))
     elif as_json:
         print_json(inspection.to_json())
     else:

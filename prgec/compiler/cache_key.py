@@ -15,6 +15,7 @@ from prgec.compiler.frontend.checkpoint import Checkpoint
 from prgec.compiler.options import CompileOptions
 from prgec.core.data.folders import files_of
 from prgec.core.data.records import NO_FILE
+from prgec.core.machine.files import sha256_of
 from prgec.errors import DataError
 from prgec.version import __version__
 
@@ -73,8 +74,7 @@ def _files_of(path: Path) -> Iterator[Path]:
 
 def _hashes(paths: Iterable[Path]) -> Iterator[str]:
     for path in paths:
-        with path.open("rb") as file:
-            yield f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}"
+        yield f"{path.name} {sha256_of(path)}"
 
 
 def _code() -> Iterator[str]:

@@ -14,6 +14,7 @@ from prgec.core.config.toml_file import read_options
 from prgec.core.contract.inspection import inspect_program
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.sections import read_sections
+from prgec.core.machine.files import sha256_of
 from prgec.errors import ProgramError, UsageError
 
 
@@ -92,7 +93,7 @@ def compare(program: Path, again: Path) -> Comparison:
     return Comparison(
         differences=(*named, *(_line(name, ours.get(name), theirs.get(name)) for name in differing)),
         parts=len(parts),
-        sha256=_sha256(program),
+        sha256=sha256_of(program),
     )
 
 
@@ -115,10 +116,3 @@ def _line(name: str, ours: str | None, theirs: str | None) -> str:
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _sha256(path: Path) -> str:
-    import hashlib
-
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -231,7 +231,7 @@ def test_flags_are_frozen() -> None:
         "--optimizer --output --passes --polyak --prefix --q --quantize --quantize-cache "
         "--quantize-embedding --rank --recompute --rng --rounding --save-program --seq-len --soc --state --static "
         "--targets --task --weight-decay -c -o",
-        "inspect": "--check --config --data --json --model --reproduce",
+        "inspect": "--bom --check --config --data --json --model --reproduce",
         "doctor": "--json",
         "cache list": "--folder --json",
         "cache clear": "--folder --json --older-than",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from prgec.cli.main import main
 from prgec.core.contract.inspection import inspect_program
@@ -119,3 +123,19 @@ def test_a_damaged_file(program: Path, tmp_path: Path) -> None:
     path.write_bytes(program.read_bytes()[:40])
     with pytest.raises(ProgramError):
         read_sections(path)
+
+
+def test_the_bill_of_materials_follows_its_schema(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """CycloneDX's own schema judges it; equal programs have equal ones."""
+    assert main(["inspect", str(program), "--bom"]) == 0
+    text = capsys.readouterr().out
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    document, manifest = json.loads(text), inspect_program(program).manifest
+    hashes = document["metadata"]["component"]["hashes"]
+    assert hashes == [{"alg": "SHA-256", "content": hashlib.sha256(program.read_bytes()).hexdigest()}]
+    parts = {each["name"]: each for each in document["components"]}
+    assert parts["torch"]["purl"] == f"pkg:pypi/torch@{importlib.metadata.version('torch')}".replace("+", "%2B")
+    weights = {each["name"]: each["value"] for each in parts[manifest.model]["properties"]}
+    assert weights == {"prgec:weights-sha256": manifest.base_sha256}
+    assert main(["inspect", str(program), "--bom"]) == 0
+    assert capsys.readouterr().out == text

@@ -1,8 +1,9 @@
-"""Write files so that a reader sees the old content or the new one, never a part; and where caches go."""
+"""Write files so that a reader sees the old content or the new one, never a part; hash them; and where caches go."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -75,3 +76,9 @@ def _umask() -> int:
     value = os.umask(0)
     os.umask(value)
     return value
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
