@@ -1,6 +1,6 @@
 # Every target works on a fresh clone. Variables: PYTHON (interpreter), PIP_FLAGS, PYTEST_FLAGS.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-slow test-slice arm64 ci demo site faults fuzz golden format wheel clean
+.PHONY: help setup lint test test-slow arm64 ci demo site faults fuzz mutation golden format wheel clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,9 +16,6 @@ test: ## Set up, lint, and run every test that needs neither a GPU nor minutes
 
 test-slow: ## Run the tests that take more than 20 s each
 	@.ci/run test-slow
-
-test-slice: ## Run the seventh of the slow tests that today is for
-	@.ci/run test-slice
 
 arm64: ## Build the C++ driver for 64-bit ARM and train with it under qemu, beside this machine's
 	@.ci/run arm64
@@ -36,6 +33,9 @@ faults: setup ## Kill, interrupt and starve both drivers hundreds of times; noth
 
 fuzz: setup ## Feed damaged files to every reader for some minutes; nothing may crash (FUZZ_FLAGS)
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python tools/fuzz.py $(FUZZ_FLAGS)
+
+mutation: setup ## Change the code in small ways; a test must fail each time (MUTATION_FLAGS)
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/python tools/mutation.py $(MUTATION_FLAGS)
 
 golden: setup ## Accept the current text of every golden test; review the diff as code
 	@EXPECTTEST_ACCEPT=1 .venv/bin/python -m pytest -q -m "not slow and not gpu" tests/passes

@@ -7,18 +7,13 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.shared", "tests.tiny_program", "tests.tiny_gradient", "tests.side_program"]
+pytest_plugins = ["tests.shared", "tests.tiny_program", "tests.tiny_gradient", "tests.side_program", "tests.rotation"]
 
 TESTS = Path(__file__).resolve().parent
 # Their files share a driver that takes minutes to build, or graphs kept in memory.
 ONE_WORKER = ("device", "passes")
 # The longest tests begin first, so that no worker ends alone.
 FIRST = ("device", "e2e", "bench", "backends", "passes")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the slow tests be run a part at a time."""
-    parser.addoption("--slice", metavar="K/N", help="of the slow tests, every N-th from the K-th on (from 0)")
 
 
 def folder_of(item: pytest.Item) -> str:
@@ -28,23 +23,13 @@ def folder_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose a slice; keep the tests of a file together, and of some folders, where there are workers."""
-    if wanted := config.getoption("--slice"):
-        _keep_slice(config, items, *map(int, wanted.split("/")))
+    """Keep the tests of a file together, and of some folders, where there are workers."""
     if not config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         return
     for item in items:
         folder = folder_of(item)
         item.add_marker(pytest.mark.xdist_group(folder if folder in ONE_WORKER else str(item.path.relative_to(TESTS))))
     items.sort(key=lambda item: FIRST.index(folder_of(item)) if folder_of(item) in FIRST else len(FIRST))
-
-
-def _keep_slice(config: pytest.Config, items: list[pytest.Item], first: int, step: int) -> None:
-    """Deselect the other slow tests; neighbours, which take about the same time, go to different slices."""
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    kept = {item.nodeid for item in slow[first % step :: step]}
-    config.hook.pytest_deselected(items=[item for item in slow if item.nodeid not in kept])
-    items[:] = [item for item in items if item.nodeid in kept or not item.get_closest_marker("slow")]
 
 
 @pytest.fixture(autouse=True, scope="session")

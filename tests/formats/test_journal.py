@@ -80,6 +80,18 @@ def test_round_trip(tmp_path: Path) -> None:
     assert isinstance(evaluation, EvaluationRecord) and evaluation.accuracy is None
 
 
+@pytest.mark.parametrize(("step", "kept"), [(0, 1), (2, 5), (3, 6)], ids=["nothing", "a state", "all"])
+def test_the_part_until_a_step_is_a_journal_of_its_own(tmp_path: Path, step: int, kept: int) -> None:
+    """Appended to, it goes on as if the rest had never been written; a step without a state keeps all."""
+    whole = read_journal(_write(tmp_path / "j"))
+    part = whole.until(step)
+    _assert_equal(part.records, RECORDS[:kept])
+    assert (part.header, part.bad_bytes) == (HEADER, 0)
+    with JournalWriter(tmp_path / "j", HEADER, keep_bytes=part.good_bytes) as writer:
+        writer.append(_step(step + 1))
+    _assert_equal(read_journal(tmp_path / "j").records, (*RECORDS[:kept], _step(step + 1)))
+
+
 def test_layout_is_the_documented_one(data: bytes) -> None:
     assert data[:8] == b"PRGEJRNL"
     assert struct.unpack_from("<II", data, 8) == (2, zlib.crc32(data[16:176]))
