@@ -11,7 +11,7 @@ setup: ## Create .venv with prgec installed in editable mode; quick when nothing
 lint: ## Run ruff, clang-format and mypy
 	@.ci/run lint
 
-test: ## Set up, lint, and run every test that needs neither a GPU nor minutes
+test: ## Set up, lint, and run the default tests and every 28th of the slow ones
 	@.ci/run setup lint test
 
 test-slow: ## Run the tests that take more than 20 s each

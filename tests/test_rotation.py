@@ -48,7 +48,7 @@ def test_a_long_test_needs_the_marker(project: Path, workers: list[str]) -> None
     durations = project / "tests" / "durations.txt"
     durations.write_text("30.0\ttests/test_all.py::test_slow[1]\n7.0\ttests/test_all.py::test_quick\n")
     assert _pytest(project, *workers, "--save-durations", str(durations)).returncode == 0
-    # What became quick is no longer there.
+    # Tests that became quick leave the file.
     (line,) = durations.read_text().splitlines()
     assert line.startswith("5.") and line.endswith("\ttests/test_all.py::test_long")
     durations.write_text(f"21.0{line[line.index(chr(9)) :]}\n")

@@ -2,9 +2,9 @@
 
     python tools/mutation.py [--mutants 60] [--jobs 2] [--seed 0] [--module passes/reverse.py]
 
-Cosmic Ray makes the mutants: another operator, another number, a condition negated. Of each module that matters most, a
-sample runs under the tests of that module. The table says how many were killed; the survivors follow it. The exit code
-is 1 where fewer than 85 % were killed.
+Cosmic Ray makes the mutants: another operator, another number, a condition negated. A sample of the changes of each
+module that matters most runs under the tests of that module. The table says how many were killed; the survivors follow
+it. The exit code is 1 where fewer than 85 % were killed.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _Plain(ast.NodeTransformer):
 
 
 def _dump(code: str) -> str:
-    """Return the tree of a module without annotations; empty where the change is no Python."""
+    """Return the tree of a module without annotations; empty for text that Python does not take."""
     try:
         return ast.dump(_Plain().visit(ast.parse(code)))
     except SyntaxError:

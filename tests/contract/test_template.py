@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,52 @@ def test_marked_parts() -> None:
 def test_nothing_leaves_the_sandbox(source: str) -> None:
     kind, text = _attempt(lambda: render(source, [USER])[0])
     assert kind == "refusal" or text == "", text
+
+
+LOOP = "{% for a in range(99999) %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        LOOP * 3 + "{% endfor %}" * 3,
+        LOOP * 2 + "x" + "{% endfor %}" * 2,
+        "{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 'a' * 10000000000 }}",
+        "{{ 10000000000 * [1] | length }}{{ [1] * 10000000000 }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = '%s%s' % (n.x, n.x) %}{% endfor %}",
+        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = '{0}{0}'.format(n.x) %}{% endfor %}",
+        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = [n.x, n.x] | join %}{% endfor %}",
+        "{% set n = namespace(x='ab') %}{% for i in range(60) %}{% set n.x = n.x.join('abc') %}{% endfor %}",
+        "{% set n = namespace(x='a') %}{% for i in range(60) %}{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}{% endfor %}",
+        "{% set n = namespace(x=9) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}",
+        "{% set x = 'a' * 60000000 %}{% for i in range(999) %}{{ x }}{% endfor %}",
+        "{{ 'a'.center(10000000000) }}",
+        "{{ 'a' | center(10000000000) }}",
+        "{{ 'a' | indent(10000000000, true) }}",
+        "{{ ('a' * 60000) | replace('a', 'b' * 60000) }}",
+        "{{ ('a' * 60000).replace('a', 'b' * 60000) }}",
+        "{{ '%10000000000d' % 1 }}",
+        "{{ '{:10000000000}'.format(1) }}",
+        "{{ '%10000000000d' | format(1) }}",
+    ],
+)
+def test_no_template_takes_the_machine(source: str) -> None:
+    """Each of these would take hours, or all memory; jinja's sandbox lets them."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises((jinja2.exceptions.SecurityError, RecursionError)):
+        render(source, [USER])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 << 20, "kilobytes"
+
+
+def test_a_rendering_has_all_its_iterations() -> None:
+    """The budget is one of each rendering."""
+    source = "{% for a in range(99999) %}{% endfor %}{{ 'a' ~ 1 ~ none }}"
+    assert {render(source, [USER])[0] for _ in range(12)} == {"a1None"}
 
 
 def test_a_template_that_is_none() -> None:

@@ -29,12 +29,10 @@ EXPLAINED = "portable"
 
 CHAT: dict[str, Any] = {**EXACT, "generate": True, "context": 32}
 
-FAST = [
-    EXACT,
-    {**PRGE, "state": "dual"},
-    {**EXACT, "quantize": "8da4w", "quantize_embedding": 4, "generate": True, "context": 32, "quantize_cache": 8},
-]
+FAST = [{**PRGE, "state": "dual"}]
 SLOW = [
+    EXACT,
+    {**EXACT, "quantize": "8da4w", "quantize_embedding": 4, "generate": True, "context": 32, "quantize_cache": 8},
     PRGE,
     {"method": "shortcut"},
     {**EXACT, "state": "host"},

@@ -95,6 +95,7 @@ def test_it_learns_to_write_better_answers(make: Make, objective: str) -> None:
     assert read_journal(result.run / "journal.bin").header.estimator == f"adamw+{objective}"
 
 
+@pytest.mark.slow
 def test_measured_losses_learn_from_rewards_too(make: Make) -> None:
     options = make("prge", steps=300, lr=0.003, eval_data=None)
     Path(options.reward[0]).write_text("def reward(prompt, answer, record):\n    return -len(answer) / 10\n")

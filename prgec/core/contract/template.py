@@ -18,8 +18,9 @@ import jinja2.ext
 from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+
+from prgec.core.contract.template_limits import LimitedEnvironment
 
 Message: TypeAlias = Mapping[str, Any]
 Span: TypeAlias = tuple[int, int]
@@ -51,7 +52,9 @@ def render(
     ('user: hello', [])
     """
     turns = [_with_reasoning(dict(message)) for message in messages]
-    text: str = _compiled(source, wants_marks).render(messages=turns, **names)
+    template = _compiled(source, wants_marks)
+    template.environment.begin()  # type: ignore[attr-defined]
+    text: str = template.render(messages=turns, **names)
     return _without_marks(text) if wants_marks else (text, [])
 
 
@@ -143,7 +146,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 @functools.lru_cache(maxsize=32)
 def _compiled(source: str, is_marked: bool) -> jinja2.Template:
     generation = _MarkedGeneration if is_marked else _Generation
-    environment = ImmutableSandboxedEnvironment(
+    environment = LimitedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[generation, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _to_json
