@@ -41,6 +41,9 @@ def main() -> int:
             for weights, stored in _WEIGHTS.items():
                 hashes = [_compiled(Path(folder), name, (*by, *stored, "--data", str(data))) for name in _MACHINES]
                 is_same &= _print(f"{method}, {weights}", hashes)
+        calibrated = ("--method", "exact", "--lora-a", "calibrated", "--data", str(data))
+        hashes = [_compiled(Path(folder), name, calibrated) for name in _MACHINES]
+        is_same &= _print("exact, f32, A calibrated", hashes)
         print(_TRAINED)
         for method, by in _METHODS.items():
             is_same &= _print(method, _trained(Path(folder), by, data))

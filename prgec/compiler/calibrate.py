@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from prgec.compiler.principal import principal_directions
 from prgec.compiler.readings import inputs_over
 from prgec.core.contract.arrays import State
 from prgec.errors import UsageError
@@ -54,18 +55,14 @@ def calibrated_a(program: GraphProgram, prompts: Sequence[Sequence[int]], rank: 
 
 
 def _principal(inputs_nD: Tensor, rank: int, name: str) -> Tensor:
-    """The first r right singular vectors, f32[r, D], each with its largest element positive: one of two signs."""
-    x = inputs_nD.to(torch.float64)
-    is_wide = x.shape[0] < x.shape[1]
-    squares, vectors = torch.linalg.eigh(x @ x.T if is_wide else x.T @ x)
-    squares, vectors = squares.flip(0)[:rank], vectors.flip(1)[:, :rank]
-    if len(squares) < rank or float(squares[-1]) <= _MIN_RELATIVE_EIGENVALUE * float(squares[0]):
-        count = int((squares > _MIN_RELATIVE_EIGENVALUE * squares[0]).sum())
+    """Return the first r principal directions, f32[r, D], each with its largest element positive: one of two signs."""
+    squares_r, rows_rD = principal_directions(inputs_nD, rank)
+    count = int((squares_r > _MIN_RELATIVE_EIGENVALUE * squares_r[0]).sum())
+    if count < rank:
         raise UsageError(
             f"the prompts of --data span {count} directions of what {name.rpartition('.')[0]} reads; --rank is {rank}",
             hint="name data with more prompts, or lower --rank",
         )
-    rows_rD = (x.T @ vectors / squares.sqrt() if is_wide else vectors).T
     largest = rows_rD.gather(1, rows_rD.abs().argmax(1, keepdim=True))
     directions: Tensor = (rows_rD * largest.sign()).to(torch.float32)
     return directions.contiguous()
