@@ -1,4 +1,4 @@
-"""Feed damaged files to every reader, in Python and in C++: `make fuzz`.
+"""Feed damaged files to every reader, in Python and in C++, and damaged requests to the servers: `make fuzz`.
 
     python tools/fuzz.py [--seconds 120] [--reader BUILT] [--seed 0] [--atheris KIND]
     python tools/fuzz.py --only shard --inputs 100000
@@ -164,12 +164,16 @@ def main() -> int:
 
     with _instrumented(is_wanted=options.atheris is not None):
         from prgec.compiler.frontend.tokenizer import pack_tokenizer
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name, contextlib.ExitStack() as stack:
         work = Path(name)
         with _instrumented(is_wanted=options.atheris is not None):
             program, *_ = make_inputs(work)
         with _instrumented(is_wanted=options.atheris is not None):
             readers = make_readers(program, pack_tokenizer(work / "checkpoint"), work)
+        if not options.atheris:
+            from tests.checks.fuzz_http import http_readers
+
+            readers += http_readers(work, stack)
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, resource.RLIM_INFINITY))
         if options.atheris:
             chosen = next(reader for reader in readers if reader.kind == options.atheris)

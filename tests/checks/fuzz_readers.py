@@ -19,6 +19,10 @@ _JSONL = b"""{"sentence": "a film of rare warmth", "label": 1}
 {"sentence": "dull", "label": 0}
 {"sentence": "the plot is a plot", "label": 0}
 """
+_TEMPLATE = b"""{{ bos_token }}{% macro turn(m) %}<{{ m.role }}>{{ m.content | trim }}</s>{% endmacro %}
+{%- set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{{ turn(m) ~ '\\n' * 2 }}
+{%- if m.role == 'assistant' and not loop.last %}{{ '%s-%d' % (m.content, loop.index) }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<assistant>{{ 'x'.center(3) ~ ['a', 'b'] | join(', ') }}{% endif %}"""
 
 
 @dataclass
@@ -110,6 +114,7 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
         "shard": _shard("f16"),
         "network": _network(work / "network"),
         "gguf": _gguf(work / "gguf"),
+        "template": _TEMPLATE,
     }
     read: dict[str, Callable[[Path], object]] = {
         "journal": read_journal,
@@ -122,11 +127,21 @@ def make_readers(program: Path, tokenizer: bytes, work: Path) -> list[Reader]:
         "program": lambda path: (inspect_program(path), read_sections(path)),
         "shard": read_shard,
         "network": read_network,
+        "template": _write_conversation,
         "gguf": lambda path: (config_of(read_gguf(path)), load_tokenizer(read_gguf(path))),
     }
     # The kind of a data file follows from its content.
     others = {"shard": [_shard("i8")], "jsonl": _tables()}
     return [Reader(kind, read[kind], [good[kind], *others.get(kind, []), *_kept(kind)]) for kind in read]
+
+
+def _write_conversation(path: Path) -> object:
+    """Write a conversation by a template; the file is the template."""
+    from prgec.core.contract.chat import ChatTemplate
+
+    template = ChatTemplate(path.read_text(encoding="utf-8", errors="replace"), {"bos_token": "<s>"})
+    turns = [{"role": role, "content": "a b"} for role in ("system", "user", "assistant")]
+    return template.prompt(turns[:2], ()), template.write(turns, (), lambda prompt, text: 0)
 
 
 def _tables() -> list[bytes]:
