@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import socket
+import time
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -218,3 +221,27 @@ def test_a_form_that_is_right_shows_its_file(ui: RunningUi) -> None:
     assert status == 200, error_of(page)
     written = unescape(page.split("<pre")[1].split("</pre>")[0])
     assert 'program = "/x/m.pte"' in written and "steps = 7" in written and "lr-schedule" not in written
+
+
+def test_half_requests_do_not_keep_others_out(ui: RunningUi) -> None:
+    """64 connections are all that the server takes; whoever does not finish a request within seconds loses his."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_connection(("127.0.0.1", ui.port or 0))) for _ in range(64)]
+        for half in sockets:
+            half.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        sockets[0].settimeout(30)
+        assert sockets[0].recv(100) == b"", "hung up"
+        assert ui.request("GET", "/")[0] == 200
+
+
+def test_a_connection_serves_several_requests(ui: RunningUi) -> None:
+    """Waiting for a request begins anew after each answer."""
+    connection, same = http.client.HTTPConnection("127.0.0.1", ui.port, timeout=30), None
+    for _ in range(3):
+        connection.request("GET", "/programs", headers={"Cookie": ui.cookie})
+        answer = connection.getresponse()
+        assert answer.status == 200 and answer.read()
+        same = same or connection.sock
+        assert connection.sock is same
+        time.sleep(2)
+    connection.close()

@@ -14,7 +14,7 @@ LIMITS: dict[str, Any] = {
     "log_level": "warning",
     "access_log": False,
     "server_header": False,
-    "http": "h11",
+    "http": "prgec.serve.web.protocol:ImpatientProtocol",
     "ws": "none",
     "lifespan": "off",
     "limit_concurrency": 64,
