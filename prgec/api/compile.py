@@ -12,6 +12,7 @@ from typing import Any
 
 from prgec.api.configs import LoraConfig
 from prgec.api.inputs import Data, data_file
+from prgec.api.notebook import notebook_bar
 from prgec.api.program import Program
 from prgec.compiler.cached import compile_cached
 from prgec.compiler.options import CompileOptions
@@ -36,7 +37,7 @@ def compile(
     tokenizer: Any = None,
     force: bool = False,
     use_cache: bool = True,
-    on_progress: Listener = ignore,
+    on_progress: Listener | None = None,
     **options: Any,
 ) -> Program:
     """Compile a checkpoint into a program that trains itself, and open it.
@@ -50,7 +51,7 @@ def compile(
         tokenizer: Tokenizer of a model of transformers.
         force: Whether a file at `output` is replaced.
         use_cache: Whether a program that was compiled before is copied.
-        on_progress: Called as stages and their parts begin.
+        on_progress: Called as stages and their parts begin; None shows a bar in a notebook, and nothing elsewhere.
         options: Flags of `prgec compile`, by name: `method`, `quantize`, `batch_size`, `generate`, `context`.
 
     Returns:
@@ -65,8 +66,15 @@ def compile(
     quiet_libraries()
     with _checkpoint(model, tokenizer) as name, _files(data) as paths:
         given = {"model": name, "data": paths, "output": Path(output), "force": force}
-        compile_cached(_options(given, lora, options), on_progress, use_cache=use_cache)
+        compile_cached(_options(given, lora, options), on_progress or _shown(), use_cache=use_cache)
     return Program(output)
+
+
+def _shown() -> Listener:
+    bar = notebook_bar()
+    if bar is None:
+        return ignore
+    return lambda progress: bar.show(progress.fraction, f"{progress.stage} {progress.detail}".strip())
 
 
 def plan(model: str, *, lora: LoraConfig | None = None, **options: Any) -> Memory:

@@ -10,7 +10,9 @@ from typing import Any, TypeAlias
 from prgec.api.adapter import Adapter
 from prgec.api.configs import TrainConfig
 from prgec.api.inputs import Data, data_file
+from prgec.api.notebook import notebook_bar
 from prgec.api.program import Program
+from prgec.core.formats.run_folder import PLOT_NAME
 from prgec.errors import UsageError
 from prgec.runtime.rewards.judge import FunctionJudge, RewardFunction
 from prgec.runtime.runs.open import open_run
@@ -56,6 +58,11 @@ class TrainResult:
         """Mean training loss over the last steps."""
         return self.run.loss
 
+    def _repr_png_(self) -> bytes | None:
+        """Return the plot of the run, which a notebook shows below the cell."""
+        plot = self.run.run / PLOT_NAME
+        return plot.read_bytes() if plot.is_file() else None
+
 
 class Trainer:
     """Trains a program on data, as `prgec run` does.
@@ -100,9 +107,10 @@ class Trainer:
             PrgecError: If the data or an option is bad; nothing is written then.
             NumericsError: If a loss is not finite; the run folder then holds the state kept.
         """
-        observer = _Observer(self._callbacks)
         with ExitStack() as stack:
-            result = run(self._options(stack, resume=resume), observer, lambda: observer.is_stopped, self._judge)
+            options = self._options(stack, resume=resume)
+            observer = _Observer(self._callbacks, options.steps)
+            result = run(options, observer, lambda: observer.is_stopped, self._judge)
         adapter = Adapter(path=result.run, program=self.program.path)
         self.program.use(adapter)
         return TrainResult(run=result, adapter=adapter)
@@ -136,11 +144,15 @@ class Trainer:
 class _Observer(Listener):
     """Passes a run's progress on, and remembers whether a callback ends it."""
 
-    def __init__(self, callbacks: Sequence[StepCallback | TrainerCallback]) -> None:
-        self._callbacks = callbacks
+    def __init__(self, callbacks: Sequence[StepCallback | TrainerCallback], num_steps: int | None) -> None:
+        self._callbacks, self._num_steps = callbacks, num_steps
+        self._bar = notebook_bar()
         self.is_stopped = False
 
     def on_step(self, result: StepResult) -> None:
+        if self._bar is not None:
+            fraction = min(1.0, result.step / self._num_steps) if self._num_steps else None
+            self._bar.show(fraction, f"step {result.step}, loss {result.loss:.4f}")
         for each in self._callbacks:
             answer = each.on_step(result) if isinstance(each, TrainerCallback) else each(result)
             self.is_stopped |= answer is False

@@ -89,9 +89,10 @@ def _summary(result: CompileResult) -> list[str]:
     if len(refused) > _MOST_OPS:
         lines.append(f"  and {len(refused) - _MOST_OPS} more")
     took = f"{seconds:.0f} s ({slowest} {result.seconds[slowest]:.0f} s)"
-    if not m.generate and not m.emits:
+    is_encoder = m.architecture.endswith("ForSequenceClassification")
+    if not m.generate and not m.emits and not is_encoder:
         lines.append("it writes no text: compile with --generate --context C to chat with it")
-    elif not m.context and not m.emits:
+    elif not m.context and not m.emits and not is_encoder:
         lines.append("it does not chat: compile with --context C for that")
     how = f"copied from the cache; it was compiled in {took}" if result.is_copy else f"in {took}"
     return [*lines, f"{result.path}  {result.file_bytes / 1e6:.1f} MB {how}"]

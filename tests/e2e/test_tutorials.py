@@ -13,13 +13,14 @@ import pytest
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
-# Builds the C++ driver.
-_SLOW = ("board",)
+# One builds the C++ driver, the other gets a model of 22M parameters.
+_SLOW = ("board", "encoder")
 # Lines that a reader sees, by page.
 _SEEN = {
     "classifier": (r"⟦ bad⟧", r"bad\tThe bed was ugly and messy\. Label:", r"accuracy  100\.0%", "peft-adapter  peft"),
     "answers": (r"(I enjoyed the music\.\s+){2}",),
     "board": ("run folder  *runs/board|runs/board",),
+    "encoder": (r"accuracy +33\.3% -> 100\.0%", r"question\tHow do I open the lid\?", r"accuracy=1\.0"),
     "devices": (r"round 3, 4 of 4 devices",),
 }
 
