@@ -56,6 +56,11 @@ def test_plain_english_names_and_code_pass(name: str, text: str, tmp_path: Path)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
+def test_proselint_reads_the_prose_of_pages(tmp_path: Path) -> None:
+    run = check(tmp_path / "a.md", "# Runs\n\n    a free gift\n\nIt is not a `free gift`.\nIt is a free gift.\n")
+    assert run.returncode == 1 and all(line.startswith("a.md:6: ") for line in run.stdout.splitlines()), run.stdout
+
+
 def test_the_clean_folders_are_clean() -> None:
     run = subprocess.run([sys.executable, "tools/english.py"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (0, "")

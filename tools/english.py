@@ -21,8 +21,27 @@ from typing import Literal
 # Paths, as git takes them, that hold none of these words.
 CLEAN = (
     *("backends", "passes", "prgec", "runtime_ops", "tests", "tools"),
-    *("docs", ":!docs/reports", "studies", ":!studies/reports", "CONTRIBUTING.md", "SECURITY.md", "pyproject.toml"),
+    *(
+        "docs",
+        ":!docs/reports",
+        "studies",
+        ":!studies/reports",
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "pyproject.toml",
+    ),
 )
+# Checks of proselint. Pages are plain ASCII, and tables have times of processes and names of operators.
+PROSELINT = {
+    **dict.fromkeys(("typography", "dates_times", "misc.preferred_forms", "misc.phrasal_adjectives"), False),
+    **dict.fromkeys(
+        ("annotations", "archaism", "cliches", "hedging", "industrial_language", "lexical_illusions"), True
+    ),
+    **dict.fromkeys(("malapropisms", "misc", "mixed_metaphors", "mondegreens", "needless_variants", "nonwords"), True),
+    **dict.fromkeys(("oxymorons", "psychology", "redundancy", "skunked_terms", "social_awareness", "spelling"), True),
+    **dict.fromkeys(("terms", "uncomparables", "weasel_words"), True),
+}
 # These two name the words.
 EXEMPT = ("tools/english.py", "tests/test_english.py")
 # Strings of these folders are mostly data, such as texts that a model learns.
@@ -147,9 +166,14 @@ def in_shell(source: str) -> Iterator[Text]:
 
 def in_markdown(source: str) -> Iterator[Text]:
     """All but code and headings."""
+    return paragraphs("page", 1, prose_of(source).splitlines())
+
+
+def prose_of(source: str) -> str:
+    """The text of a page with empty lines in place of code and headings."""
     source = re.sub(r"^```.*?^```", lambda code: "\n" * code[0].count("\n"), source, flags=re.M | re.S)
     source = re.sub(r"^(?:#| {4,}).*$", "", source, flags=re.M)
-    return paragraphs("page", 1, [re.sub(r"`[^`]*`", "`_`", line) for line in source.splitlines()])
+    return re.sub(r"`[^`\n]*`", "`_`", source)
 
 
 READERS = {
@@ -163,8 +187,23 @@ READERS = {
 }
 
 
+def proselint_findings(path: Path) -> Iterator[str]:
+    """One line for each finding of proselint in a page."""
+    from proselint.checks import __register__
+    from proselint.registry import CheckRegistry
+
+    registry, text = CheckRegistry(), f"\n{prose_of(path.read_text(encoding='utf-8'))}\n"
+    if not registry.checks:
+        registry.register_many(__register__)
+    for check in registry.get_all_enabled(PROSELINT):
+        for result in check.check_with_flags(text):
+            yield f"{path}:{text[: result.span[0] + 1].count(chr(10))}: {result.message}"
+
+
 def findings(path: Path) -> Iterator[str]:
     """One line for each habit in a file."""
+    if path.suffix == ".md":
+        yield from proselint_findings(path)
     for part in READERS[path.suffix](path.read_text(encoding="utf-8")):
         bare = re.sub(r"^(?:[-*>|] *|\d+\. )?\**(?:\w+: (?=[A-Z]))?", "", part.text)
         for rule in RULES:

@@ -7,7 +7,7 @@ iterations for each rendering, and a length for each text and list that a templa
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 from jinja2 import nodes
@@ -20,6 +20,8 @@ from jinja2.visitor import NodeTransformer
 MAX_ITERATIONS, MAX_LENGTH = 1_000_000, 1 << 26
 # Bits of a whole number that repeated products or powers make.
 _MAX_BITS = 1 << 16
+# Filters that take the place of loops and operators.
+_COUNTED, _ADDED, _JOINED = "_counted", "_added", "_joined"
 # Methods of texts and filters whose results are as long as a number says.
 _PADDING = ("center", "ljust", "rjust", "zfill", "expandtabs", "indent", "wordwrap")
 
@@ -33,7 +35,7 @@ class _Budget(threading.local):
 class LimitedEnvironment(ImmutableSandboxedEnvironment):
     """A sandbox whose templates end, and fit into memory."""
 
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -41,23 +43,31 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         for name in (*_PADDING, "replace", "join", "format"):
             if name in self.filters:
                 self.filters[name] = _limited(name, self.filters[name])
+        # jinja calls filters directly, and methods through checks that take longer than these do.
+        self.filters |= {_COUNTED: self.counted, _ADDED: _added, _JOINED: _joined}
 
     def begin(self) -> None:
         """Start a rendering of this thread with all of its iterations."""
         self._budget.left = MAX_ITERATIONS
 
-    def spend(self) -> None:
-        """Take one iteration.
+    def spend(self, iterations: int = 1) -> None:
+        """Take some iterations.
 
         Raises:
-            SecurityError: If none is left.
+            SecurityError: If fewer are left.
         """
-        self._budget.left -= 1
+        self._budget.left -= iterations
         if self._budget.left < 0:
             raise SecurityError(f"the template loops more than {MAX_ITERATIONS:,} times")
 
-    def counted(self, values: Iterable[Any]) -> Iterator[Any]:
-        """Yield what a loop goes over; each value takes an iteration."""
+    def counted(self, values: Any) -> Iterable[Any]:
+        """Return what a loop goes over; each value takes an iteration."""
+        if isinstance(values, Sized):
+            self.spend(len(values))
+            return values  # type: ignore[return-value]
+        return self._one_by_one(values)
+
+    def _one_by_one(self, values: Iterable[Any]) -> Iterator[Any]:
         for value in values:
             self.spend()
             yield value
@@ -68,10 +78,6 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
         kept = list(parts)
         _check_length(sum(map(len, kept)))
         return "".join(kept)
-
-    def joined(self, *values: Any) -> str:
-        """Join the sides of the operator `~`."""
-        return self.concat(map(str, values))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Apply an operator to operands whose result is small enough.
@@ -87,8 +93,6 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             _check_length(
                 max(_length(left), _length(right)) * next((n for n in (left, right) if isinstance(n, int)), 0)
             )
-        elif operator == "+" and not numbers:
-            _check_length(_length(left) + _length(right))
         elif operator == "%" and isinstance(left, str):
             _check_format(left, right if isinstance(right, tuple) else (right,))
         return super().call_binop(context, operator, left, right)
@@ -107,25 +111,48 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Counting(NodeTransformer):
-    """Lets loops and macros spend iterations, and `~` check lengths."""
+    """Lets loops and macros spend iterations, and `+` and `~` check lengths."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
-        node.iter = _call("counted", [node.iter])  # type: ignore[list-item]
+        node.iter = _filter(_COUNTED, node.iter)
         return node
 
     def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
         self.generic_visit(node)
-        node.body.insert(0, nodes.ExprStmt(_call("spend", [])).set_lineno(node.lineno))
+        spend = nodes.Call(nodes.EnvironmentAttribute("spend"), [], [], None, None)
+        node.body.insert(0, nodes.ExprStmt(spend).set_lineno(node.lineno))
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        return _call("joined", node.nodes)
+        return _filter(_JOINED, *node.nodes)
+
+    def visit_Add(self, node: nodes.Add) -> nodes.Node:
+        sides: list[Any] = [node]
+        while isinstance(sides[0], nodes.Add):
+            sides[:1] = [sides[0].left, sides[0].right]
+        return _filter(_ADDED, *(self.visit(side) for side in sides))
 
 
-def _call(method: str, arguments: list[nodes.Expr]) -> nodes.Call:
-    return nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
+def _filter(name: str, first: Any, *others: Any) -> nodes.Filter:
+    return nodes.Filter(first, name, list(others), [], None, None)
+
+
+def _joined(*values: Any) -> str:
+    """Join the sides of the operator `~`."""
+    return LimitedEnvironment.concat(map(str, values))
+
+
+def _added(*sides: Any) -> Any:
+    """Add the sides of a chain of `+`, from left to right."""
+    if all(type(side) is str for side in sides):
+        return LimitedEnvironment.concat(sides)
+    total, *others = sides
+    for side in others:
+        _check_length(_length(total) + _length(side))
+        total = total + side
+    return total
 
 
 def _limited(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
