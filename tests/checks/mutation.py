@@ -22,23 +22,28 @@ from tests.checks.mutant_process import Outcome, run_all
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LEAST_KILLED = 0.85
-# Each module, and the files of tests that are to notice.
+# Each module, with the files of tests that are to notice: first those of the module, then those of what it is for.
+_GRADIENTS = ("passes/test_derivatives.py", "passes/test_differentiate.py")
+_RUNS = ("runs/test_resume.py", "runs/test_run_limits.py", "runs/test_gradient_run.py")
 MODULES = {
-    "passes/derivatives.py": ("passes/test_derivatives.py", "passes/test_differentiate.py"),
-    "passes/elementwise_derivatives.py": ("passes/test_derivatives.py", "passes/test_differentiate.py"),
-    "passes/reverse.py": ("passes/test_reverse.py", "passes/test_differentiate.py"),
-    "passes/rematerialize.py": ("passes/test_rematerialize.py", "passes/test_recomputation.py"),
-    "passes/insert_optimizer.py": ("passes/test_insert_optimizer.py", "passes/test_decompose_optimizer.py"),
-    "prgec/core/formats/journal.py": ("formats/test_journal.py", "training/test_reader.py"),
-    "prgec/core/formats/journal_records.py": ("formats/test_journal.py", "training/test_reader.py"),
-    "prgec/core/formats/adapter.py": ("formats/test_adapter.py",),
-    "prgec/core/formats/shards.py": ("formats/test_shards.py",),
-    "prgec/runtime/training/estimators.py": ("training/test_estimators.py", "training/test_trainer.py"),
-    "prgec/runtime/training/prge_trainer.py": ("training/test_trainer.py", "training/test_accumulation.py"),
-    "prgec/runtime/training/gradient_trainer.py": ("training/test_gradient_trainer.py",),
-    "prgec/runtime/training/schedules.py": ("training/test_schedules.py",),
-    "prgec/runtime/training/objectives.py": ("training/test_objectives.py",),
-    "prgec/runtime/training/limits.py": ("training/test_limits.py",),
+    "passes/derivatives.py": (_GRADIENTS, ("e2e/test_gradients.py",)),
+    "passes/elementwise_derivatives.py": (_GRADIENTS, ("e2e/test_gradients.py",)),
+    "passes/reverse.py": (("passes/test_reverse.py", *_GRADIENTS), ()),
+    "passes/rematerialize.py": (("passes/test_rematerialize.py", "passes/test_recomputation.py"), ()),
+    "passes/insert_optimizer.py": (("passes/test_insert_optimizer.py", "passes/test_decompose_optimizer.py"), ()),
+    "prgec/core/formats/journal.py": (("formats/test_journal.py",), _RUNS),
+    "prgec/core/formats/journal_records.py": (("formats/test_journal.py",), _RUNS),
+    "prgec/core/formats/adapter.py": (("formats/test_adapter.py",), ("cli/test_commands.py", *_RUNS)),
+    "prgec/core/formats/shards.py": (("formats/test_shards.py",), ("side/test_fit.py", "remote/test_server.py")),
+    "prgec/runtime/training/estimators.py": (("training/test_estimators.py", "training/test_trainer.py"), ()),
+    "prgec/runtime/training/prge_trainer.py": (("training/test_trainer.py",), _RUNS),
+    "prgec/runtime/training/gradient_trainer.py": (
+        ("training/test_gradient_trainer.py", "training/test_accumulation.py"),
+        ("runs/test_accumulated_run.py", "runs/test_objectives.py", *_RUNS),
+    ),
+    "prgec/runtime/training/schedules.py": (("training/test_schedules.py",), ()),
+    "prgec/runtime/training/objectives.py": (("training/test_objectives.py",), ("runs/test_objectives.py",)),
+    "prgec/runtime/training/limits.py": (("training/test_limits.py",), _RUNS),
 }
 # The other operators of Cosmic Ray change little that these do not, or annotations alone.
 OPERATORS = (
@@ -86,8 +91,8 @@ def mutants_of(code: str) -> Iterator[Mutant]:
                 continue
             pairs = zip(code.splitlines(), changed.splitlines(), strict=False)
             line, text = next((n, new) for n, (old, new) in enumerate(pairs, 1) if old != new)
-            # Whether a class is frozen or has slots is for readers and memory, not for results.
-            if not text.startswith("@dataclass"):
+            # Whether a class is frozen is for readers, and so is which arguments take names alone.
+            if not text.startswith("@dataclass") and text != "/,":
                 yield Mutant(changed, line, text.strip(), name)
 
 
@@ -149,12 +154,29 @@ def measure(module: str, options: argparse.Namespace) -> Row:
     chosen = sorted(
         random.Random(options.seed).sample(found, min(options.mutants, len(found))), key=lambda mutant: mutant.line
     )
-    tests = [str(ROOT / "tests" / each) for each in MODULES[module]]
-    (start, seconds), *_ = run_all(ROOT, module, [code], tests, jobs=1, limit=600.0)
+    near, far = MODULES[module]
+    ended = _run(module, [each.code for each in chosen], near, options)
+    # The others run where those of the module itself saw nothing.
+    left = [place for place, outcome in enumerate(ended) if outcome is Outcome.SURVIVED] if far else []
+    again = _run(module, [chosen[place].code for place in left], far, options) if left else []
+    for place, outcome in zip(left, again, strict=True):
+        ended[place] = outcome
+    return Row(module, len(found), list(zip(chosen, ended, strict=True)))
+
+
+def _run(module: str, codes: Sequence[str], files: Sequence[str], options: argparse.Namespace) -> list[Outcome]:
+    """Run tests under each text of a module, and first under its own.
+
+    Raises:
+        RuntimeError: If the tests fail without a change.
+    """
+    tests = [str(ROOT / "tests" / each) for each in files]
+    own = (ROOT / module).read_text(encoding="utf-8")
+    ((start, seconds),) = run_all(ROOT, module, [own], tests, jobs=1, limit=600.0)
     if start is not Outcome.SURVIVED:
-        raise RuntimeError(f"the tests of {module} do not pass without a change")
-    ended = run_all(ROOT, module, [each.code for each in chosen], tests, jobs=options.jobs, limit=30 + 5 * seconds)
-    return Row(module, len(found), [(mutant, outcome) for mutant, (outcome, _) in zip(chosen, ended, strict=True)])
+        raise RuntimeError(f"the tests of {module} do not pass without a change: {' '.join(files)}")
+    ended = run_all(ROOT, module, codes, tests, jobs=options.jobs, limit=30 + 5 * seconds)
+    return [outcome for outcome, _ in ended]
 
 
 def main() -> int:

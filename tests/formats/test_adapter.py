@@ -13,7 +13,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from prgec.core.formats.adapter import adapter_metadata, load_adapter, masters, save_adapter
+from prgec.core.formats.adapter import adapter_metadata, load_adapter, masters, pack_adapter, save_adapter
 from prgec.errors import ProgramError
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.engines.executorch.pte_program import PteProgram
@@ -142,3 +142,13 @@ def test_equal_content_is_equal_bytes(trained: PteProgram, tmp_path: Path) -> No
         assert file.metadata() == {key: key * 2 for key in "abcdefgh"}
         assert [float(file.get_tensor(name)[1, 2]) for name in ("a", "b")] == [97.0, 98.0]
     assert int.from_bytes(files[0][:8], "little") % 8 == 0
+
+
+def test_tensors_begin_at_a_multiple_of_eight(trained: PteProgram, tmp_path: Path) -> None:
+    """As safetensors writes it, so that a reader can map a file."""
+    save_adapter(tmp_path / "a", trained)
+    length = int.from_bytes((tmp_path / "a").read_bytes()[:8], "little")
+    assert length % 8 == 0
+    for names in (1, 2, 3, 4, 5):
+        text = pack_adapter({}, {"n" * names: "x"})
+        assert int.from_bytes(text[:8], "little") % 8 == 0 and len(text) == 8 + int.from_bytes(text[:8], "little")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from prgec.core.formats.journal_records import StepRecord
 from prgec.errors import InternalError, NumericsError, ProgramError
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.engines.executorch.pte_program import PteProgram
-from prgec.runtime.training.gradient_trainer import GradientTrainer
+from prgec.runtime.training.gradient_trainer import GradientStep, GradientTrainer
 from prgec.runtime.training.limits import SKIP, Limits
 from tests.tiny_gradient import BETA1, BETA2, DECAY, EPS, GRADIENT_MANIFEST, Evaluated
 
@@ -180,3 +181,11 @@ def test_is_never_asked_for_measured_losses(program: PteProgram) -> None:
         program.forward()
     with pytest.raises(InternalError, match="no update to apply"):
         program.apply(np.zeros(1, dtype=np.float32), 0.1, 0, 1)
+
+
+@pytest.mark.parametrize(("norm", "shown"), [(2.0, {"grad_norm": 2.0}), (math.nan, {"limited": "skipped"})])
+def test_a_journal_keeps_a_step_as_one_query(norm: float, shown: dict[str, Any]) -> None:
+    step = GradientStep(3, 0.5, 0.25, norm)
+    assert step.losses.tolist() == [[0.5, 0.5]] and step.eps == 0.0
+    np.testing.assert_array_equal(step.g, np.array([norm], np.float32))
+    assert shown.items() <= step.metrics().items()

@@ -53,6 +53,7 @@ def test_a_skipped_step_without_numbers_is_told(name: str) -> None:
 def test_flags_tell_the_policies_apart() -> None:
     policies = [(over, finite) for over in ("clip", "skip") for finite in ("stop", "skip")]
     assert [Limits(0.0, *policy).flags for policy in policies] == [0, 1, 2, 3]
+    assert [Limits.of_flags(0.5, flags) for flags in range(4)] == [Limits(0.5, *policy) for policy in policies]
 
 
 @pytest.mark.parametrize(

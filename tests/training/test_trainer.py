@@ -17,7 +17,7 @@ from prgec.errors import NumericsError
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.estimators import Plain
-from prgec.runtime.training.prge_trainer import PrgeTrainer
+from prgec.runtime.training.prge_trainer import EstimatedStep, PrgeTrainer
 from prgec.runtime_ops import noise
 
 # g is a difference of losses over 2 EPS, so a narrow EPS turns the last bits of a loss, which differ between
@@ -162,3 +162,13 @@ class _NanAfterOne(Plain):
 class _Overflow(Plain):
     def coefficients(self, loss_plus_q: np.ndarray, loss_minus_q: np.ndarray, eps: float) -> np.ndarray:
         return loss_plus_q * 1e300
+
+
+def test_a_step_is_flat_where_no_query_tells_its_signs_apart() -> None:
+    g = np.zeros(2, np.float32)
+    flat, one = np.array([[0.5, 0.5], [0.25, 0.25]]), np.array([[0.5, 0.5], [0.25, 0.375]])
+    steps = [
+        EstimatedStep(1, 0.5, 0.1, *kind, EPS, limited) for *kind, limited in ((flat, g, None), (one, g, "clipped"))
+    ]
+    assert [step.is_flat for step in steps] == [True, False]
+    assert "limited" not in steps[0].metrics() and steps[1].metrics()["limited"] == "clipped"
