@@ -24,10 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LEAST_KILLED = 0.85
 # Each module, with the files of tests that are to notice: first those of the module, then those of what it is for.
 _GRADIENTS = ("passes/test_derivatives.py", "passes/test_differentiate.py")
-_RUNS = ("runs/test_resume.py", "runs/test_run_limits.py", "runs/test_gradient_run.py")
+_RUNS = ("runs/test_resume.py", "runs/test_run_limits.py")
 MODULES = {
-    "passes/derivatives.py": (_GRADIENTS, ("e2e/test_gradients.py",)),
-    "passes/elementwise_derivatives.py": (_GRADIENTS, ("e2e/test_gradients.py",)),
+    "passes/derivatives.py": (_GRADIENTS, ()),
+    "passes/elementwise_derivatives.py": (_GRADIENTS, ()),
     "passes/reverse.py": (("passes/test_reverse.py", *_GRADIENTS), ()),
     "passes/rematerialize.py": (("passes/test_rematerialize.py", "passes/test_recomputation.py"), ()),
     "passes/insert_optimizer.py": (("passes/test_insert_optimizer.py", "passes/test_decompose_optimizer.py"), ()),
