@@ -15,6 +15,7 @@ from prgec.cli.main import main
 from prgec.core.contract.engine import optimizer_names
 from prgec.core.formats.adapter import load_snapshot, read_adapter
 from prgec.core.formats.journal import read_journal
+from prgec.core.formats.run_folder import RunFolder
 from prgec.errors import NumericsError, ProgramError, UsageError
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.runs.options import RunOptions
@@ -22,7 +23,7 @@ from prgec.runtime.runs.result import Listener
 from prgec.runtime.runs.run import run
 from prgec.runtime.training.limits import SKIP
 from prgec.runtime.training.step import StepResult
-from tests.runs.killing import assert_same_run, kill, kill_in_log, metrics_of, options_of
+from tests.runs.killing import Killed, assert_same_run, kill, kill_in_log, metrics_of, options_of
 from tests.tiny_gradient import GRADIENT_MANIFEST
 
 STEPS = 13
@@ -57,6 +58,25 @@ def test_killed_between_two_records(options: RunOptions, whole: Path, name: str,
     kill_in_log(options, name, call)
     run(replace(options, resume=True))
     assert options.out is not None
+    assert_same_run(options.out, whole)
+
+
+def test_killed_before_the_summary_takes_few_steps_again(
+    options: RunOptions, whole: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last snapshot stays until everything is written: without it the run began anew."""
+
+    def dying(self: RunFolder, summary: object) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RunFolder, "write_summary", dying)
+        run(options)
+    assert options.out is not None and (options.out / "journal.bin").exists()
+    run(replace(options, resume=True))
+    assert [each for each in caplog.messages if "again" in each] == [
+        "taking steps 13 to 13 again, from the last snapshot"
+    ]
     assert_same_run(options.out, whole)
 
 

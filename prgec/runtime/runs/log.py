@@ -93,14 +93,17 @@ class RunLog:
         self._journal.append(StateRecord(step, sha256))
         self.last_state = step
 
-    def commit(self, *, keeps_snapshot: bool = False) -> None:
-        """Give metrics and journal their final names, and remove states on the way: the run has ended.
+    def commit(self) -> None:
+        """Give metrics and journal their final names: the run has ended."""
+        self._metrics.commit()
+        rename(self._path, self._folder.file(JOURNAL_NAME))
+
+    def remove_states(self, *, keeps_snapshot: bool = False) -> None:
+        """Remove states on the way, which nothing goes on from once the summary is written.
 
         Args:
             keeps_snapshot: Whether the last state stays, because the run can go on from nothing else.
         """
-        self._metrics.commit()
-        rename(self._path, self._folder.file(JOURNAL_NAME))
         for name in (BEST_NAME,) if keeps_snapshot else (SNAPSHOT_NAME, BEST_NAME):
             self._folder.file(name).unlink(missing_ok=True)
 

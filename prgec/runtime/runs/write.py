@@ -30,7 +30,7 @@ def write_run(
     evaluations: Sequence[tuple[int, Evaluation]],
     failure: NumericsError | None,
 ) -> None:
-    """Write everything that a run did not write as it went, the summary last.
+    """Write everything that a run did not write as it went, the summary last; only then are states removed.
 
     Args:
         folder: The run folder.
@@ -45,7 +45,7 @@ def write_run(
     save_adapter(folder.file(ADAPTER_NAME), opened.program)
     points = [(step, evaluation.loss, evaluation.accuracy) for step, evaluation in evaluations]
     plot_run(folder.file(PLOT_NAME), losses, points, manifest.model)
-    log.commit(keeps_snapshot=manifest.has_gradients and result.interrupted)
+    log.commit()
     write_atomic(folder.file(CONFIG_NAME), repeating_text(opened.options, folder.path).encode())
     prompts = (opened.rewards.test or ()) if opened.rewards else ()
     folder.write_summary(
@@ -62,6 +62,7 @@ def write_run(
             "peak_rss_bytes": process_memory().peak_rss_bytes,
         }
     )
+    log.remove_states(keeps_snapshot=manifest.has_gradients and result.interrupted)
 
 
 def _status(result: RunResult, failure: NumericsError | None) -> str:
