@@ -75,3 +75,56 @@ def test_a_reward(installed: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1.0", "0.0"]
+
+
+def _python(installed: Path, code: str) -> str:
+    command = [sys.executable, "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_task_and_a_reader(installed: Path, compile_once: Compile, tmp_path: Path) -> None:
+    """Rows of a format that prgec does not know become prompts of a task that it does not know."""
+    program, rows = compile_once(**PROGRAMS["xnnpack-seeded"]), tmp_path / "mails.toml"
+    rows.write_text('[[rows]]\nmail = "a b"\nsubject = "c"\n[[rows]]\nmail = "b a"\nsubject = "d"\n')
+    shown = _prgec(installed, "data", "show", rows, "--model", program, "--task", "subject")
+    assert shown.returncode == 0, shown.stderr
+    done = _prgec(installed, "run", program, "--data", rows, "--task", "subject", "--steps", 2, "--out", tmp_path / "x")
+    assert done.returncode == 0 and "task subject" in done.stderr and "mails.toml (toml)" in done.stderr
+    code = (
+        "from pathlib import Path\nfrom prgec.core.data.dataset import load_dataset\n"
+        f"rows = load_dataset(Path({str(rows)!r}), 'subject')\n"
+        "print([(each.prompt, each.completion) for each in rows.examples])"
+    )
+    assert _python(installed, code).strip() == r"[('a b\nSubject:', ' c'), ('b a\nSubject:', ' d')]"
+    rows.write_text("rows = 3")
+    broken = _prgec(installed, "run", program, "--data", rows, "--task", "subject", "--out", tmp_path / "y")
+    assert broken.returncode == 4 and "read_toml cannot read it" in broken.stderr
+    assert broken.stderr.count("\n") == 1
+
+
+def test_an_objective(installed: Path) -> None:
+    """Its slope is that of its loss, by autograd of the formula as the paper has it."""
+    code = (
+        "import numpy as np, torch\nfrom prgec.runtime.training.objectives import OBJECTIVES, Answers, Numbers\n"
+        "logp = torch.tensor([-1.0, -2.0, -3.0, -2.5], dtype=torch.float64, requires_grad=True)\n"
+        "ref = torch.tensor([-1.5, -1.0, -3.0, -2.0], dtype=torch.float64)\n"
+        "gain = logp - ref\nloss = ((gain[0::2] - gain[1::2] - 1 / (2 * 0.25)) ** 2).mean()\nloss.backward()\n"
+        "answers = Answers(logp.detach().numpy(), np.ones(4), ref.numpy(), np.array([True, False] * 2))\n"
+        "judged = OBJECTIVES['ipo'].judge(answers, Numbers(beta=0.25))\n"
+        "print(abs(judged.loss - float(loss)) < 1e-12, np.allclose(judged.slope, logp.grad.numpy(), rtol=1e-12))"
+    )
+    assert _python(installed, code).split() == ["True", "True"]
+    assert "ipo" in _prgec(installed, "run", "--help-all").stdout
+
+
+def test_a_plugin_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no such thing')\n")
+    info = tmp_path / "broken-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[prgec.tasks]\nmine = broken:TASK\n")
+    done = _prgec(tmp_path, "data", "show", "x.jsonl", "--model", "demo")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "broken:TASK cannot be imported: no such thing (prgec.tasks)" in done.stderr
+    assert "pip uninstall broken" in done.stderr

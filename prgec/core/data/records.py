@@ -8,10 +8,12 @@ SuperGLUE and the SQuAD json are flattened to one record a question and answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import EntryPoint
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from prgec.core.contract.plugins import load_plugin, plugins_of
 from prgec.core.data.arrow import read_arrow
 from prgec.core.data.folders import files_of
 from prgec.core.data.jsonl import Record, items_of, read_json
@@ -26,6 +28,10 @@ HUB_PREFIX = "hf:"
 NO_FILE = (HUB_PREFIX, STDIN)
 # First column of the MRPC corpus, whose files are called .txt.
 _MRPC_HEADER = b"Quality\t"
+# Packages add readers by entry points of this group: the name is the end of a file's name, without its dot, and the
+# function takes the path and yields a dict for each row.
+ENTRY_POINTS = "prgec.readers"
+_PLUGINS = {f".{name}": point for name, point in plugins_of(ENTRY_POINTS).items()}
 _PACKED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 
 
@@ -60,6 +66,8 @@ def _read_unpacked(path: Path, head: bytes) -> tuple[Iterable[Record], str]:
         if head.startswith(magic):
             return read_arrow(path, magic)
     suffix = _suffix_of(path)
+    if suffix in _PLUGINS:
+        return _read_by_plugin(path, _PLUGINS[suffix])
     if suffix in (".parquet", ".arrow"):
         raise DataError("the file is named .parquet or .arrow, but holds neither", where=path)
     if head.startswith(_MRPC_HEADER) or suffix == ".tsv":
@@ -73,6 +81,19 @@ def _read_unpacked(path: Path, head: bytes) -> tuple[Iterable[Record], str]:
     if not is_json and suffix not in (".json", ".jsonl") and (separator := _table_separator(head)):
         return read_tsv(path) if separator == "\t" else read_csv(path, separator)
     return read_json(path)
+
+
+def _read_by_plugin(path: Path, point: EntryPoint) -> tuple[Iterator[Record], str]:
+    """Read a file by the function of an installed package; whatever it raises is a fault of the file."""
+    read = load_plugin(point)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        try:
+            yield from read(path)
+        except Exception as error:  # of a module of strangers
+            raise DataError(f"{point.value} cannot read it: {error}", where=path) from error
+
+    return (Record(dict(row), path, number, "row") for number, row in enumerate(rows(), start=1)), point.name
 
 
 def _suffix_of(path: Path) -> str:

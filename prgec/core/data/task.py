@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from prgec.core.data.jsonl import Record, text_of
 from prgec.errors import DataError
@@ -88,6 +88,7 @@ class Document:
 Item: TypeAlias = Example | Conversation | Document
 
 
+@runtime_checkable
 class Task(Protocol):
     """The interface of a task for the rest of the program."""
 

@@ -9,6 +9,7 @@ aliases.
 
 from __future__ import annotations
 
+from prgec.core.contract.plugins import load_plugin, plugins_of
 from prgec.core.data.alpaca import AlpacaFormat
 from prgec.core.data.formats import ChatFormat, CompletionFormat, LabelFormat, TextFormat
 from prgec.core.data.jsonl import Record
@@ -216,6 +217,9 @@ _TASKS: tuple[Task, ...] = (
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in _TASKS}
+# Packages add tasks by entry points of this group: a Task under its name.
+ENTRY_POINTS = "prgec.tasks"
+TASKS |= {name: load_plugin(point, Task) for name, point in plugins_of(ENTRY_POINTS, TASKS).items()}
 
 
 def find_task(name: str) -> Task:

@@ -10,13 +10,14 @@ Letters: P pairs, n rows; rows of pairs come as chosen, rejected, chosen, reject
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from prgec.core.contract.arrays import Float64Array
+from prgec.core.contract.plugins import load_plugin, plugins_of
 
 # A likelihood this near to 1 has odds that are still a number.
 _MOST_LOGP = -1e-9
@@ -164,7 +165,7 @@ def _sigmoid(x: Float64Array) -> Float64Array:
     return result
 
 
-OBJECTIVES: Mapping[str, Objective] = {
+OBJECTIVES: dict[str, Objective] = {
     each.name: each
     for each in (
         Objective("dpo", dpo, beta=0.1, needs_reference=True),
@@ -173,5 +174,8 @@ OBJECTIVES: Mapping[str, Objective] = {
         Objective("simpo", simpo, beta=2.0),
     )
 }
+# Packages add objectives by entry points of this group: an Objective under its name.
+ENTRY_POINTS = "prgec.objectives"
+OBJECTIVES |= {name: load_plugin(point, Objective) for name, point in plugins_of(ENTRY_POINTS, OBJECTIVES).items()}
 # The objective of runs that name none: the likelihood of right answers.
 LIKELIHOOD = "likelihood"
