@@ -1,6 +1,6 @@
 """Change the code in small ways, one at a time, and see whether a test fails: `make mutation`.
 
-    python tools/mutation.py [--mutants 60] [--jobs 2] [--seed 0] [--module passes/reverse.py]
+    python tools/mutation.py [--mutants 60] [--jobs 2] [--seed 0] [--module passes/reverse.py] [--near]
 
 Cosmic Ray makes the mutants: another operator, another number, a condition negated. A sample of the changes of each
 module that matters most runs under the tests of that module. The table says how many were killed; the survivors follow
@@ -157,7 +157,11 @@ def measure(module: str, options: argparse.Namespace) -> Row:
     near, far = MODULES[module]
     ended = _run(module, [each.code for each in chosen], near, options)
     # The others run where those of the module itself saw nothing.
-    left = [place for place, outcome in enumerate(ended) if outcome is Outcome.SURVIVED] if far else []
+    left = (
+        [place for place, outcome in enumerate(ended) if outcome is Outcome.SURVIVED]
+        if far and not options.near
+        else []
+    )
     again = _run(module, [chosen[place].code for place in left], far, options) if left else []
     for place, outcome in zip(left, again, strict=True):
         ended[place] = outcome
@@ -186,6 +190,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time [2]")
     parser.add_argument("--seed", type=int, default=0, help="of the sample [0]")
     parser.add_argument("--module", action="append", choices=MODULES, help="one of them; repeatable [all]")
+    parser.add_argument("--near", action="store_true", help="the tests of the module alone, which takes minutes")
     options = parser.parse_args()
     print("| module | mutants there are | tried | killed | of those tried |\n|---|---|---|---|---|", flush=True)
     rows, begin = [], time.monotonic()
