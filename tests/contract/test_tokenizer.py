@@ -13,7 +13,8 @@ import pytest
 import sentencepiece
 
 from prgec.compiler.frontend.tokenizer import pack_tokenizer
-from prgec.core.contract.tokenizer import SETTINGS_JSON, TOKENIZER_JSON, Tokenizer
+from prgec.core.contract.packed_tokenizer import SETTINGS_JSON, TOKENIZER_JSON
+from prgec.core.contract.tokenizer import Tokenizer
 from prgec.errors import CheckpointError, ProgramError
 
 AWKWARD = [

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from prgec.core.contract.tokenizer import (
+from prgec.core.contract.packed_tokenizer import (
     CLASSIFIER_FORMAT,
     FORMAT_VERSION,
     SENTENCEPIECE_MODEL,

@@ -9,32 +9,25 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import io
-import json
-import zipfile
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prgec.core.contract.chat import ASSISTANT, ChatTemplate, Written
+from prgec.core.contract.packed_tokenizer import (
+    SETTINGS_JSON,
+    TOKENIZER_JSON,
+    check_ids,
+    parse_backend,
+    parse_settings,
+    unzip,
+)
 from prgec.core.contract.template import Span
-from prgec.errors import DataError, ProgramError
+from prgec.errors import DataError
 
 if TYPE_CHECKING:
     import tokenizers
-
-TOKENIZER_JSON = "tokenizer.json"
-SETTINGS_JSON = "prgec_tokenizer.json"
-SENTENCEPIECE_MODEL = "tokenizer.model"
-FORMAT_VERSION = 1
-# The format of a classifier: rows are whole texts and answers are its classes, so readers that only know tokens must
-# refuse it.
-CLASSIFIER_FORMAT = 2
-
-_RECOMPILE = "compile the program again"
-# Largest known tokenizer.json files are near 40 MB; anything far beyond is not a tokenizer.
-_MAX_MEMBER_BYTES = {TOKENIZER_JSON: 256 << 20, SETTINGS_JSON: 4 << 20, SENTENCEPIECE_MODEL: 64 << 20}
 
 
 class ChatIds(NamedTuple):
@@ -83,10 +76,10 @@ class Tokenizer:
         Raises:
             ProgramError: If the blob is not one that `pack_tokenizer` writes.
         """
-        members = _unzip(blob)
-        settings = _parse_settings(members[SETTINGS_JSON])
-        backend = _parse_backend(members[TOKENIZER_JSON])
-        _check_ids(settings, backend.get_vocab_size(with_added_tokens=True))
+        members = unzip(blob)
+        settings = parse_settings(members[SETTINGS_JSON])
+        backend = parse_backend(members[TOKENIZER_JSON])
+        check_ids(settings, backend.get_vocab_size(with_added_tokens=True))
         return cls(
             backend=backend,
             bos_id=settings["bos_id"],
@@ -249,76 +242,3 @@ def _within(offsets: Sequence[Span], spans: Sequence[Span]) -> list[bool]:
 def one_bos(ids: list[int], bos_id: int | None) -> list[int]:
     """Return the ids of a text that writes BOS itself without the tokenizer's own."""
     return ids[1:] if bos_id is not None and ids[:2] == [bos_id, bos_id] else ids
-
-
-def _unzip(blob: bytes) -> dict[str, bytes]:
-    """Return the members of a blob: known names, stored uncompressed, of sane size."""
-    members: dict[str, bytes] = {}
-    try:
-        with zipfile.ZipFile(io.BytesIO(blob)) as archive:
-            for info in archive.infolist():
-                _check_member(info, members)
-                members[info.filename] = archive.read(info)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
-        raise ProgramError(f"the program's tokenizer is damaged: {error}", hint=_RECOMPILE) from error
-    for name in (TOKENIZER_JSON, SETTINGS_JSON):
-        if name not in members:
-            raise ProgramError(f"the program's tokenizer lacks {name}", hint=_RECOMPILE)
-    return members
-
-
-def _check_member(info: zipfile.ZipInfo, seen: dict[str, bytes]) -> None:
-    limit = _MAX_MEMBER_BYTES.get(info.filename)
-    if limit is None or info.filename in seen:
-        raise ProgramError(f"the program's tokenizer has an unexpected member {info.filename!r}", hint=_RECOMPILE)
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
-        raise ProgramError(f"the program's tokenizer member {info.filename} is compressed or too large")
-
-
-def _parse_settings(raw: bytes) -> dict[str, Any]:
-    try:
-        settings = json.loads(raw)
-        version = settings["format"]
-        checks = {
-            "bos_id": _is_id(settings["bos_id"], optional=True),
-            "eos_id": _is_id(settings["eos_id"], optional=True),
-            "pad_id": _is_id(settings["pad_id"], optional=False),
-            "add_bos": isinstance(settings["add_bos"], bool),
-            "chat_template": settings["chat_template"] is None or isinstance(settings["chat_template"], str),
-        }
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ProgramError(f"the program's tokenizer settings are damaged: {error}", hint=_RECOMPILE) from error
-    special = settings.setdefault("special_tokens", {})
-    checks["special_tokens"] = isinstance(special, dict) and all(isinstance(text, str) for text in special.values())
-    if version == CLASSIFIER_FORMAT:
-        names = settings.get("classes")
-        checks["classes"] = isinstance(names, list) and bool(names) and all(isinstance(each, str) for each in names)
-    elif version != FORMAT_VERSION:
-        raise ProgramError(f"the program's tokenizer has format {version!r}; this prgec reads 1 and 2")
-    for name, is_good in checks.items():
-        if not is_good:
-            raise ProgramError(f"the program's tokenizer has {name} = {settings.get(name)!r}", hint=_RECOMPILE)
-    parsed: dict[str, Any] = settings
-    return parsed
-
-
-def _is_id(value: object, *, optional: bool) -> bool:
-    return (optional and value is None) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
-
-
-def _check_ids(settings: dict[str, Any], vocab_size: int) -> None:
-    for name in ("bos_id", "eos_id"):
-        if settings[name] is not None and settings[name] >= vocab_size:
-            raise ProgramError(f"the program's tokenizer has {name} = {settings[name]}, beyond its vocabulary")
-
-
-def _parse_backend(raw: bytes) -> tokenizers.Tokenizer:
-    import tokenizers
-
-    try:
-        backend = tokenizers.Tokenizer.from_str(raw.decode("utf-8"))
-    except Exception as error:  # the Rust library raises bare Exception
-        raise ProgramError(f"the program's {TOKENIZER_JSON} is damaged: {error}", hint=_RECOMPILE) from error
-    backend.no_truncation()
-    backend.no_padding()
-    return backend
