@@ -16,7 +16,7 @@ from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import COLUMNS, TASK
 from prgec.cli.verify_option import NO_VERIFY
 from prgec.core.data.formats import CompletionFormat, LabelFormat
-from prgec.core.data.task import Example, Item, Task, TemplateTask
+from prgec.core.data.task import Example, Item, Task, TemplateTask, example_of
 from prgec.core.data.tasks import AUTO_TASK, TASK_HELP, find_task
 from prgec.core.formats.run_folder import task_of
 from prgec.errors import DataError, UsageError
@@ -167,7 +167,7 @@ def _items(
         raise UsageError(
             f"task {found.name} reads {', '.join(found.fields)}: a --text is not enough", hint="give rows with --data"
         )
-    return found, [Example(found.prompt_of(text), None, f"--text {n}") for n, text in enumerate(texts, start=1)]
+    return found, [example_of(found, text, f"--text {n}") for n, text in enumerate(texts, start=1)]
 
 
 def _read(data: Path, task: str, columns: tuple[str, ...], learnt: str) -> Dataset:

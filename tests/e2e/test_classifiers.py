@@ -17,6 +17,7 @@ from prgec.core.contract.names import EMIT_METHOD, FORWARD_METHOD
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.errors import CheckpointError, UsageError
 from prgec.runtime.engines.executorch.emitting_program import open_emitting
+from prgec.runtime.engines.executorch.open import open_pte
 from tests.classifiers import ENCODERS, Encoder, said_by_transformers
 
 # A pair and a single text: the second row ends in padding.
@@ -185,3 +186,21 @@ def test_what_a_classifier_is_not(tmp_path: Path) -> None:
     config.write_text(config.read_text().replace('"pad_token_id": 1', '"pad_token_id": 5'))
     with pytest.raises(CheckpointError, match="the tokenizer pads with token 1, the model with 5"):
         build_graphs(options)
+
+
+def test_a_text_given_by_hand_is_read_as_a_row_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An encoder reads texts without a template around them; the losses are those of the untouched model."""
+    encoder, text = Encoder("bert"), "the film was great"
+    program, rows = tmp_path / "m.pte", tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"sentence": text}) + "\n")
+    options = replace(OPTIONS, model=str(encoder.write(tmp_path / "c")), method="exact", batch_size=1, output=program)
+    compile_model(options)
+    found = []
+    for given in (["--data", str(rows)], ["--text", text]):
+        assert main(["predict", str(program), *given, "--task", "sst2", "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out)["predictions"][0])
+    assert found[0] == found[1] and found[1]["prompt"] == text
+    ids = open_pte(program).tokenizer.backend.encode(text)
+    logits = said_by_transformers(encoder.build(), [ids.ids], [ids.type_ids])[1]
+    expected = torch.nn.functional.cross_entropy(logits.repeat(2, 1), torch.tensor([0, 1]), reduction="none")
+    np.testing.assert_allclose(list(found[1]["losses"].values()), expected.numpy(), rtol=1e-4)

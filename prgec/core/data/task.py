@@ -274,3 +274,25 @@ def answers_of(value: Any, name: str, record: Record) -> tuple[str, ...]:
     if not answers or not answers[0].strip():
         raise DataError(f'field "{name}" holds no answer', where=record.where)
     return answers
+
+
+class OfOneText(Protocol):
+    """A task that makes a prompt of a single text."""
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Choices that are the same for every record, in label order."""
+
+    def prompt_of(self, text: str) -> str:
+        """Return the prompt."""
+
+
+def example_of(task: OfOneText, text: str, where: str) -> Example:
+    """Return an unlabelled example of a text that comes alone, as a record of it would be read.
+
+    Args:
+        task: Its task.
+        text: The text.
+        where: Its place, for messages.
+    """
+    return Example(task.prompt_of(text), None, where, texts=(text,), classes=task.candidates)

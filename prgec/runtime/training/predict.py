@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from prgec.core.contract.engine import GeneratingProgram
+from prgec.core.data.classes import texts_of
 from prgec.core.data.encode import encode_rows
 from prgec.core.data.task import Example
 from prgec.errors import UsageError
@@ -17,7 +18,7 @@ class Prediction:
     """The answer to one prompt.
 
     Attributes:
-        prompt: Text the model was given.
+        prompt: Text the model was given; an encoder's texts.
         completion: The candidate with the lowest loss.
         losses: Mean negative log-likelihood of every candidate.
     """
@@ -54,6 +55,10 @@ def predict(
     if losses is None:
         return []
     return [
-        Prediction(example.prompt, each[int(row.argmin())], dict(zip(each, row.tolist(), strict=True)))
+        Prediction(_read(example, program), each[int(row.argmin())], dict(zip(each, row.tolist(), strict=True)))
         for example, each, row in zip(examples, choices, losses.reshape(len(examples), -1), strict=True)
     ]
+
+
+def _read(example: Example, program: GeneratingProgram) -> str:
+    return "  ".join(texts_of(example)) if program.tokenizer.classes else example.prompt

@@ -80,16 +80,16 @@ class InferenceWorker:
             self._adapter = adapter
 
     def _predict(self, question: Mapping[str, Any]) -> list[dict[str, Any]]:
-        from prgec.core.data.task import Example
+        from prgec.core.data.task import example_of
         from prgec.core.data.tasks import find_task
         from prgec.errors import UsageError
         from prgec.runtime.training.predict import predict
 
         candidates = tuple(question["candidates"])
-        task = find_task(question["task"])
+        task: Any = find_task(question["task"])
         if len(getattr(task, "fields", ())) > 1 or not hasattr(task, "prompt_of"):
             raise UsageError(f"task {task.name} reads more than a text", hint="choose one of a single field")
-        examples = [Example(task.prompt_of(text), None, "the text") for text in question["texts"]]
+        examples = [example_of(task, text, "the text") for text in question["texts"]]
         found = predict(self._program, examples, candidates or task.candidates)
         return [{"answer": each.completion.strip(), "losses": each.losses} for each in found]
 
