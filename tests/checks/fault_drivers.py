@@ -113,7 +113,8 @@ class PythonDriver:
 
     def start(self, arguments: Sequence[str], stderr: Path, *, drop: bool = False) -> Process:
         """Ask the server for a run."""
-        stderr.touch()
+        # A fork that is killed before it opens the file would leave the words of the run before.
+        stderr.write_bytes(b"")
         return Process(self, self._ask(["run", *arguments], str(stderr), drop), stderr)
 
     def wait(self, pid: int) -> int:
