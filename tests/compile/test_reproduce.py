@@ -95,6 +95,7 @@ def test_another_checkpoint_is_told_by_its_hash(
     assert lines[0].startswith("base_sha256: ") and any("of the delegates" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_data_that_decided_something_are_wanted_again(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
 
 
+@pytest.mark.slow
 def test_many_rows_take_no_memory(tmp_path: Path) -> None:
     """Two buffers of 32 MiB at most, while the rows themselves are 150 MB of tokens."""
     path, count = tmp_path / "chats.jsonl", 12000

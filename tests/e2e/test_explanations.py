@@ -32,9 +32,8 @@ def _run(block: re.Match[str], folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "page", ["first-pass", pytest.param("how-it-works", marks=pytest.mark.slow)], ids=lambda page: str(page)
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["first-pass", "how-it-works"])
 def test_pages_show_what_is_so(page: str, tmp_path: Path) -> None:
     """A block of text is in the file that the page names last before it, else in the output so far."""
     text, printed, shown = (DOCS / f"{page}.md").read_text(encoding="utf-8"), "", 0

@@ -13,8 +13,8 @@ import pytest
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
-# One builds the C++ driver, the other gets a model of 22M parameters.
-_SLOW = ("board", "encoder")
+# One builds the C++ driver, another gets a model of 22M parameters, and the others take many commands.
+_SLOW = ("board", "encoder", "classifier", "answers")
 # Lines that a reader sees, by page.
 _SEEN = {
     "classifier": (r"⟦ bad⟧", r"bad\tThe bed was ugly and messy\. Label:", r"accuracy  100\.0%", "peft-adapter  peft"),

@@ -23,6 +23,7 @@ KINDS = (
     "shard",
     "network",
     "gguf",
+    "template",
 )
 
 

@@ -132,7 +132,9 @@ def test_a_new_run_has_answers_of_its_own(make: Make) -> None:
     assert len((folder / "answers.jsonl").read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize("body", ["raise ValueError('no')", "import time; time.sleep(30)"])
+@pytest.mark.parametrize(
+    "body", ["raise ValueError('no')", pytest.param("import time; time.sleep(30)", marks=pytest.mark.slow)]
+)
 def test_a_reward_that_fails_stops_the_run_or_is_skipped(make: Make, tmp_path: Path, body: str) -> None:
     options = make(steps=5, eval_data=None, reward_timeout=2.0)
     (tmp_path / "reward.py").write_text(
