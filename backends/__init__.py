@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from prgec.core.contract.plugins import plugins_of
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ BACKENDS: dict[str, str] = {
 }
 # Packages add rows by entry points of this group; the runtime finds ours there too, and so imports none of them.
 ENTRY_POINTS = "prgec.backends"
-BACKENDS |= {point.name: point.value for point in entry_points(group=ENTRY_POINTS) if point.name not in BACKENDS}
+BACKENDS |= {name: point.value for name, point in plugins_of(ENTRY_POINTS, BACKENDS).items()}
 
 
 def find_backend(name: str) -> type[Backend]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prgec.compiler.measured_rows import RowsFile
 from prgec.core.contract.inspection import inspect_program
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import FROZEN_SUFFIX
@@ -73,23 +74,6 @@ def open_trained(run: Path, program: Path | None = None) -> Trained:
         raise ProgramError(f"the adapter lacks {missing[0]}", where=path)
     matrices = {**frozen_a(manifest, tensors), **{site.state_name: tensors[site.state_name] for site in manifest.sites}}
     return Trained(manifest, PeftAdapter(manifest.rank, manifest.alpha, matrices, expected))
-
-
-@dataclass(frozen=True)
-class RowsFile:
-    """Rows whose loss is measured.
-
-    Attributes:
-        path: The data file.
-        task: Its task, or `auto`.
-        columns: Names of columns as `--map` takes them.
-        is_named: Whether the user named it; else it is left out where it cannot be read.
-    """
-
-    path: Path
-    task: str = AUTO_TASK
-    columns: tuple[str, ...] = ()
-    is_named: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from prgec.compiler.export import RowsFile
 from prgec.compiler.frontend.checkpoint import Checkpoint
 from prgec.compiler.frontend.classifier import Head, with_classes
 from prgec.compiler.frontend.model import loss_of
 from prgec.compiler.frontend.tokenizer import pack_tokenizer
+from prgec.compiler.measured_rows import RowsFile
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import IGNORE_TARGET
 from prgec.core.contract.tokenizer import Tokenizer

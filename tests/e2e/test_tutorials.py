@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
+from tests.pages import BLOCK, run_block
+
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
-_BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<code>.*?)^```$", re.M | re.S)
 # One builds the C++ driver, another gets a model of 22M parameters, and the others take many commands.
 _SLOW = ("board", "encoder", "classifier", "answers")
 # Lines that a reader sees, by page.
@@ -33,22 +30,8 @@ def test_every_tutorial_is_tried() -> None:
     "page", [pytest.param(page, marks=pytest.mark.slow) if page in _SLOW else page for page in _SEEN]
 )
 def test_blocks_run_in_order(page: str, tmp_path: Path) -> None:
-    blocks = list(_BLOCK.finditer((TUTORIALS / f"{page}.md").read_text(encoding="utf-8")))
+    blocks = list(BLOCK.finditer((TUTORIALS / f"{page}.md").read_text(encoding="utf-8")))
     assert blocks
-    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
-    said = ""
-    for block in blocks:
-        shell = {"bash": ["bash", "-eu", "-o", "pipefail", "-c"], "python": [sys.executable, "-c"]}[block["language"]]
-        done = subprocess.run(
-            [*shell, block["code"]],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, block["code"] + done.stdout
-        said += done.stdout
+    said = "".join(run_block(block, tmp_path) for block in blocks)
     for seen in _SEEN[page]:
         assert re.search(seen, said), said

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prgec.cli.main import main
+from tests.ui.chromium import NEEDS_CHROMIUM
+from tests.ui.chromium import browser as browser
 from tests.ui.running import RunningUi
 from tests.ui.synthetic import write_run
 
 pytest.importorskip("starlette", reason="starlette is not installed")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (Debian: apt-get install chromium)"),
-]
+pytestmark = NEEDS_CHROMIUM
 # Rules of WCAG 2.2 AA and axe's own best practices.
 OPTIONS = {"resultTypes": ["violations"]}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")

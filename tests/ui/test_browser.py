@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,32 +16,21 @@ from typing import Any
 import pytest
 
 from tests.processes import wait_until
+from tests.ui.chromium import NEEDS_CHROMIUM
+from tests.ui.chromium import browser as browser
 from tests.ui.running import RunningUi
 from tests.ui.synthetic import write_run
 
 pytest.importorskip("starlette", reason="starlette is not installed")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed (Debian: apt-get install chromium)"),
-]
+pytestmark = NEEDS_CHROMIUM
 STEPS = 20_000
 # Elements without a text for screen readers.
 NAMELESS = """() => [...document.querySelectorAll("a,button,input:not([type=hidden]),select,textarea,svg,progress")]
     .filter((each) => !(each.innerText?.trim() || each.getAttribute("aria-label") || each.labels?.length))
     .map((each) => each.outerHTML.slice(0, 120))"""
 PATIENCE_MS = 300_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        # Containers have no sandbox of their own to give.
-        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 @pytest.fixture
