@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import click
 import pytest
 
 from prgec.cli.main import cli
+from tests.pages import COMMAND, shell_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
@@ -20,18 +20,9 @@ _ENDS = ("|", ">", "<", "&&", "||", ";", "&", "2>", "#")
 
 def commands_of(text: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the arguments of each `prgec` in the code of a page, with its line."""
-    lines, is_code = text.splitlines(), False
-    for number, line in enumerate(lines, 1):
-        if line.lstrip().startswith("```"):
-            is_code = not is_code
-        elif is_code or line.startswith("    "):
-            whole = line
-            for following in lines[number:]:
-                if not whole.endswith("\\"):
-                    break
-                whole = f"{whole[:-1]} {following.strip()}"
-            for found in re.finditer(r"(?:^|[|;&] *)(?:PRGEC_\w+=\S+ )?prgec (?=[a-z])", whole.strip()):
-                yield number, list(_until_end(whole.strip()[found.end() :]))
+    for number, line in shell_lines(text):
+        for found in COMMAND.finditer(line):
+            yield number, list(_until_end(line[found.end() :]))
 
 
 def _until_end(text: str) -> Iterator[str]:
