@@ -47,8 +47,23 @@ def test_seeds() -> None:
 
 
 def test_large_logits_do_not_overflow() -> None:
-    order, probabilities = likely(np.array([1e30, -1e30, 3e4], dtype=np.float32), Sampling(1e-3))
-    assert order[0] == 0 and probabilities[0] == 1.0
+    ids, weights = likely(np.array([1e30, -1e30, 3e4], dtype=np.float32), Sampling(1e-3))
+    assert (ids.tolist(), weights.tolist()) == ([0, 1, 2], [1.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("spread", [0.01, 1.0, 6.0])
+def test_the_fewest_with_a_share(spread: float) -> None:
+    """Against a sorted vocabulary, of which many are equal."""
+    logits = (np.random.default_rng(3).normal(0, spread, 5000).round(2)).astype(np.float32)
+    chances = np.exp(logits.astype(np.float64))
+    order = np.argsort(-logits, kind="stable")
+    for top_k, top_p in ((0, 0.05), (0, 0.9), (70, 1.0), (70, 0.5), (4999, 0.999999), (9000, 0.3)):
+        ids, weights = likely(logits, Sampling(1.0, top_k, top_p))
+        among = order[: top_k or None]
+        sums = chances[among].cumsum() / chances[among].sum()
+        expected = among[: int(np.searchsorted(sums, top_p)) + 1]
+        assert ids.tolist() == sorted(expected.tolist())
+        np.testing.assert_allclose(weights / weights.sum(), chances[ids] / chances[ids].sum(), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Which token comes next: the most likely one, or one drawn from those that are likely.
 
 The C++ driver draws the same tokens (prgec/device/csrc/src/sampler.cpp), so nothing here depends on a library: numbers
-come from the generator of the noise, powers of e from a polynomial, and sums are taken from left to right.
+come from the generator of the noise, powers of e from a polynomial, and sums are taken from left to right. Nothing
+sorts the vocabulary, which would take longer than many a model.
 
 Letters: V vocabulary.
 """
@@ -26,6 +27,8 @@ _LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 # Further down there is nothing to draw.
 _LEAST_EXPONENT = -700.0
 _NUM_TERMS = 14
+# Tokens that are sorted first, where the likeliest that have a share together are looked for.
+_FEW = 64
 
 
 @dataclass(frozen=True)
@@ -75,25 +78,45 @@ class Sampler:
         """Return the next token."""
         if self._sampling.temperature == 0:
             return int(logits_V.argmax())
-        order, probabilities = likely(logits_V, self._sampling)
-        sums = probabilities.cumsum()
+        ids, weights = likely(logits_V, self._sampling)
+        sums = weights.cumsum()
         drawn = uniform(self._sampling.seed, self._num_drawn) * sums[-1]
         self._num_drawn += 1
         # Rounding may leave the draw after the last sum.
-        place = min(int(np.searchsorted(sums, drawn, side="right")), len(order) - 1)
-        return int(order[place])
+        place = min(int(np.searchsorted(sums, drawn, side="right")), len(ids) - 1)
+        return int(ids[place])
 
 
 def likely(logits_V: FloatArray, sampling: Sampling) -> tuple[IntArray, Float64Array]:
-    """Return the tokens to draw among, the most likely first, and their probabilities before any was left out."""
-    order = np.argsort(-logits_V, kind="stable")
-    order = order[: sampling.top_k] if sampling.top_k else order
-    logits = logits_V[order].astype(np.float64)
-    weights = power_of_e((logits - logits[0]) / sampling.temperature)
-    probabilities = weights / weights.cumsum()[-1]
-    # The token that crosses the line still belongs.
-    count = int(np.searchsorted(probabilities.cumsum(), sampling.top_p)) + 1
-    return order[:count], probabilities[:count]
+    """Return the tokens to draw among, in order, and their probabilities up to a factor."""
+    ids = np.arange(len(logits_V)) if not sampling.top_k else _most_likely(logits_V, sampling.top_k)
+    logits = logits_V[ids].astype(np.float64)
+    weights = power_of_e((logits - logits.max()) / sampling.temperature)
+    if sampling.top_p == 1:
+        return ids, weights
+    kept = _heaviest(weights, logits_V[ids], sampling.top_p * weights.cumsum()[-1])
+    return ids[kept], weights[kept]
+
+
+def _heaviest(weights: Float64Array, logits: FloatArray, least_sum: float) -> IntArray:
+    """Return the places, in order, of the fewest tokens with that sum; the one that crosses the line belongs."""
+    count = _FEW
+    while True:
+        places = _most_likely(logits, count)
+        order = places[np.argsort(-logits[places], kind="stable")]
+        sums = weights[order].cumsum()
+        if sums[-1] >= least_sum or count >= len(logits):
+            return np.sort(order[: int(np.searchsorted(sums, least_sum)) + 1])
+        count *= _FEW
+
+
+def _most_likely(logits: FloatArray, count: int) -> IntArray:
+    """Return the places of the largest numbers, in order; of equal ones the first."""
+    if count >= len(logits):
+        return np.arange(len(logits))
+    least = np.partition(logits, len(logits) - count)[len(logits) - count]
+    larger = np.flatnonzero(logits > least)
+    return np.sort(np.concatenate([larger, np.flatnonzero(logits == least)[: count - len(larger)]]))
 
 
 def uniform(seed: int, number: int) -> float:
@@ -111,6 +134,7 @@ def power_of_e(exponents: Float64Array) -> Float64Array:
     rest = (kept - twos * _LN2_HIGH) - twos * _LN2_LOW
     value = np.full_like(rest, 1.0 / math.factorial(_NUM_TERMS - 1))
     for n in reversed(range(_NUM_TERMS - 1)):
-        value = value * rest + 1.0 / math.factorial(n)
+        value *= rest
+        value += 1.0 / math.factorial(n)
     result: Float64Array = np.where(exponents < _LEAST_EXPONENT, 0.0, np.ldexp(value, twos.astype(np.int64)))
     return result

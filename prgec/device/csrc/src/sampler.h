@@ -24,10 +24,14 @@ class Sampler {
   uint32_t choose(const float* logits, uint32_t vocab_size);
 
  private:
+  void bring_forward(const float* logits, size_t count);
+  void keep_heaviest(const float* logits, double least_sum);
+
   Sampling sampling_;
   uint64_t num_drawn_ = 0;
-  std::vector<uint32_t> order_; // tokens, the most likely first
-  std::vector<double> sums_; // of their probabilities
+  std::vector<uint32_t> order_; // tokens to draw among
+  std::vector<double> weights_; // probabilities of all tokens, up to a factor
+  std::vector<double> sums_; // of those to draw among
 };
 
 } // namespace prge
