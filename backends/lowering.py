@@ -24,6 +24,7 @@ from prgec.backends.edge.convert import EDGE_CONFIG, to_edge
 from prgec.backends.edge.delegate import delegate
 from prgec.backends.edge.execution import to_executorch
 from prgec.core.contract.names import (
+    DECODE_METHOD,
     EMIT_METHOD,
     EVALUATE_METHOD,
     EXTEND_METHOD,
@@ -96,6 +97,7 @@ PARTITIONED = (
     PREFIX_METHOD,
     NEXT_TOKENS_METHOD,
     EXTEND_METHOD,
+    DECODE_METHOD,
 )
 
 

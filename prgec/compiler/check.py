@@ -12,6 +12,8 @@ from prgec.errors import UsageError
 
 # A cache that holds a prompt of two tokens and its continuation.
 MIN_CONTEXT = 4
+# Texts that are continued at once: more than any processor gains by.
+MAX_ROLLOUTS = 256
 # Options without a meaning for a program that trains nothing.
 _ONLY_TRAINING = frozenset(
     {
@@ -26,6 +28,7 @@ _ONLY_TRAINING = frozenset(
         "rng",
         "generate",
         "context",
+        "rollouts",
         "targets",
         "layers",
         "prefix",
@@ -74,9 +77,13 @@ def _check_context(options: CompileOptions) -> None:
     if not options.context:
         if options.quantize_cache:
             raise UsageError("--quantize-cache is for programs with a cache", hint="add --generate --context C")
+        if options.rollouts:
+            raise UsageError("--rollouts is for programs with a cache", hint="add --generate --context C")
         return
     if options.context < MIN_CONTEXT:
         raise UsageError(f"--context is {options.context}; expected at least {MIN_CONTEXT}")
+    if options.rollouts and not 2 <= options.rollouts <= MAX_ROLLOUTS:
+        raise UsageError(f"--rollouts is {options.rollouts}; expected 2 to {MAX_ROLLOUTS}, or 0 for one text at a time")
     if not options.generate and options.method != SIDE:
         raise UsageError("--context is for programs that generate", hint="add --generate")
     if options.state == HOST_STATE:

@@ -15,7 +15,7 @@ from prgec.backends import AUTO_ROUTE, IN_PLACE, STOCK, load_backend
 from prgec.backends.base import Backend
 from prgec.compiler.check import check_options
 from prgec.compiler.describe import manifest_of, scheme_of
-from prgec.compiler.extend import finish_extend, traced_extend
+from prgec.compiler.extend import finish_reader, traced_readers
 from prgec.compiler.fingerprint import prefix_sha256
 from prgec.compiler.flags import named_by_flags
 from prgec.compiler.frontend.checkpoint import find_checkpoint
@@ -37,7 +37,6 @@ from prgec.core.contract.names import (
     DELEGATION_METHOD,
     EMIT_METHOD,
     EVALUATE_METHOD,
-    EXTEND_METHOD,
     FORWARD_METHOD,
     GRADIENT_CONTRACT_VERSION,
     HIDDEN_INPUT,
@@ -155,7 +154,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
         planned = check_device_memory(checkpoint, options)
     with clock.stage("export"):
         dynamic = backend.dynamic_seq_len and not options.static
-        extend = traced_extend(options, source)
+        readers = traced_readers(options, source)
         program = _export(options, source, dynamic)
     with clock.stage("passes"):
         # The author of a pipeline knows passes by name.
@@ -165,9 +164,9 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
             given, records = run_giving_a(program, passes, options, adapter, prompts, clock.part)
         manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
         methods = _methods(program, options, manifest.state_access)
-        if extend is not None:
-            finish_extend(extend, program, passes, manifest, given)
-            methods[EXTEND_METHOD] = extend
+        for reader in readers.values():
+            finish_reader(reader, program, passes, manifest, given)
+        methods |= readers
         manifest = _with_sizes(manifest, methods)
         manifest = replace(
             manifest,

@@ -52,6 +52,7 @@ def manifest_of(
         state_access=_state_access(passes),
         generate=options.generate,
         context=options.context,
+        rollouts=options.rollouts,
         answers=options.answers,
         sites=sites,
         pipeline=print_pipeline(passes),

@@ -1,7 +1,7 @@
-"""The method with a cache: the passes of the trained graph over the same model, less the training.
+"""The methods with a cache: the passes of the trained graph over the same model, less the training.
 
-Its weights come out as the same bytes, so that a file holds them once, and its B has the same name, so that it is the
-trained one.
+Their weights come out as the same bytes, so that a file holds them once, and their B has the same name, so that it is
+the trained one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import replace
 
 import torch
 
+from prgec.compiler.frontend.decode import export_decode
 from prgec.compiler.frontend.extend import export_extend
 from prgec.compiler.given_a import give_a
 from prgec.compiler.options import CompileOptions
 from prgec.compiler.source import Source
 from prgec.core.contract.arrays import State
 from prgec.core.contract.manifest import Manifest, Site
-from prgec.core.contract.names import EXTEND_CHUNK
+from prgec.core.contract.names import DECODE_METHOD, EXTEND_CHUNK, EXTEND_METHOD
 from prgec.errors import InternalError
 from prgec.passes.branch_to_bmm import BranchToBmm
 from prgec.passes.infra import Pass, Role
@@ -33,22 +34,26 @@ from prgec.passes.sites import b_names, is_b, sites_of
 aten = torch.ops.aten
 
 
-def traced_extend(options: CompileOptions, source: Source) -> GraphProgram | None:
-    """Return the model as it reads on, where it is to have a cache; no pass has seen it."""
+def traced_readers(options: CompileOptions, source: Source) -> dict[str, GraphProgram]:
+    """Return the model as it reads on, by method, where it is to have a cache; no pass has seen it."""
     if not options.context:
-        return None
+        return {}
     assert source.model is not None
-    chunk = min(EXTEND_CHUNK, options.context)
-    return export_extend(source.model, context=options.context, chunk=chunk, dynamic=True, bits=options.quantize_cache)
+    model, context, bits = source.model, options.context, options.quantize_cache
+    chunk = min(EXTEND_CHUNK, context)
+    readers = {EXTEND_METHOD: export_extend(model, context=context, chunk=chunk, dynamic=True, bits=bits)}
+    if options.rollouts:
+        readers[DECODE_METHOD] = export_decode(model, context=context, rows=options.rollouts, bits=bits)
+    return readers
 
 
-def finish_extend(
-    extend: GraphProgram, trained: GraphProgram, passes: Sequence[Pass], manifest: Manifest, given: State
+def finish_reader(
+    reader: GraphProgram, trained: GraphProgram, passes: Sequence[Pass], manifest: Manifest, given: State
 ) -> None:
     """Run the passes that made `trained` over the model as it reads on, as far as they are not about training.
 
     Args:
-        extend: From `prgec.compiler.frontend.extend`; edited in place.
+        reader: One of `traced_readers`; edited in place.
         trained: The finished forward.
         passes: Passes that made it.
         manifest: Manifest of the program.
@@ -57,18 +62,18 @@ def finish_extend(
     Raises:
         InternalError: If the sites do not come out as those of `trained`.
     """
-    extend.activations = trained.activations
+    reader.activations = trained.activations
 
     def callback(number: int, each: Pass, program: GraphProgram, record: PassRecord) -> None:
         del number, record
         if isinstance(each, InjectLoraFa):
             give_a(program, given, each)
 
-    run_pipeline(extend, reading_passes(passes, manifest.sites), callback)
-    if sites_of(extend) != manifest.sites:
+    run_pipeline(reader, reading_passes(passes, manifest.sites), callback)
+    if sites_of(reader) != manifest.sites:
         raise InternalError("the model with a cache has other sites than the one that is trained")
     if manifest.state == "dual":
-        _average_copies(extend, trained)
+        _average_copies(reader, trained)
 
 
 def reading_passes(passes: Sequence[Pass], sites: Sequence[Site]) -> list[Pass]:

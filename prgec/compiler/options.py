@@ -150,6 +150,10 @@ class CompileOptions:
 
     quantize_cache: int = option("rows", 0, "Bits of that cache; 0 keeps f32.", choices=CACHE_BITS)
 
+    rollouts: int = option(
+        "rows", 0, "Texts that it continues at once, each in a cache of its own (with --context).", metavar="R"
+    )
+
     targets: tuple[str, ...] = option(
         "adapter", ("all-linear",), "Layers to train: names (q_proj,v_proj), regular expressions, or all-linear."
     )

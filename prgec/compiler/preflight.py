@@ -112,6 +112,7 @@ def workload_of(options: CompileOptions, shape: ModelShape) -> Workload | None:
         accumulates=options.accumulate,
         recompute=options.recompute,
         context=options.context,
+        rollouts=options.rollouts,
         quantize_cache=options.quantize_cache,
     )
     try:

@@ -229,8 +229,8 @@ def test_flags_are_frozen() -> None:
         "--data --dtype --dump-passes --emit-driver --force --generate --group-size --help-all --ignore-memory --json "
         "--label-tokens --label-weights --layers --lora-a --lowering --map --memory --method --no-cache --no-eos "
         "--optimizer --output --passes --polyak --prefix --q --quantize --quantize-cache "
-        "--quantize-embedding --rank --recompute --rng --rounding --save-program --seq-len --soc --state --static "
-        "--targets --task --weight-decay -c -o",
+        "--quantize-embedding --rank --recompute --rng --rollouts --rounding --save-program --seq-len --soc --state "
+        "--static --targets --task --weight-decay -c -o",
         "inspect": "--bom --check --config --data --json --model --reproduce",
         "doctor": "--json",
         "cache list": "--folder --json",

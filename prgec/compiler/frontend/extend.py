@@ -7,68 +7,35 @@ keys f32[H, n, d] of each layer, then its values, layer by layer, of the n posit
 those from `start` on are not seen. `new` is the same of the new tokens, f32[H, T, d], to be written after them. A
 cache of 8 bits is two inputs each, i8[H, n, d] and the scale of every row of it, f32[H, n, 1].
 
-transformers computes everything but attention: it is given a cache that keeps nothing, and an attention of ours, which
-reads what the cache holds and the new keys side by side. So no layer waits for a write to the cache, and one delegate
-can hold them all.
-
 Letters: T new tokens, n positions of the cache, at most C, H key heads, G query heads to a key head, d head width,
 V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from prgec.compiler.frontend.model import with_checkpoint_names
-from prgec.compiler.frontend.scans import exportable
-from prgec.errors import CheckpointError
+from prgec.compiler.frontend.cached import (
+    CachePart,
+    NewKeys,
+    attending,
+    empty_cache,
+    export_cached,
+    no_mask,
+    parts_of,
+    softcapped,
+    tracing,
+)
 from prgec.passes.attention import MASKED
 from prgec.passes.program import GraphProgram, traced_seq_len
 
-_ATTENTION = "prgec_extend"
-_ROTARY = "RotaryEmbedding"
 # A position after all those a model knows.
 _NEVER = 1 << 30
-
-
-class NewKeys:
-    """Stands in for transformers' cache: notes what is new and gives it back as it is.
-
-    Attributes:
-        found: New keys and values f32[1, H, T, d], by layer.
-    """
-
-    def __init__(self) -> None:
-        self.found: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Note one layer's new keys and values."""
-        self.found[layer] = keys, values
-        return keys, values
-
-    def get_seq_length(self, *_: Any) -> int:
-        """Positions are given; nobody may count them."""
-        return 0
-
-    def __getattr__(self, name: str) -> Any:
-        """Refuse a layer that keeps more than keys and values.
-
-        Raises:
-            CheckpointError: For the state of a convolution or a recurrence.
-        """
-        if name.endswith("_state"):
-            raise CheckpointError(
-                "the model keeps a state beside keys and values; --context has no place for it",
-                hint="leave out --context: answers are then written without a cache",
-            )
-        raise AttributeError(name)
 
 
 class ExtendModel(nn.Module):
@@ -91,38 +58,13 @@ class ExtendModel(nn.Module):
             torch._check(each.shape[1] == cache[0].shape[1])
         positions = start + torch.arange(tokens.shape[1])
         new = NewKeys()
-        with _attending(self.hf, _Attention(_parts(cache, self._bits), start, positions)):
+        with attending(self.hf, _Attention(parts_of(cache, self._bits), start, positions)):
             logits_1TV = self.hf(
                 input_ids=tokens, position_ids=positions.unsqueeze(0), past_key_values=new, use_cache=True
             ).logits
         index = label_pos.unsqueeze(-1).expand(-1, -1, logits_1TV.shape[-1])
         logits = torch.gather(logits_1TV, 1, index).to(torch.float32)
         return logits, *(each.squeeze(0) for _, pair in sorted(new.found.items()) for each in pair)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Keys or values of one layer, as they are kept.
-
-    Attributes:
-        codes: f32 or i8[H, n, d].
-        scale: f32[H, n, 1] of codes in 8 bits.
-    """
-
-    codes: Tensor
-    scale: Tensor | None = None
-
-    def numbers(self) -> Tensor:
-        """f32[H, n, d]."""
-        if self.scale is None:
-            return self.codes
-        return self.codes.to(torch.float32) * self.scale
-
-
-def _parts(cache: Sequence[Tensor], bits: int) -> list[_Part]:
-    if not bits:
-        return [_Part(each) for each in cache]
-    return [_Part(*pair) for pair in zip(cache[::2], cache[1::2], strict=True)]
 
 
 class _Attention:
@@ -134,7 +76,7 @@ class _Attention:
         positions: i64[T] of the new tokens.
     """
 
-    def __init__(self, cache: Sequence[_Part], start: Tensor, positions: Tensor) -> None:
+    def __init__(self, cache: Sequence[CachePart], start: Tensor, positions: Tensor) -> None:
         self._cache = cache
         held = torch.arange(cache[0].codes.shape[1])
         # The cache from `start` on belongs to another text: it is placed beyond every position, so that nobody sees it.
@@ -155,8 +97,7 @@ class _Attention:
         **_: Any,
     ) -> tuple[Tensor, None]:
         """Return f32[1, T, G*H, d]; transformers' eager attention, with the keys in two parts."""
-        if attention_mask is not None:
-            raise CheckpointError("the model makes an attention mask of its own, which a cache cannot follow")
+        no_mask(attention_mask)
         heads, width = key.shape[1], query.shape[-1]
         group = query.shape[1] // heads
         # Here and not before: no two layers' numbers are there at once.
@@ -164,8 +105,7 @@ class _Attention:
         q = query.reshape(heads, -1, width) * (width**-0.5 if scaling is None else scaling)
         k, v = key.reshape(heads, -1, width), value.reshape(heads, -1, value.shape[-1])
         scores = torch.cat([torch.bmm(q, k_Hnd.transpose(1, 2)), torch.bmm(q, k.transpose(1, 2))], -1)
-        if softcap is not None:
-            scores = torch.tanh(scores / softcap) * softcap
+        scores = softcapped(scores, softcap)
         weights = torch.softmax(scores + self._mask(sliding_window, group), -1)
         mixed = torch.bmm(weights, torch.cat([v_Hnd, v], 1))
         # One view from [.., G*T, d] to [1, G*H, T, d] makes the tracer guard on T; two do not.
@@ -181,26 +121,6 @@ class _Attention:
             # cat and not repeat: merging [G, T] makes the tracer guard on T.
             self._masks[window, group] = torch.cat([mask] * group, 1) if group > 1 else mask
         return self._masks[window, group]
-
-
-class _RotaryTable(nn.Module):
-    """Rotary embeddings cut out of a table of all positions, which folds to a constant.
-
-    Args:
-        rotary: Module of the model: (x, position_ids, ...) -> cos, sin f32[1, T, d].
-        context: C.
-    """
-
-    def __init__(self, rotary: nn.Module, context: int) -> None:
-        super().__init__()
-        self.rotary = rotary
-        self.context = context
-
-    def forward(self, x: Tensor, position_ids: Tensor, *args: Any, **named: Any) -> tuple[Tensor, ...]:
-        """Return the rows of the module's tables at `position_ids` i64[1, T]."""
-        every = torch.arange(self.context).unsqueeze(0)
-        tables = self.rotary(x, every, *args, **named)
-        return tuple(table.index_select(1, position_ids[0]) for table in tables)
 
 
 def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool, bits: int = 0) -> GraphProgram:
@@ -222,67 +142,13 @@ def export_extend(model: nn.Module, *, context: int, chunk: int, dynamic: bool, 
     zero = torch.zeros(1, dtype=torch.int64)
     positions, count = (traced_seq_len(context), traced_seq_len(chunk)) if dynamic else (context, chunk)
     T, n = (Dim("T", min=2, max=chunk), Dim("n", min=2, max=context)) if dynamic else (None, None)
-    try:
-        cache = _empty_cache(model, positions, bits)
-        example = (torch.zeros(1, count, dtype=torch.int64), zero.unsqueeze(0), zero, *cache)
-        shapes = {"tokens": {1: T}, "label_pos": None, "start": None, "cache": tuple({1: n} for _ in cache)}
-        with torch.no_grad(), exportable(model, chunk), _with_rotary_tables(model, context):
-            exported = torch.export.export(
-                ExtendModel(model, bits).eval(), example, dynamic_shapes=shapes, strict=False
-            )
-    except CheckpointError:
-        raise
-    except Exception as error:  # torch.export's failures have no common base class
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise CheckpointError(f"torch.export cannot trace {type(model).__name__} with a cache: {reason}") from error
-    return with_checkpoint_names(exported)
-
-
-def _cache_shapes(model: nn.Module) -> list[tuple[int, int]]:
-    """Heads and width of the keys of each layer, then of its values, layer by layer: as a short run finds them."""
-    new = NewKeys()
-    with torch.no_grad(), _attending(model, _look):
-        model(input_ids=torch.zeros(1, 2, dtype=torch.int64), past_key_values=new, use_cache=True)
-    return [(each.shape[1], each.shape[-1]) for _, pair in sorted(new.found.items()) for each in pair]
-
-
-def _empty_cache(model: nn.Module, positions: int, bits: int) -> list[Tensor]:
-    """The cache inputs of `extend`, with room for `positions` positions."""
-    shapes = _cache_shapes(model)
-    if not bits:
-        return [torch.zeros(heads, positions, width) for heads, width in shapes]
-    pairs = [((heads, positions, width), (heads, positions, 1)) for heads, width in shapes]
-    return [each for codes, scale in pairs for each in (torch.zeros(codes, dtype=torch.int8), torch.zeros(scale))]
-
-
-def _look(module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-    """Something of the shape that attention has."""
-    del module, key
-    return query.transpose(1, 2)[..., : value.shape[-1]], None
-
-
-@contextmanager
-def _attending(model: Any, attention: Any) -> Iterator[None]:
-    """Let the model attend by `attention`."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(_ATTENTION, attention)
-    before = model.config._attn_implementation
-    model.config._attn_implementation = _ATTENTION
-    try:
-        yield
-    finally:
-        model.config._attn_implementation = before
-
-
-@contextmanager
-def _with_rotary_tables(model: nn.Module, context: int) -> Iterator[None]:
-    """Let every rotary embedding of the model be cut out of a table."""
-    found = [(name, each) for name, each in model.named_modules() if type(each).__name__.endswith(_ROTARY)]
-    for name, rotary in found:
-        model.set_submodule(name, _RotaryTable(rotary, context))
-    try:
-        yield
-    finally:
-        for name, rotary in found:
-            model.set_submodule(name, rotary)
+    with tracing(model):
+        cache = empty_cache(model, positions, bits)
+        return export_cached(
+            model,
+            ExtendModel(model, bits),
+            (torch.zeros(1, count, dtype=torch.int64), zero.unsqueeze(0), zero, *cache),
+            {"tokens": {1: T}, "label_pos": None, "start": None, "cache": tuple({1: n} for _ in cache)},
+            context=context,
+            chunk=chunk,
+        )

@@ -76,7 +76,7 @@ def memory_of(shape: ModelShape, work: Workload, *, driver: str = "cpp", packed_
         activations=round(step.arena_bytes + prefix.arena_bytes),
         tables=_tables(shape, work),
         # Layers with a window count in full: the cache is not a ring buffer.
-        cache=2 * shape.layers * shape.kv_heads * work.context * _cache_row(shape, work),
+        cache=2 * shape.layers * shape.kv_heads * work.context * (1 + work.rollouts) * _cache_row(shape, work),
         driver=round(own_bytes + snapshots * state),
     )
 

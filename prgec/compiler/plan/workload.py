@@ -37,6 +37,7 @@ class Workload:
         accumulates: Whether a step of exact and shortcut may be several calls.
         recompute: Values that the backward of exact computes again: cheap, or layers too.
         context: C, positions that a program is given keys and values of; 0 where it reads no text on.
+        rollouts: R, texts that have such a cache each, besides one; 0 for none.
         quantize_cache: Bits of those, 0 for f32.
     """
 
@@ -55,6 +56,7 @@ class Workload:
     accumulates: bool = False
     recompute: str = CHEAP
     context: int = 0
+    rollouts: int = 0
     quantize_cache: int = 0
 
     @property

@@ -130,8 +130,14 @@ class GeneratingProgram(TrainableProgram, Protocol):
         Only where the manifest's `context` says so, and at most `EXTEND_CHUNK` tokens a call.
         """
 
+    def fork(self, row: int, count: int) -> None:
+        """Let text `row` of `decode` be the first `count` tokens that `extend` has read, whatever it was before."""
+
+    def decode(self, tokens_R: IntArray, starts_R: IntArray) -> FloatArray:
+        """Read one token of each of R texts at the positions i64[R]: logits f32[R, V]; where the manifest has R."""
+
     def clear_cache(self) -> None:
-        """Clear the cache. A NaN left in it would poison every attention sum, even at weight 0."""
+        """Clear the cache of `extend`. A NaN left in it would poison every attention sum, even at weight 0."""
 
 
 class Engine(GeneratingProgram, Protocol):

@@ -80,6 +80,7 @@ class Manifest:
         data_sha256: Fingerprint of the file of weights beside the program (`prgec.core.contract.ptd`); empty for none.
         generate: Whether there is a `next_tokens` method.
         context: C, positions of the cache of the `extend` method; 0 where there is none.
+        rollouts: R, texts that the `decode` method continues at once; 0 where there is none.
         a_sha256: Hash of the frozen A matrices where they are not drawn from `a_seed` but were given; else empty.
         prompts_sha256: Hash of the tokens of the prompts that weights were rounded or A calibrated by; empty where no
             data decided anything.
@@ -151,6 +152,7 @@ class Manifest:
     lr: float = DEFAULT_RATE
     answers: tuple[str, ...] = ()
     prompts_sha256: str = ""
+    rollouts: int = 0
 
     @property
     def has_gradients(self) -> bool:
@@ -277,8 +279,9 @@ class Manifest:
                     f"the program's manifest has {name} = {getattr(self, name)!r}; expected a positive "
                     f"integer up to {limit}"
                 )
-        if not 0 <= self.context <= _MAX_SIZE:
-            raise ProgramError(f"the program's manifest has context = {self.context!r}; expected 0 to {_MAX_SIZE}")
+        for name, number in (("context", self.context), ("rollouts", self.rollouts)):
+            if not 0 <= number <= _MAX_SIZE:
+                raise ProgramError(f"the program's manifest has {name} = {number!r}; expected 0 to {_MAX_SIZE}")
         if self.num_rows * max(self.seq_len, self.num_labels) > _MAX_ELEMENTS:
             raise ProgramError("the program's manifest has more rows than any program can hold")
         for site in self.sites:

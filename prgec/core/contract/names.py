@@ -20,6 +20,9 @@ NEXT_TOKENS_METHOD = "next_tokens"
 # Reads new tokens after those whose keys and values a cache holds, for prompts and for single tokens alike. It takes
 # tokens, label_pos and start, and after them the cache: keys and values of each layer.
 EXTEND_METHOD = "extend"
+# Reads one token of each of R texts, which have a cache each: tokens and start, and after them those caches, one after
+# the other in each part of it.
+DECODE_METHOD = "decode"
 # Bits of the cache, 0 for f32, and the largest code of 8.
 CACHE_BITS = (0, 8)
 CACHE_CODES = 127

@@ -109,6 +109,22 @@ class EagerProgram:
         """
         raise InternalError("a model without a cache cannot read on")
 
+    def fork(self, row: int, count: int) -> None:
+        """Nothing to call, as for `extend`.
+
+        Raises:
+            InternalError: Always.
+        """
+        raise InternalError("a model without a cache cannot read on")
+
+    def decode(self, tokens_R: IntArray, starts_R: IntArray) -> FloatArray:
+        """Nothing to call, as for `extend`.
+
+        Raises:
+            InternalError: Always.
+        """
+        raise InternalError("a model without a cache cannot read on")
+
     def clear_cache(self) -> None:
         """Nothing to clear: this model has no cache, as its manifest says."""
 

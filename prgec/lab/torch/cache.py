@@ -5,11 +5,13 @@ Letters: H key heads, C positions at most, d width of a head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from prgec.core.contract.arrays import IntArray
+from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import CACHE_CODES
 from prgec.passes.program import GraphProgram
 
@@ -34,6 +36,11 @@ class KeyValueCache:
             for name, each in found.items()
         }
 
+    @property
+    def tensors(self) -> Collection[Tensor]:
+        """The parts of the cache, in the order of the inputs."""
+        return self._tensors.values()
+
     def inputs(self, start: int) -> Mapping[str, Tensor]:
         """Inputs of a call that reads tokens from position `start` on, by name."""
         room = max(_LEAST_SIZE, start)
@@ -55,6 +62,42 @@ class KeyValueCache:
         """Forget everything."""
         for each in self._tensors.values():
             each.zero_()
+
+
+class RowCaches(KeyValueCache):
+    """Keys and values of R texts, as `decode` takes and returns them.
+
+    Args:
+        method: `decode`, or None where a program has none.
+        manifest: The program's.
+        device: Where to keep them.
+    """
+
+    def __init__(self, method: GraphProgram | None, manifest: Manifest, device: torch.device) -> None:
+        super().__init__(method, manifest.context, device)
+        self._rows = manifest.rollouts
+
+    def fork(self, source: KeyValueCache, row: int, count: int) -> None:
+        """Let a text be the first `count` positions of another cache."""
+        for each, its in zip(self._tensors.values(), source.tensors, strict=True):
+            self._by_row(each)[row] = 0
+            self._by_row(each)[row, :, :count] = its[:, :count]
+
+    def write_rows(self, new: Sequence[Tensor], starts_R: IntArray) -> None:
+        """Keep what a call returned of one token of each text: f32[R*H, 1, d] of every layer's keys and values."""
+        kept, rows, starts = iter(self._tensors.values()), range(self._rows), starts_R.tolist()
+        for fresh in new:
+            each = next(kept)
+            parts = [(each, fresh)]
+            if each.dtype == torch.int8:
+                codes, scale = _quantize(fresh)
+                parts = [(each, codes), (next(kept), scale)]
+            for to, entries in parts:
+                self._by_row(to)[rows, :, starts] = self._by_row(entries)[:, :, 0]
+
+    def _by_row(self, tensor: Tensor) -> Tensor:
+        """Show f32[R*H, n, d] as f32[R, H, n, d]."""
+        return tensor.view(self._rows, -1, *tensor.shape[1:])
 
 
 def _quantize(numbers: Tensor) -> tuple[Tensor, Tensor]:

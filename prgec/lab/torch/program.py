@@ -25,6 +25,7 @@ from prgec.core.contract.engine import ONLY_CALL, Call, label_weights, optimizer
 from prgec.core.contract.names import (
     APPLY_METHOD,
     CALL_INPUT,
+    DECODE_METHOD,
     EVALUATE_METHOD,
     EXTEND_METHOD,
     FORWARD_METHOD,
@@ -34,7 +35,7 @@ from prgec.core.contract.names import (
 )
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.errors import ProgramError
-from prgec.lab.torch.cache import KeyValueCache
+from prgec.lab.torch.cache import KeyValueCache, RowCaches
 from prgec.lab.torch.device import find_device
 from prgec.lab.torch.noise import NoiseSource
 from prgec.passes.program import GraphProgram
@@ -82,6 +83,7 @@ class TorchProgram:
         if compiled:
             self._methods[FORWARD_METHOD] = torch.compile(self._methods[FORWARD_METHOD])
         self._cache = KeyValueCache(graphs.methods.get(EXTEND_METHOD), self.manifest.context, self._device)
+        self._caches = RowCaches(graphs.methods.get(DECODE_METHOD), self.manifest, self._device)
         engine = f"torch {self._device.type}"
         self.prefix = (
             PrefixRunner(self.compute_prefix, self.manifest, engine) if PREFIX_METHOD in self._methods else None
@@ -201,8 +203,21 @@ class TorchProgram:
         result: FloatArray = logits[0, 0].cpu().numpy()
         return result
 
+    def fork(self, row: int, count: int) -> None:
+        """Let text `row` of `decode` be the first `count` tokens that `extend` has read, whatever it was before."""
+        self._caches.fork(self._cache, row, count)
+
+    @torch.no_grad()
+    def decode(self, tokens_R: IntArray, starts_R: IntArray) -> FloatArray:
+        """Read one token of each of R texts at the positions i64[R]: logits f32[R, V] after them."""
+        values: dict[str, Any] = {"tokens": tokens_R[None], "start": starts_R}
+        logits, *new = self._call(DECODE_METHOD, {**values, **self._caches.inputs(int(starts_R.max()))})
+        self._caches.write_rows(new, starts_R)
+        result: FloatArray = logits[0].cpu().numpy()
+        return result
+
     def clear_cache(self) -> None:
-        """Clear the cache. A NaN left in it would poison every attention sum, even at weight 0."""
+        """Clear the cache of `extend`. A NaN left in it would poison every attention sum, even at weight 0."""
         self._cache.clear()
 
     def keep_prefix_in(self, folder: Path) -> None:

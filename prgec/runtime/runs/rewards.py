@@ -28,7 +28,6 @@ from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.training.advantages import ADVANTAGES, Advantage
 from prgec.runtime.training.evaluate import BatchListener, Evaluation
 from prgec.runtime.training.limits import SKIP
-from prgec.runtime.training.reader import Reader
 from prgec.runtime.training.rollouts import Rollouts, WrittenAnswer
 from prgec.runtime.training.sampling import Sampling
 
@@ -144,15 +143,12 @@ class RunRewards:
             NumericsError: If an answer has none, and the run does not skip it.
         """
         assert self.test is not None, "there is something to evaluate"
-        start, rollouts, reader = time.monotonic(), replace(self.rollouts(program), prompts=self.test), Reader(program)
-        rewards, texts = [], []
-        for number, prompt in enumerate(self.test):
-            if should_stop():
-                return None
-            written = rollouts.most_likely(number, reader)
-            texts.append(written.text)
-            rewards.append(self._reward(prompt, written.text))
-            on_batch(number + 1, len(self.test))
+        start, rollouts = time.monotonic(), replace(self.rollouts(program), prompts=self.test)
+        written = rollouts.most_likely(on_batch, should_stop)
+        if written is None:
+            return None
+        texts = [each.text for each in written]
+        rewards = list(map(self._reward, self.test, texts))
         known = [reward for reward in rewards if math.isfinite(reward)]
         if not known:
             raise NumericsError("no answer has a reward", hint="correct the reward")

@@ -9,15 +9,15 @@ Letters: N rows of a forward call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.batches import evaluation_batches
 from prgec.core.data.cut import cut_prompt
 from prgec.core.data.encode import Row
 from prgec.errors import UsageError
-from prgec.runtime.training.reader import Reader
 from prgec.runtime.training.sampling import Sampler, Sampling
+from prgec.runtime.training.writing import AnswerWriter, OpenText
 
 DEFAULT_MAX_TOKENS = 32
 # Answers of one line: what follows a line break is another text.
@@ -39,7 +39,7 @@ def generate(
         program: A program compiled with --generate.
         prompts: Ids; those longer than T, or the cache, less `max_tokens` lose tokens on their left.
         max_tokens: Most tokens to add.
-        stop: Text at which an answer ends, itself left out; EOS and the end of a turn always end it.
+        stop: OpenText at which an answer ends, itself left out; EOS and the end of a turn always end it.
         on_call: Called with (prompts ended, all prompts) after every call.
         should_stop: Checked between calls.
 
@@ -75,41 +75,27 @@ def generate(
 
 def _with_cache(
     program: GeneratingProgram,
-    texts: list[list[int]],
+    prompts: list[list[int]],
     max_tokens: int,
     stop: str | None,
     on_call: Callable[[int, int], None],
     should_stop: Callable[[], bool],
 ) -> list[str] | None:
-    """Continue one text after the other."""
-    reader, sampler, answers = Reader(program), Sampler(Sampling()), []
-    for text in texts:
-        new: list[int] = []
-        for token in continuation(program, reader, sampler, text, max_tokens=max_tokens, stop=stop):
-            new.append(token)
-            if should_stop():
-                return None
-        answers.append(text_of(program, new, stop))
-        on_call(len(answers), len(texts))
-    return answers
+    """Continue as many texts at once as the program can."""
+    writer = answer_writer(program, max_tokens=max_tokens, stop=stop)
+    texts = [OpenText(prompt, Sampler(Sampling())) for prompt in prompts]
+    for done, _ in enumerate(writer.write(texts, should_stop), 1):
+        on_call(done, len(texts))
+    return None if should_stop() else [text_of(program, text.ids, stop) for text in texts]
 
 
-def continuation(
-    program: GeneratingProgram,
-    reader: Reader,
-    sampler: Sampler,
-    prompt: Sequence[int],
-    *,
-    max_tokens: int,
-    stop: str | None = None,
-) -> Iterator[int]:
-    """Yield the tokens of an answer by a program's cache, with the one that ends it."""
-    new: list[int] = []
-    while len(new) < max_tokens:
-        new.append(sampler.choose(reader.read([*prompt, *new])))
-        yield new[-1]
-        if _has_ended(program, new, stop):
-            return
+def answer_writer(program: GeneratingProgram, *, max_tokens: int, stop: str | None = None) -> AnswerWriter:
+    """Return a writer of answers with a program's cache; EOS, the end of a turn and a text at which to stop end them.
+
+    Raises:
+        UsageError: If the program has no cache.
+    """
+    return AnswerWriter(program, max_tokens=max_tokens, has_ended=lambda new: _has_ended(program, new, stop))
 
 
 def _next(
@@ -126,13 +112,13 @@ def _next(
     return found
 
 
-def _has_ended(program: GeneratingProgram, new: list[int], stop: str | None) -> bool:
+def _has_ended(program: GeneratingProgram, new: Sequence[int], stop: str | None) -> bool:
     if new[-1] in program.tokenizer.end_ids:
         return True
     return stop is not None and stop in program.tokenizer.decode(new).lstrip()
 
 
-def text_of(program: GeneratingProgram, new: list[int], stop: str | None = None) -> str:
+def text_of(program: GeneratingProgram, new: Sequence[int], stop: str | None = None) -> str:
     """Return the text of an answer, without what ends it."""
     text = program.tokenizer.decode([token for token in new if token not in program.tokenizer.end_ids])
     return text.strip() if stop is None else text.lstrip().split(stop, 1)[0].strip()

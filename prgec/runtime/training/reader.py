@@ -66,11 +66,21 @@ class Reader:
             self._held += part
         if np.isnan(logits_V).any():
             self.forget()
-            raise ProgramError(
-                "the program computes values that are not finite: its trained weights are too large",
-                hint="take an earlier adapter",
-            )
-        return logits_V
+        return finite(logits_V)
+
+
+def finite(logits_V: FloatArray) -> FloatArray:
+    """Return logits as they are.
+
+    Raises:
+        ProgramError: If they are not finite.
+    """
+    if np.isnan(logits_V).any():
+        raise ProgramError(
+            "the program computes values that are not finite: its trained weights are too large",
+            hint="take an earlier adapter",
+        )
+    return logits_V
 
 
 class Answer:

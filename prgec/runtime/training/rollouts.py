@@ -5,7 +5,7 @@ Letters: T tokens, K label positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,9 +15,9 @@ from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.prompts import Prompt
 from prgec.core.data.row import Row
-from prgec.runtime.training.generate import continuation, text_of
-from prgec.runtime.training.reader import Reader
+from prgec.runtime.training.generate import answer_writer, text_of
 from prgec.runtime.training.sampling import Sampler, Sampling
+from prgec.runtime.training.writing import OpenText
 from prgec.runtime_ops.philox import MASK, philox4x32
 
 # Counters that no noise, no order of rows and no draw of a token uses.
@@ -96,25 +96,42 @@ class Rollouts:
         Raises:
             NumericsError: If an answer has no reward, and the run stops for that.
         """
-        # The state has changed since the last call.
-        reader = Reader(self.program)
-        written = []
+        texts = []
         for place, number in enumerate(numbers):
             for copy in range(self.group):
                 seed = answer_seed(self.sampling.seed, step, call, place * self.group + copy)
-                sampler = Sampler(replace(self.sampling, seed=seed))
-                written.append(self._write(reader, number, sampler))
+                texts.append(OpenText(self.prompts[number].ids, Sampler(replace(self.sampling, seed=seed))))
+        written = list(self._written([number for number in numbers for _ in range(self.group)], texts))
         rewards = self.scorer(step, call, written)
         return Collected([training_row(self.prompts[each.prompt].ids, each.ids) for each in written], rewards)
 
-    def most_likely(self, number: int, reader: Reader) -> WrittenAnswer:
-        """Return the most likely answer to a prompt."""
-        return self._write(reader, number, Sampler(Sampling()))
+    def most_likely(
+        self, on_answer: Callable[[int, int], None], should_stop: Callable[[], bool]
+    ) -> list[WrittenAnswer] | None:
+        """Return the most likely answer to every prompt; None if stopped.
 
-    def _write(self, reader: Reader, number: int, sampler: Sampler) -> WrittenAnswer:
-        prompt = self.prompts[number].ids
-        new = list(continuation(self.program, reader, sampler, prompt, max_tokens=self.max_tokens))
-        return WrittenAnswer(number, tuple(new), text_of(self.program, new))
+        Args:
+            on_answer: Called with (prompts answered, all prompts) after each.
+            should_stop: Checked between tokens.
+        """
+        texts = [OpenText(prompt.ids, Sampler(Sampling())) for prompt in self.prompts]
+        written = list(self._written(range(len(texts)), texts, on_answer, should_stop))
+        return None if should_stop() else written
+
+    def _written(
+        self,
+        numbers: Sequence[int],
+        texts: Sequence[OpenText],
+        on_answer: Callable[[int, int], None] = lambda done, total: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Iterator[WrittenAnswer]:
+        """Write the texts, and yield them with the numbers of their prompts."""
+        # One of its own: the state has changed since the last call.
+        writer = answer_writer(self.program, max_tokens=self.max_tokens)
+        for done, _ in enumerate(writer.write(texts, should_stop), 1):
+            on_answer(done, len(texts))
+        for number, text in zip(numbers, texts, strict=True):
+            yield WrittenAnswer(number, tuple(text.ids), text_of(self.program, text.ids))
 
 
 def training_row(prompt: Sequence[int], answer: Sequence[int]) -> Row:

@@ -93,6 +93,7 @@ class Methods : public executorch::extension::Module {
 
   prge::PackedWeights packed;
   prge::KeyValueCache cache;
+  prge::RowCaches caches;
   // Results of the last call: values of tensors are in the arenas, all others are here.
   std::vector<EValue> outputs;
 };
@@ -213,7 +214,26 @@ PRGEC_API int prgec_methods_extend(void* handle, const int64_t* tokens, int64_t 
   return found.ok() ? show(*found, logits) : code(found.error());
 }
 
-// Forgets what was read.
+// Forgets what `extend` has read.
 PRGEC_API void prgec_methods_forget(void* methods) {
   static_cast<Methods*>(methods)->cache.clear();
+}
+
+// Finds out what `decode`, which is loaded, keeps of what it has read.
+PRGEC_API int prgec_methods_open_caches(void* handle) {
+  auto* methods = static_cast<Methods*>(handle);
+  return code(methods->caches.open(*methods));
+}
+
+// Lets text `row` of `decode` begin with the first `count` tokens that `extend` has read.
+PRGEC_API int prgec_methods_fork(void* handle, int64_t row, int64_t count) {
+  auto* methods = static_cast<Methods*>(handle);
+  return code(methods->caches.fork(methods->cache, static_cast<size_t>(row), static_cast<size_t>(count)));
+}
+
+// Reads tokens[r] of each text r at the position starts[r]; `logits` is overwritten by the next call.
+PRGEC_API int prgec_methods_decode(void* handle, const int64_t* tokens, const int64_t* starts, View* logits) {
+  auto* methods = static_cast<Methods*>(handle);
+  const auto found = methods->caches.decode(*methods, tokens, starts);
+  return found.ok() ? show(*found, logits) : code(found.error());
 }

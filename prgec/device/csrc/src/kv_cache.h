@@ -1,26 +1,23 @@
-// Keys and values of what the method `extend` has read. A program keeps none: it takes those there are and returns the
-// new ones, so that attention costs what was read, and not what could be.
+// The two methods that read on with a cache: `extend` one text by many tokens, `decode` R texts by a token each.
 #pragma once
 
 #include <executorch/extension/module/module.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
-#include <vector>
 
+#include "key_values.h"
 #include "prge/error.h"
 
 namespace prge {
 
-// Letters: H heads of a layer, n positions there is room for, C the most of them, d width of a head.
+// The text that `extend` has read.
 class KeyValueCache {
  public:
   static constexpr char kMethod[] = "extend";
 
   bool is_open() const {
-    return !parts_.empty();
+    return held_.is_open();
   }
 
   // Finds out what the method takes, once it is loaded.
@@ -31,39 +28,45 @@ class KeyValueCache {
   Result<executorch::aten::Tensor> extend(
       executorch::extension::Module& module, const int64_t* tokens, size_t count, size_t start);
 
-  // Clears the cache. A NaN left in it would poison every attention sum, even at weight 0.
   void clear() {
-    room_ = 0;
+    held_.clear();
+  }
+
+  const KeyValues& held() const {
+    return held_;
   }
 
  private:
-  // One input: the keys or values of a layer, f32[H, n, d] or i8[H, n, d], or the scale of every row of the latter,
-  // f32[H, n, 1], which comes after them.
-  struct Part {
-    size_t heads = 0, width = 0;
-    executorch::aten::ScalarType type = executorch::aten::ScalarType::Float;
-    std::unique_ptr<uint8_t[], decltype(&std::free)> data = {nullptr, &std::free};
+  KeyValues held_;
+};
 
-    bool is_coded() const {
-      return type == executorch::aten::ScalarType::Char;
-    }
-    size_t row_bytes() const {
-      return width * (is_coded() ? 1 : sizeof(float));
-    }
-    size_t place(size_t room, size_t head, size_t position) const {
-      return (head * room + position) * row_bytes();
-    }
-  };
+// The R texts that `decode` has read.
+class RowCaches {
+ public:
+  static constexpr char kMethod[] = "decode";
 
-  Error add(const executorch::runtime::TensorInfo& input);
-  Error keep(const std::vector<executorch::runtime::EValue>& outputs, size_t count, size_t start);
-  void make_room(size_t filled, size_t wanted);
-  // Keeps keys or values of `count` positions in the part at `index`, and in that of its scales.
-  void write(size_t index, const float* fresh, size_t count, size_t start);
+  bool is_open() const {
+    return held_.is_open();
+  }
+  // R.
+  size_t rows() const {
+    return held_.rows();
+  }
 
-  std::vector<Part> parts_; // by layer, keys first
-  size_t most_ = 0; // C
-  size_t room_ = 0; // n
+  Error open(executorch::extension::Module& module);
+
+  // Lets a text begin with the first `count` tokens that `extend` has read, and forgets what it was before.
+  Error fork(const KeyValueCache& from, size_t row, size_t count) {
+    return held_.copy(from.held(), row, count);
+  }
+
+  // Reads one token of each text, tokens[r] at the position starts[r]. Returns the logits after them:
+  // f32[R, vocabulary], valid until the method's next call.
+  Result<executorch::aten::Tensor> decode(
+      executorch::extension::Module& module, const int64_t* tokens, const int64_t* starts);
+
+ private:
+  KeyValues held_;
 };
 
 } // namespace prge

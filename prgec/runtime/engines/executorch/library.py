@@ -83,7 +83,9 @@ def library() -> Any:
     handle, text, views = ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(View)
     number = ctypes.POINTER(ctypes.c_int64)
     loaded.prgec_methods_open.argtypes = (text, text, type(WARN), ctypes.POINTER(ctypes.c_int))
-    for name in ("close", "forget", "open_cache", "seal"):
+    loaded.prgec_methods_fork.argtypes = (handle, ctypes.c_int64, ctypes.c_int64)
+    loaded.prgec_methods_decode.argtypes = (handle, ctypes.c_void_p, ctypes.c_void_p, views)
+    for name in ("close", "forget", "open_cache", "open_caches", "seal"):
         getattr(loaded, f"prgec_methods_{name}").argtypes = (handle,)
     loaded.prgec_methods_extend.argtypes = (handle, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, views)
     loaded.prgec_methods_has.argtypes = (handle, text)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from prgec.core.contract.arrays import FloatArray, IntArray
-from prgec.core.contract.names import EMIT_METHOD, EXTEND_METHOD, FORWARD_METHOD
+from prgec.core.contract.names import DECODE_METHOD, EMIT_METHOD, EXTEND_METHOD, FORWARD_METHOD
 from prgec.core.machine.native_log import captured_stderr
 from prgec.core.machine.packed_weights import packed_folder
 from prgec.runtime.engines.executorch.library import WARN, Value, View, array_of, library, value_of, view_of
@@ -131,6 +131,35 @@ class Methods:
         self._check(error, EXTEND_METHOD)
         return array_of(view).copy()
 
+    def open_caches(self) -> None:
+        """Find out what `decode`, which is loaded, keeps of what it has read.
+
+        Raises:
+            RuntimeError: If it keeps nothing.
+        """
+        self._check(self._library.prgec_methods_open_caches(self._handle), DECODE_METHOD)
+
+    def fork(self, row: int, count: int) -> None:
+        """Let text `row` of `decode` be the first `count` tokens that `extend` has read, whatever it was before.
+
+        Raises:
+            RuntimeError: If there is no such text, or fewer tokens were read.
+        """
+        self._check(self._library.prgec_methods_fork(self._handle, row, count), DECODE_METHOD)
+
+    def decode(self, tokens_R: IntArray, starts_R: IntArray) -> FloatArray:
+        """Read one token of each text, contiguous i64[R] at positions i64[R]: logits f32[1, R, V] after them.
+
+        Raises:
+            RuntimeError: If the runtime reports a failure.
+        """
+        view = View()
+        error = self._library.prgec_methods_decode(
+            self._handle, tokens_R.ctypes.data, starts_R.ctypes.data, ctypes.byref(view)
+        )
+        self._check(error, DECODE_METHOD)
+        return array_of(view).copy()
+
     def forget(self) -> None:
         """Forget what `extend` has read."""
         self._library.prgec_methods_forget(self._handle)
@@ -173,7 +202,7 @@ class Method:
         Raises:
             RuntimeError: If it keeps nothing of what it has read.
         """
-        self._program.open_cache()
+        (self._program.open_caches if self._name == DECODE_METHOD else self._program.open_cache)()
         return self._program
 
     def get_attribute(self, name: str) -> Any:

@@ -18,6 +18,7 @@ from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import (
     APPLY_INPUTS,
     APPLY_METHOD,
+    DECODE_METHOD,
     EXTEND_METHOD,
     FORWARD_INPUTS,
     FORWARD_METHOD,
@@ -66,6 +67,7 @@ class PteProgram:
         inputs = (*(name for name in self._evaluated_inputs if name != TARGETS_INPUT), *self._hidden_input)
         self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
         self._load_extend = functools.cache(lambda: self._opened_cache(load_method(EXTEND_METHOD, None)))
+        self._load_decode = functools.cache(lambda: self._opened_cache(load_method(DECODE_METHOD, None)))
         self.prefix = PrefixRunner(self.compute_prefix, manifest, "executorch") if self._hidden_input else None
 
     @property
@@ -218,6 +220,32 @@ class PteProgram:
         """
         tokens = np.ascontiguousarray(tokens_T, dtype=np.int64)
         result: FloatArray = self._execute(self._load_extend().extend, tokens, start)[0, 0]
+        return result
+
+    def fork(self, row: int, count: int) -> None:
+        """Let text `row` of `decode` be the first `count` tokens that `extend` has read, whatever it was before.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        self._load_extend()
+        self._execute(self._load_decode().fork, row, count)
+
+    def decode(self, tokens_R: IntArray, starts_R: IntArray) -> FloatArray:
+        """Read one token of each of R texts at a position of its own.
+
+        Args:
+            tokens_R: i64[R].
+            starts_R: i64[R], the number of tokens of each text that were read before.
+
+        Returns:
+            f32[R, V], the logits after them.
+
+        Raises:
+            ProgramError: If the runtime reports a failure.
+        """
+        tokens, starts = (np.ascontiguousarray(each, dtype=np.int64) for each in (tokens_R, starts_R))
+        result: FloatArray = self._execute(self._load_decode().decode, tokens, starts)[0]
         return result
 
     def clear_cache(self) -> None:
