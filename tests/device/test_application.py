@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import prgec.device
+from prgec.compiler.options import CompileOptions
+from prgec.core.contract.tokenizer import Tokenizer
+from prgec.core.data.batches import training_batch
+from prgec.core.data.prompts import Prompt
+from prgec.core.formats.adapter import save_adapter
+from prgec.runtime.engines.executorch.open import open_pte
+from prgec.runtime.runs.rewards import PromptRows
+from prgec.runtime.training.advantages import ADVANTAGES
+from prgec.runtime.training.reward_trainer import RewardTrainer
+from prgec.runtime.training.rollouts import Rollouts, WrittenAnswer
+from prgec.runtime.training.sampling import Sampling
 from prgec.version import __version__
 from tests.device.conftest import generator, run_cmake, write_rows
+from tests.shared import Shared
 
 APPLICATION = Path(__file__).parent / "application"
 EXAMPLE = Path(prgec.device.__file__).parent / "csrc" / "example"
 PROMPT = "5 3 9 12 7\n"
 STEPS = (3, 6)
+REWARDED_STEPS = 3
 
 pytestmark = pytest.mark.slow
 
@@ -35,8 +50,13 @@ def _build(source: Path, installed: Path, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def train_and_talk(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _build(APPLICATION, installed, tmp_path_factory.mktemp("application")) / "train_and_talk"
+def application(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _build(APPLICATION, installed, tmp_path_factory.mktemp("application"))
+
+
+@pytest.fixture(scope="module")
+def train_and_talk(application: Path) -> Path:
+    return application / "train_and_talk"
 
 
 def test_what_is_installed_needs_nothing_of_the_tree(installed: Path) -> None:
@@ -84,4 +104,71 @@ def test_answers_in_the_middle_of_a_run(
     alone = [executable, path, "--rows", rows, "--steps", "6", "--lr", "0.05", "--out", tmp_path / "alone"]
     assert subprocess.run(alone, capture_output=True, check=False).returncode == 0
     adapters = [each / "adapter.safetensors" for each in (folder, tmp_path / "alone")]
+    assert adapters[0].read_bytes() == adapters[1].read_bytes()
+
+
+class _Rewarded:
+    """The rewards of train_by_rewards.cpp, and what it prints."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def __call__(self, step: int, call: int, answers: Sequence[WrittenAnswer]) -> np.ndarray:
+        self.said += [" ".join(map(str, each.ids)) for each in answers]
+        return np.array([sum(float(token % 7) for token in each.ids) / len(each.ids) for each in answers])
+
+
+def _by_python(path: Path, advantage: str, adapter: Path) -> list[str]:
+    program, scorer = open_pte(path), _Rewarded()
+    rollouts = Rollouts(
+        program=program, prompts=(), scorer=scorer, group=4, max_tokens=6, sampling=Sampling(1.0, 50, seed=11)
+    )
+    for step in range(REWARDED_STEPS):
+        prompts = [Prompt(ids=ids, shown="", record={}, where="") for ids in ((5, 3, 9 + step), (12, 7, 8, 20 + step, 4))]
+        trainer = RewardTrainer(program, replace(rollouts, prompts=prompts), ADVANTAGES[advantage])
+        trainer.step_number = step
+        rows = PromptRows(prompts, 4)
+        first, last = (training_batch(rows, np.arange(4) + start, program.manifest) for start in (0, 4))
+        trainer.gather(first)
+        trainer.step(last, 0.05)
+    save_adapter(adapter, program)
+    return scorer.said
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+@pytest.mark.parametrize("advantage", ADVANTAGES)
+def test_rewards_train_as_in_python(
+    advantage: str,
+    rows: int,
+    application: Path,
+    checkpoint: Path,
+    shared: Shared,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Tokenizer, "end_ids", frozenset(range(0, 320, 5)))
+    options = CompileOptions(
+        model=str(checkpoint),
+        output=Path("model.pte"),
+        method="exact",
+        batch_size=4,
+        seq_len=16,
+        num_labels=6,
+        rank=4,
+        label_weights=True,
+        accumulate=True,
+        generate=True,
+        context=24,
+        rollouts=rows,
+    )
+    path, numbers = shared.program(options), {"grpo": 0, "dr-grpo": 1, "rloo": 2}
+    arguments = [path, numbers[advantage], REWARDED_STEPS, tmp_path / "cpp.safetensors"]
+    done = subprocess.run(
+        [application / "train_by_rewards", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    answers = [line.strip() for line in done.stdout.splitlines() if not line.startswith("reward")]
+    assert len({len(each.split()) for each in answers}) > 1, "answers that end together show little"
+    assert answers == _by_python(path, advantage, tmp_path / "python.safetensors")
+    adapters = [tmp_path / f"{each}.safetensors" for each in ("cpp", "python")]
     assert adapters[0].read_bytes() == adapters[1].read_bytes()

@@ -39,8 +39,9 @@ def grpo(rewards_PG: Float64Array, num_labels: Float64Array, max_tokens: int) ->
     Shao et al., "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models" (2024), equation 3
     and section 4.1.2.
     """
-    spread = rewards_PG.std(axis=1, ddof=1, keepdims=True)
-    scaled: Float64Array = _centred(rewards_PG) / (spread + _LEAST_SPREAD)
+    centred = _centred(rewards_PG)
+    spread = np.sqrt(_sums(centred**2) / (rewards_PG.shape[1] - 1))
+    scaled: Float64Array = centred / (spread + _LEAST_SPREAD)
     return scaled.reshape(-1)
 
 
@@ -83,8 +84,14 @@ def weights_of(
 
 
 def _centred(rewards_PG: Float64Array) -> Float64Array:
-    centred: Float64Array = rewards_PG - rewards_PG.mean(axis=1, keepdims=True)
+    centred: Float64Array = rewards_PG - _sums(rewards_PG) / rewards_PG.shape[1]
     return centred
+
+
+def _sums(numbers_PG: Float64Array) -> Float64Array:
+    """Sum each row from left to right, as the C++ driver does: numpy's own sum has another order."""
+    sums: Float64Array = numbers_PG.cumsum(axis=1)[:, -1:]
+    return sums
 
 
 ADVANTAGES: Mapping[str, Advantage] = {

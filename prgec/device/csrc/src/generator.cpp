@@ -1,12 +1,12 @@
 #include "prge/generator.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "adapter.h"
 #include "fail.h"
 #include "program.h"
+#include "reader.h"
 #include "sampler.h"
 #include "trainer_impl.h"
 
@@ -14,43 +14,22 @@ namespace prge {
 
 class Generator::Impl {
  public:
-  explicit Impl(std::unique_ptr<Program> opened) : own(std::move(opened)), program(own.get()), sampler(Sampling()) {}
-  Impl(Trainer& trains, Program& its) : trainer(&trains), program(&its), sampler(Sampling()) {}
+  explicit Impl(std::unique_ptr<Program> opened)
+      : own(std::move(opened)), program(own.get()), sampler(Sampling()), reader(*program) {}
+  Impl(Trainer& trains, Program& its) : trainer(&trains), program(&its), sampler(Sampling()), reader(its) {}
 
   const Manifest& manifest() const {
     return program->manifest();
   }
-  Error check(const std::vector<uint32_t>& prompt) const;
   Error catch_up();
-  Result<const float*> read(const std::vector<uint32_t>& text);
 
   Trainer* trainer = nullptr; // whose program it is, unless it is an own one
   std::unique_ptr<Program> own;
   Program* program;
   std::string weights; // hash of those that a trainer had when the cache was filled
   Sampler sampler;
-  std::vector<uint32_t> held; // what the cache holds
+  Reader reader;
 };
-
-Error Generator::Impl::check(const std::vector<uint32_t>& prompt) const {
-  if (prompt.empty()) {
-    return fail(Error::InvalidExternalData, "there is no text to continue");
-  }
-  for (const uint32_t id : prompt) {
-    if (id >= manifest().vocab_size) {
-      return fail(
-          Error::InvalidExternalData, "token %u is not one of the program's %lld", id,
-          static_cast<long long>(manifest().vocab_size));
-    }
-  }
-  if (prompt.size() > static_cast<uint64_t>(manifest().context)) {
-    return fail(
-        Error::InvalidExternalData,
-        "the text has %zu tokens, and the program's cache holds %lld. Hint: compile it with a larger --context",
-        prompt.size(), static_cast<long long>(manifest().context));
-  }
-  return Error::Ok;
-}
 
 // Forgets what was read under weights that a trainer has changed since.
 Error Generator::Impl::catch_up() {
@@ -60,36 +39,10 @@ Error Generator::Impl::catch_up() {
   const auto now = trainer->state_sha256();
   PRGE_TRY(now.error());
   if (*now != weights) {
-    held.clear();
+    reader.forget();
     weights = *now;
   }
   return Error::Ok;
-}
-
-// Returns the logits after a text; only the tokens after its common prefix with the last text are read.
-Result<const float*> Generator::Impl::read(const std::vector<uint32_t>& text) {
-  const size_t most = std::min(held.size(), text.size() - 1); // logits come from a token that is read
-  const auto shared = std::mismatch(held.begin(), held.begin() + static_cast<int64_t>(most), text.begin());
-  held.erase(shared.first, held.end());
-  if (held.empty()) {
-    PRGE_TRY(program->clear_cache());
-  }
-  const float* logits = nullptr;
-  while (held.size() < text.size()) {
-    const size_t first = held.size(), count = std::min(kExtendTokens, text.size() - first);
-    const auto found = program->extend(&text[first], count, first);
-    PRGE_TRY(found.error());
-    logits = *found;
-    held.insert(held.end(), &text[first], &text[first] + count);
-  }
-  if (std::any_of(logits, logits + manifest().vocab_size, [](float each) { return std::isnan(each); })) {
-    held.clear();
-    return fail(
-        Error::InvalidProgram,
-        "the program computes values that are not finite: its trained weights are too large. Hint: take an earlier "
-        "adapter");
-  }
-  return logits;
 }
 
 Generator::Generator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -126,7 +79,7 @@ std::optional<uint32_t> Generator::eos_id() const {
 
 Error Generator::load_adapter(const std::string& path) {
   PRGE_TRY(impl_->trainer ? impl_->trainer->load_adapter(path) : prge::load_adapter(path, *impl_->program));
-  impl_->held.clear();
+  impl_->reader.forget();
   return Error::Ok;
 }
 
@@ -137,7 +90,7 @@ Error Generator::sample(const Sampling& sampling) {
 }
 
 Result<Answer> Generator::answer(const std::vector<uint32_t>& prompt, const Limits& limits, const OnToken& on_token) {
-  PRGE_TRY(impl_->check(prompt));
+  PRGE_TRY(impl_->reader.check(prompt));
   PRGE_TRY(impl_->catch_up());
   Answer out;
   std::vector<uint32_t> text = prompt;
@@ -146,7 +99,7 @@ Result<Answer> Generator::answer(const std::vector<uint32_t>& prompt, const Limi
       out.end = End::Full;
       break;
     }
-    const auto logits = impl_->read(text);
+    const auto logits = impl_->reader.read(text);
     PRGE_TRY(logits.error());
     const uint32_t token = impl_->sampler.choose(*logits, vocab_size());
     if (std::find(limits.ends.begin(), limits.ends.end(), token) != limits.ends.end()) {

@@ -64,8 +64,11 @@ Error read_sizes(const Json& json, Manifest& out) {
       return damaged(size.name);
     }
   }
-  if (json["context"].kind != Json::Kind::Null && !json["context"].integer(0, kMaxSize, out.context)) {
-    return damaged("context");
+  const std::pair<const char*, int64_t*> optional_sizes[] = {{"context", &out.context}, {"rollouts", &out.rollouts}};
+  for (const auto& [name, field] : optional_sizes) {
+    if (json[name].kind != Json::Kind::Null && !json[name].integer(0, kMaxSize, *field)) {
+      return damaged(name);
+    }
   }
   const int64_t widest = out.seq_len > out.num_labels ? out.seq_len : out.num_labels;
   if (out.num_rows() > kMaxElements / widest) {

@@ -52,6 +52,7 @@ struct Manifest {
   int64_t q = 0, batch_size = 0, seq_len = 0, num_labels = 0, vocab_size = 0, rank = 0, hidden_size = 0;
   int64_t pad_token_id = 0;
   int64_t context = 0; // positions of the cache of `extend`; 0 where there is none
+  int64_t rollouts = 0; // texts that `decode` continues at once; 0 where there is none
   bool is_dynamic = false;
   bool is_dual = false;
   // It computes gradients, and updates itself in the same call.

@@ -111,6 +111,15 @@ class Program {
   Result<const float*> extend(const uint32_t* ids, size_t count, size_t start);
   // Clears the cache. A NaN left in it would poison every attention sum, even at weight 0.
   Error clear_cache();
+  // The text that the cache holds, for whoever reads with it.
+  std::vector<uint32_t>& held() {
+    return held_text_;
+  }
+  // Lets text `row` of `decode` be the first `count` tokens that `extend` has read, whatever it was before.
+  Error fork(size_t row, size_t count);
+  // Reads tokens[r] of each of the manifest's `rollouts` texts at the position starts[r]. Returns the logits after
+  // them: f32[rollouts, vocab_size], valid until the next call.
+  Result<const float*> decode(const std::vector<int64_t>& tokens, const std::vector<int64_t>& starts);
 
   // Only for programs that are not dual.
   State state() const;
@@ -151,6 +160,9 @@ class Program {
   Error run_prefix();
   Error run_longest();
   Error load_extend();
+  Error load_decode();
+  // The values of logits of so many texts.
+  Result<const float*> checked(const Result<executorch::aten::Tensor>& logits, const char* method, int64_t rows);
 
   // program_host.cpp: of a program whose state is kept here.
   Inputs masters();
@@ -170,6 +182,8 @@ class Program {
   bool can_evaluate_ = false;
   bool has_room_ = false; // for rows of any length
   KeyValueCache cache_; // open once `extend` is loaded
+  std::vector<uint32_t> held_text_;
+  RowCaches caches_; // open once `decode` is loaded
   // The memory of a state that is not in buffers of the program: what forward returned, or what is kept here.
   State held_;
   State copies_; // of B, perturbed, site by site

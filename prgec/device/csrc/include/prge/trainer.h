@@ -116,6 +116,7 @@ class Trainer {
 
  private:
   friend class Generator; // which answers with the program of a trainer
+  friend class Rollouts; // which writes answers with it, and trains on them
   class Impl;
   explicit Trainer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
