@@ -89,21 +89,31 @@ def report(text: str, options: argparse.Namespace) -> str:
     machine = describe_machine()
     versions = {**machine["versions"], "llama-cpp-python": _version("llama-cpp-python") or "not installed"}
     manifest = manifest_of(options.programs[0])
+    command = shlex.join([options.checkpoint.name, *(each.name for each in options.programs)])
     return f"""# Answers written side by side
 
-    python tools/rollout_speed.py {shlex.join(sys.argv[1:])}
+    python tools/rollout_speed.py {command}
 
 {machine["cpu"]}, {machine["cores"]} cores, {options.threads} threads.
 {", ".join(f"{name} {version}" for name, version in versions.items())}.
 
-{manifest.model}, {manifest.quantize}, {len(manifest.sites)} trained layers of rank {manifest.rank}. A process reads
-{options.prompt} random tokens once and continues them R times by {options.tokens} tokens each, greedily, from
-different first ones, {options.repeats} times. Tokens a second are of all R together, medians of {options.rounds}
-processes' medians, which took turns. MB are anonymous memory at its peak. llama.cpp has every matrix in {_KIND} and no
-adapter, and its texts share the prompt; transformers has f32 and no adapter.
+{manifest.model}, {manifest.quantize}, {len(manifest.sites)} trained layers of rank {manifest.rank}.
+A process reads {options.prompt} random tokens once and continues them R times by {options.tokens} tokens each,
+greedily, from different first ones, {options.repeats} times. Tokens a second are of all R together, medians of
+{options.rounds} processes' medians, which took turns. MB are anonymous memory at its peak. llama.cpp has every matrix
+in {_KIND} and no adapter, and its texts share the prompt; transformers has f32 and no adapter.
 
 {text}
-"""
+{_built()}"""
+
+
+def _built() -> str:
+    """Return what llama.cpp was compiled for, in its own words."""
+    if not _version("llama-cpp-python"):
+        return ""
+    import llama_cpp
+
+    return f"\nllama.cpp: {llama_cpp.llama_print_system_info().decode()}\n"
 
 
 def _version(package: str) -> str:

@@ -124,7 +124,8 @@ def _by_python(path: Path, advantage: str, adapter: Path) -> list[str]:
         program=program, prompts=(), scorer=scorer, group=4, max_tokens=6, sampling=Sampling(1.0, 50, seed=11)
     )
     for step in range(REWARDED_STEPS):
-        prompts = [Prompt(ids=ids, shown="", record={}, where="") for ids in ((5, 3, 9 + step), (12, 7, 8, 20 + step, 4))]
+        texts = (5, 3, 9 + step), (12, 7, 8, 20 + step, 4)
+        prompts = [Prompt(ids=ids, shown="", record={}, where="") for ids in texts]
         trainer = RewardTrainer(program, replace(rollouts, prompts=prompts), ADVANTAGES[advantage])
         trainer.step_number = step
         rows = PromptRows(prompts, 4)

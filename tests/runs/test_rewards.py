@@ -105,12 +105,27 @@ def test_measured_losses_learn_from_rewards_too(make: Make) -> None:
     assert np.mean(rewards[-50:]) > np.mean(rewards[:50]) + 0.15
 
 
-@pytest.mark.parametrize("method", ["exact", "prge"])
+def test_copies_with_better_answers_show_the_way(make: Make) -> None:
+    options = make("prge", steps=150, lr=0.01, objective="es", eval_data=None, eps=0.1)
+    Path(options.reward[0]).write_text("def reward(prompt, answer, record):\n    return -len(answer) / 10\n")
+    result = run(options)
+    answers = [json.loads(line) for line in (result.run / "answers.jsonl").read_text().splitlines()]
+    rewards = [np.mean([each["reward"] for each in line["answers"]]) for line in answers]
+    assert np.mean(rewards[-100:]) > np.mean(rewards[:100]) + 0.15
+    # The journal has the copies' mean rewards, by which the run is replayed.
+    records = read_journal(result.run / "journal.bin").steps
+    q = len(records[0].g)
+    np.testing.assert_allclose(records[3].losses.reshape(-1), -np.array(rewards[6 * q : 8 * q]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("method", "objective"), [("exact", "grpo"), ("prge", "grpo"), ("prge", "es")])
 @pytest.mark.parametrize("step", [1, 6, STEPS])
-def test_a_killed_run_ends_as_if_never_killed(make: Make, tmp_path: Path, method: str, step: int) -> None:
-    whole = run(make(method, out=tmp_path / "whole")).run
-    folder = kill(make(method), step)
-    run(make(method, resume=True))
+def test_a_killed_run_ends_as_if_never_killed(
+    make: Make, tmp_path: Path, method: str, objective: str, step: int
+) -> None:
+    whole = run(make(method, objective=objective, out=tmp_path / "whole")).run
+    folder = kill(make(method, objective=objective), step)
+    run(make(method, objective=objective, resume=True))
     assert_same_run(folder, whole)
     assert (folder / "answers.jsonl").read_bytes() == (whole / "answers.jsonl").read_bytes()
 

@@ -25,6 +25,7 @@ from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.runs.result import Listener
 from prgec.runtime.runs.rewards import RunRewards, open_rewards
 from prgec.runtime.training.estimators import Estimator, find_estimator
+from prgec.runtime.training.evolution import EvolutionTrainer
 from prgec.runtime.training.gradient_trainer import GradientTrainer
 from prgec.runtime.training.loop import TrainingLoop
 from prgec.runtime.training.objective_estimate import ObjectiveEstimator
@@ -119,6 +120,10 @@ class Opened:
 
     def _reward_trainer(self, rewards: RunRewards, estimator: Estimator) -> StepTrainer[StepRecord]:
         options, rollouts = self.options, rewards.rollouts(self.program)
+        if rewards.advantage is None:
+            return EvolutionTrainer(
+                self.program, estimator, rollouts, eps=options.eps, seed=options.seed, limits=options.limits
+            )
         if self.program.manifest.has_gradients:
             return RewardTrainer(self.program, rollouts, rewards.advantage, beta=rewards.beta, limits=options.limits)
         return RewardEstimator(

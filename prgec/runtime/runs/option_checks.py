@@ -10,6 +10,7 @@ from prgec.runtime.engines.choose import check_engine
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.trackers.table import check_trackers
 from prgec.runtime.training.advantages import ADVANTAGES
+from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.objectives import LIKELIHOOD, OBJECTIVES
 from prgec.runtime.training.sampling import Sampling
 
@@ -110,10 +111,12 @@ def _check_rewards(options: RunOptions) -> None:
     if options.objective in OBJECTIVES:
         raise UsageError(
             f"--objective {options.objective} reads answers, and --reward judges new ones",
-            hint=f"leave one of them out, or take --objective {', '.join(ADVANTAGES)}",
+            hint=f"leave one of them out, or take --objective {', '.join((*ADVANTAGES, EVOLUTION))}",
         )
     if (options.gamma, options.desirable, options.undesirable) != (1.0, 1.0, 1.0):
         raise UsageError("--gamma, --desirable and --undesirable are numbers of other objectives")
+    if options.objective == EVOLUTION and options.beta:
+        raise UsageError("--beta is a number of other objectives: es measures no distance to the start")
     if options.data is None or options.eval_rows is not None:
         raise UsageError("--reward reads prompts as texts", hint="give --data and --eval-data")
     if options.low_volume:

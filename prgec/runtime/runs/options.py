@@ -16,6 +16,7 @@ from prgec.runtime.rewards.source import REWARD_HELP
 from prgec.runtime.trackers.table import TRACKERS
 from prgec.runtime.training.advantages import ADVANTAGES
 from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
+from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.limits import CLIP, NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES, STOP, Limits
 from prgec.runtime.training.objectives import LIKELIHOOD, OBJECTIVES
 from prgec.runtime.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
@@ -96,7 +97,7 @@ class RunOptions:
         LIKELIHOOD,
         "What is learnt: right answers (likelihood), which of two answers is better, or answers that earn a reward "
         "(programs compiled with --label-weights; docs/feedback.md).",
-        choices=(LIKELIHOOD, *OBJECTIVES, *ADVANTAGES),
+        choices=(LIKELIHOOD, *OBJECTIVES, *ADVANTAGES, EVOLUTION),
     )
     beta: float | None = option(
         "objective",
@@ -188,7 +189,7 @@ class RunOptions:
     @property
     def rewarded(self) -> str:
         """The objective of a run by rewards; empty where rows have the answers."""
-        if self.objective in ADVANTAGES:
+        if self.objective in (*ADVANTAGES, EVOLUTION):
             return self.objective
         return DEFAULT_REWARDED if self.reward else ""
 

@@ -54,7 +54,7 @@ def header_of(opened: Opened) -> Header:
     options, program, rows = opened.options, opened.program, opened.rows
     m = program.manifest
     feedback, rewards = opened.feedback and opened.feedback.train, opened.rewards
-    objective = feedback.objective.name if feedback else rewards.advantage.name if rewards else ""
+    objective = feedback.objective.name if feedback else rewards.objective if rewards else ""
     judged = feedback or rewards
     # A step by an objective and gradients measures several pairs of numbers.
     pairs = (2 if feedback else RECORDED_QUERIES) if judged and m.has_gradients else m.q

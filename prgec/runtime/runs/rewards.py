@@ -14,6 +14,7 @@ import numpy as np
 
 from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import Engine
+from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import LABEL_WEIGHTS_HINT
 from prgec.core.data.prompts import Prompt, encode_prompts, load_prompts
 from prgec.core.data.row import Row
@@ -27,6 +28,7 @@ from prgec.runtime.rewards.source import parse_rewards
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.training.advantages import ADVANTAGES, Advantage
 from prgec.runtime.training.evaluate import BatchListener, Evaluation
+from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.limits import SKIP
 from prgec.runtime.training.rollouts import Rollouts, WrittenAnswer
 from prgec.runtime.training.sampling import Sampling
@@ -61,7 +63,7 @@ class RunRewards:
         train: Prompts to learn from.
         test: Prompts of evaluations; None to evaluate nothing.
         judge: Computes rewards.
-        advantage: The objective.
+        objective: Its name.
         beta: Cost of a unit of the distance to the start.
         group: Answers to each prompt.
         max_tokens: Most tokens of an answer.
@@ -74,7 +76,7 @@ class RunRewards:
     train: list[Prompt]
     test: list[Prompt] | None
     judge: Judge
-    advantage: Advantage
+    objective: str
     beta: float
     group: int
     max_tokens: int
@@ -82,6 +84,11 @@ class RunRewards:
     skips: bool
     name: str
     answers: AnswersFile | None = None
+
+    @property
+    def advantage(self) -> Advantage | None:
+        """The weights of answers; None for evolution strategies, which compare copies of the program."""
+        return ADVANTAGES.get(self.objective)
 
     @property
     def rows(self) -> PromptRows:
@@ -198,13 +205,7 @@ def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> R
         )
     if m.has_gradients and not m.label_weights:
         raise UsageError("--reward needs a program that weighs labels", where=options.program, hint=LABEL_WEIGHTS_HINT)
-    group = options.num_generations or math.gcd(m.batch_size, DEFAULT_GROUP)
-    if group < 2 or m.batch_size % group:
-        raise UsageError(
-            f"{group} answers to a prompt do not fill the {m.batch_size} rows of a call",
-            where=options.program,
-            hint="give --num-generations a divisor of the batch size, 2 or more",
-        )
+    group = _group_of(options, m)
     max_tokens = options.max_new_tokens or m.num_labels
     room = min(m.seq_len, m.context) - max_tokens + 1
     if max_tokens > m.num_labels or room < 1:
@@ -225,7 +226,7 @@ def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> R
         train=train,
         test=test,
         judge=reward_process(options) if judge is None else judge,
-        advantage=ADVANTAGES[options.rewarded],
+        objective=options.rewarded,
         beta=beta,
         group=group,
         max_tokens=max_tokens,
@@ -233,6 +234,29 @@ def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> R
         skips=options.not_finite == SKIP,
         name=repr((_sources(options), group, max_tokens, sampling, beta)),
     )
+
+
+def _group_of(options: RunOptions, m: Manifest) -> int:
+    """Return the number of answers to a prompt.
+
+    Raises:
+        UsageError: If the program's method or its batch size has no room for it.
+    """
+    is_es = options.objective == EVOLUTION
+    if is_es and (m.has_gradients or m.state == "dual"):
+        raise UsageError(
+            "--objective es perturbs the copies of a program that measures losses",
+            where=options.program,
+            hint="compile it with --method prge and without --state dual",
+        )
+    group = options.num_generations or (1 if is_es else math.gcd(m.batch_size, DEFAULT_GROUP))
+    if group < (1 if is_es else 2) or m.batch_size % group:
+        raise UsageError(
+            f"{group} answers to a prompt do not fill the {m.batch_size} rows of a call",
+            where=options.program,
+            hint=f"give --num-generations a divisor of the batch size{'' if is_es else ', 2 or more'}",
+        )
+    return group
 
 
 def reward_process(options: RunOptions) -> RewardProcess:

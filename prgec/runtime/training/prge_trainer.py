@@ -141,9 +141,13 @@ class PrgeTrainer:
             number,
         )
         self._pending, self._pending_lr = self._zeros, 0.0
-        self.step_number = number
         with np.errstate(invalid="ignore"):  # what is not finite is for the limits to judge
             losses = self._losses(loss_N.astype(np.float64).reshape(manifest.q, 2, manifest.batch_size), batch)
+        return self._accept(number, losses, lr)
+
+    def _accept(self, number: int, losses: Float64Array, lr: float) -> EstimatedStep:
+        """Let a step's losses f64[q, 2] decide its update, which is pending then."""
+        self.step_number = number
         measured_q = self._measure(losses)
         g_q = self._limits.apply(measured_q, losses, number)
         self._pending, self._pending_lr = g_q, lr

@@ -88,18 +88,24 @@ class Rollouts:
     max_tokens: int
     sampling: Sampling
 
-    def collect(self, numbers: Sequence[int], step: int, call: int = 0) -> Collected:
+    def collect(self, numbers: Sequence[int], step: int, call: int = 0, *, draws: int | None = None) -> Collected:
         """Write `group` answers to each of some prompts under the present state, and ask for their rewards.
 
-        The tokens follow from the state and (seed, step, call): a step that is taken again gets the same ones.
+        The tokens follow from the state and (seed, step, draws): a step that is taken again gets the same ones.
+
+        Args:
+            numbers: The prompts, by number.
+            step: Number of the step.
+            call: Number of the call in it, by which rewards are kept.
+            draws: Number of the draws; calls with the same one draw the same numbers. None for the call's.
 
         Raises:
             NumericsError: If an answer has no reward, and the run stops for that.
         """
-        texts = []
+        texts, draws = [], call if draws is None else draws
         for place, number in enumerate(numbers):
             for copy in range(self.group):
-                seed = answer_seed(self.sampling.seed, step, call, place * self.group + copy)
+                seed = answer_seed(self.sampling.seed, step, draws, place * self.group + copy)
                 texts.append(OpenText(self.prompts[number].ids, Sampler(replace(self.sampling, seed=seed))))
         written = list(self._written([number for number in numbers for _ in range(self.group)], texts))
         rewards = self.scorer(step, call, written)

@@ -1,4 +1,4 @@
-// What labels of an answer count in the loss: prgec/runtime/training/advantages.py, bit for bit.
+// Weights of the labels of an answer in the loss: prgec/runtime/training/advantages.py, bit for bit.
 #pragma once
 
 #include <cstdint>
