@@ -36,19 +36,19 @@ or int4 weights as they are (the second pattern), one scale an output; it has no
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch.fx import Node
 
-from prgec.core.contract.names import GPTQ, NEAREST, ROUNDINGS
-from prgec.passes.gptq import correction_of, rounded_for
+from prgec.core.contract.names import NEAREST
 from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier, rewrite_matches
 from prgec.passes.program import GraphProgram
 from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
+from prgec.passes.roundings import Rounding, checked, find_rounding, rounding_names
 from prgec.passes.shapes import dtype_of, shape_of
 from prgec.passes.weights import SCHEMES, TRANSPOSED, Scheme, layer_name, quantized, rounded
 
@@ -67,7 +67,7 @@ class QuantizeBase(Pass):
     Attributes:
         scheme: Row of `SCHEMES`, or `none`.
         group: Inputs that share a scale in grouped schemes.
-        rounding: `nearest`, or `gptq` by `GraphProgram.activations`.
+        rounding: `nearest`, `gptq` by `GraphProgram.activations`, or one that a package adds.
     """
 
     name: ClassVar[str] = "quantize-base"
@@ -87,10 +87,11 @@ class QuantizeBase(Pass):
             reasons.append(f"scheme is {self.scheme!r}; expected none, {', '.join(SCHEMES)}")
         if self.group < 1:
             reasons.append(f"group is {self.group}; expected at least 1")
-        if self.rounding not in ROUNDINGS:
-            reasons.append(f"rounding is {self.rounding!r}; expected one of {', '.join(ROUNDINGS)}")
-        if self.rounding == GPTQ and not program.activations:
-            reasons.append("rounding=gptq needs what layers read over some rows, and nobody looked")
+        rounding = find_rounding(self.rounding)
+        if rounding is None and self.rounding != NEAREST:
+            reasons.append(f"rounding is {self.rounding!r}; expected one of {', '.join(rounding_names())}")
+        if rounding is not None and rounding.reads_inputs and not program.activations:
+            reasons.append(f"rounding={self.rounding} needs what layers read over some rows, and nobody looked")
         return reasons
 
     def run(self, program: GraphProgram) -> PassResult:
@@ -100,8 +101,8 @@ class QuantizeBase(Pass):
         import torchao.quantization.pt2e.quantizer  # noqa: F401 - registers torch.ops.quantized_decomposed
         import torchao.quantization.quant_primitives  # noqa: F401 - registers torch.ops.torchao
 
-        activations = program.activations if self.rounding == GPTQ else {}
-        builder = _Builder(program, Rewriter(program, self.name), SCHEMES[self.scheme], self.group, activations)
+        rounding = find_rounding(self.rounding)
+        builder = _Builder(program, Rewriter(program, self.name), SCHEMES[self.scheme], self.group, rounding)
         return rewrite_matches(program, map(self.match, program.calls(aten.linear.default)), builder.quantize)
 
     def match(self, node: Node) -> Node | Refusal | None:
@@ -127,19 +128,13 @@ class _Builder:
     """Builds the pattern; quantised inputs and weights are shared by the layers that read them."""
 
     def __init__(
-        self,
-        program: GraphProgram,
-        rewriter: Rewriter,
-        scheme: Scheme,
-        group: int,
-        activations: Mapping[str, torch.Tensor],
+        self, program: GraphProgram, rewriter: Rewriter, scheme: Scheme, group: int, rounding: Rounding | None
     ) -> None:
         self._program = program
         self._rewriter = rewriter
         self._scheme = scheme
         self._group = group
-        self._activations = activations
-        self._correction: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._rounding = rounding
         self._inputs: dict[Node, Node] = {}
         self._weights: dict[str, Node] = {}
 
@@ -176,31 +171,33 @@ class _Builder:
     def _grouped_weight(self, name: str, weight: torch.Tensor) -> Node:
         scheme = _scheme_of(name, self._scheme)
         block = [1, self._group if scheme.is_grouped else weight.shape[1]]
-        gptq = self._by_gptq(name, weight, block[1])
-        qdata, scale, zero = self._stored(name, gptq or quantized(weight, scheme, block))
+        found = self._by_rounding(name, weight, block[1])
+        qdata, scale, zero = self._stored(name, found or quantized(weight, scheme, block))
         dequantize = torch.ops.torchao.dequantize_affine.default
         return self._rewriter.call(dequantize, qdata, block, scale, zero, torch.int8, scheme.minimum, scheme.maximum)
 
     def _weight_by_output(self, name: str, weight: torch.Tensor) -> Node:
         scheme = self._scheme
-        gptq = self._by_gptq(name, weight, weight.shape[1])
-        if gptq is not None:
-            gptq = gptq[0], gptq[1].squeeze(1), gptq[2].squeeze(1).to(torch.int64)
-        qdata, scale, zero = self._stored(name, gptq or rounded(weight, scheme))
+        found = self._by_rounding(name, weight, weight.shape[1])
+        if found is not None:
+            found = found[0], found[1].squeeze(1), found[2].squeeze(1).to(torch.int64)
+        qdata, scale, zero = self._stored(name, found or rounded(weight, scheme))
         dequantize = torch.ops.quantized_decomposed.dequantize_per_channel.default
         return self._rewriter.call(dequantize, qdata, scale, zero, 0, scheme.minimum, scheme.maximum, torch.int8)
 
-    def _by_gptq(
+    def _by_rounding(
         self, name: str, weight: torch.Tensor, group: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-        """Values, scales and zero points; None of a layer nobody looked at."""
-        inputs_nD = self._activations.get(name)
-        if inputs_nD is None or inputs_nD.shape[1] != weight.shape[1]:
+        """Return values, scales and zero points; None of a layer that goes to the nearest values."""
+        if self._rounding is None or name.endswith(TRANSPOSED):
             return None
-        # Layers that read one thing follow one another.
-        if self._correction is None or self._correction[0] is not inputs_nD:
-            self._correction = inputs_nD, correction_of(inputs_nD)
-        values, scales = rounded_for(weight, self._correction[1], self._scheme, group)
+        inputs_nD = self._program.activations.get(name)
+        if inputs_nD is not None and inputs_nD.shape[1] != weight.shape[1]:
+            inputs_nD = None
+        if inputs_nD is None and self._rounding.reads_inputs:
+            return None
+        found = self._rounding.round(weight, inputs_nD, self._scheme, group)
+        values, scales = checked(self._rounding, found, weight, self._scheme, group)
         return values, scales, torch.zeros_like(scales, dtype=torch.int8)
 
     def _as_multiplied(self, name: str, weight: torch.Tensor) -> torch.Tensor:

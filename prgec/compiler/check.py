@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from prgec.backends import check_settings, find_backend
-from prgec.compiler.options import ROUNDED_BITS, CompileOptions
+from prgec.compiler.options import AUTO_ROUNDING, ROUNDED_BITS, CompileOptions
 from prgec.core.config.option import table_of
-from prgec.core.contract.names import GPTQ, HOST_STATE, LAYERS, POLYAK, SIDE
+from prgec.core.contract.names import HOST_STATE, LAYERS, NEAREST, POLYAK, SIDE
 from prgec.errors import UsageError
 
 # A cache that holds a prompt of two tokens and its continuation.
@@ -58,11 +58,8 @@ def check_options(options: CompileOptions) -> None:
         raise UsageError(f"--label-tokens is {options.num_labels}; expected less than --seq-len {options.seq_len}")
     if options.is_calibrated and not options.data:
         raise UsageError("--lora-a calibrated needs prompts", hint="name a file of them with --data")
-    if options.rounding == GPTQ and options.quantize not in ROUNDED_BITS:
-        known = " or ".join(ROUNDED_BITS)
-        raise UsageError("--rounding gptq needs weights to round", hint=f"add --quantize {known}")
-    if options.rounding == GPTQ and not options.data:
-        raise UsageError("--rounding gptq needs prompts", hint="name a file of them with --data")
+    if options.rounding not in (AUTO_ROUNDING, NEAREST):
+        _check_rounding(options)
     _check_context(options)
     _check_method(options)
     check_settings(options.backend, options.settings)
@@ -70,6 +67,15 @@ def check_options(options: CompileOptions) -> None:
         raise UsageError("the output is a folder", where=options.output, hint="name a file: -o model.pte")
     if not options.output.parent.is_dir():
         raise UsageError("the folder of the output does not exist", where=options.output.parent)
+
+
+def _check_rounding(options: CompileOptions) -> None:
+    """Refuse a rounding that somebody named where there is nothing to round, or nothing to round by."""
+    if options.quantize not in ROUNDED_BITS:
+        known = " or ".join(ROUNDED_BITS)
+        raise UsageError(f"--rounding {options.rounding} needs weights to round", hint=f"add --quantize {known}")
+    if options.rounds_by_prompts and not options.data:
+        raise UsageError(f"--rounding {options.rounding} needs prompts", hint="name a file of them with --data")
 
 
 def _check_context(options: CompileOptions) -> None:

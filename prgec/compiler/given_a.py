@@ -16,7 +16,7 @@ from prgec.compiler.progress import Part
 from prgec.compiler.readings import prompts_of, readings_of
 from prgec.core.contract.arrays import State
 from prgec.core.contract.manifest import Site
-from prgec.core.contract.names import GPTQ, LORA_A_METHOD
+from prgec.core.contract.names import LORA_A_METHOD
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.formats.lora_a import a_sha256
 from prgec.core.formats.peft import PeftAdapter
@@ -29,6 +29,7 @@ from prgec.passes.program import GraphProgram
 from prgec.passes.quantize_base import QuantizeBase
 from prgec.passes.record import PassRecord
 from prgec.passes.rewrite import Rewriter
+from prgec.passes.roundings import find_rounding
 from prgec.passes.sites import a_name, sites_of
 
 
@@ -84,7 +85,12 @@ def hash_of_prompts(prompts: Sequence[Sequence[int]]) -> str:
 
 
 def _rounds(passes: Sequence[Pass]) -> bool:
-    return any(isinstance(each, QuantizeBase) and each.rounding == GPTQ for each in passes)
+    return any(isinstance(each, QuantizeBase) and _reads_inputs(each.rounding) for each in passes)
+
+
+def _reads_inputs(name: str) -> bool:
+    rounding = find_rounding(name)
+    return rounding is not None and rounding.reads_inputs
 
 
 def run_giving_a(

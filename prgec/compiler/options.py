@@ -17,11 +17,13 @@ from prgec.core.contract.names import (
     GPTQ,
     METHODS,
     OPTIMIZERS,
+    QUANTIZER_GROUP,
     RECOMPUTATIONS,
     ROUNDINGS,
     SIDE,
     STATE_MODES,
 )
+from prgec.core.contract.plugins import plugins_of
 from prgec.core.data.columns import MAP_HELP
 from prgec.core.data.records import NO_FILE
 from prgec.core.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
@@ -193,7 +195,7 @@ class CompileOptions:
         AUTO_ROUNDING,
         "Round weights to the nearest value, or so that what layers compute over up to 64 prompts of --data changes "
         "least (gptq); auto is gptq for 4-bit weights where there is data.",
-        choices=(AUTO_ROUNDING, *ROUNDINGS),
+        choices=(AUTO_ROUNDING, *ROUNDINGS, *plugins_of(QUANTIZER_GROUP, ROUNDINGS)),
     )
     group_size: int = option("weights", 32, "Inputs that share a scale in 4-bit weights and in the embedding.")
     quantize_embedding: int = option("weights", 0, "Bits of the embedding table; 0 keeps f32.", choices=EMBEDDING_BITS)
@@ -266,7 +268,13 @@ class CompileOptions:
         """Whether weights are rounded by what layers compute over prompts of the data."""
         if self.rounding == AUTO_ROUNDING:
             return bool(self.data) and ROUNDED_BITS.get(self.quantize) == 4
-        return self.rounding == GPTQ
+        if self.rounding in ROUNDINGS:
+            return self.rounding == GPTQ
+        # Imported here: it brings torch, which reading options does not need.
+        from prgec.passes.roundings import find_rounding
+
+        rounding = find_rounding(self.rounding)
+        return rounding is not None and rounding.reads_inputs
 
     @property
     def num_rows(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from prgec.backends.base import Backend
-from prgec.compiler.options import WEIGHT_ONLY_BITS, CompileOptions
+from prgec.compiler.options import AUTO_ROUNDING, WEIGHT_ONLY_BITS, CompileOptions
 from prgec.core.contract.names import GPTQ, HOST_STATE, LAYERS, NEAREST, POLYAK, SIDE
 from prgec.errors import UsageError
 from prgec.passes import pass_table
@@ -107,12 +107,19 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
         Dualize(options.q),
         InsertSelfUpdate(options.state),
         FuseUpdate(spread=backend.recomputes),
-        QuantizeBase(options.quantize, options.group_size, GPTQ if options.rounds_by_prompts else NEAREST),
+        QuantizeBase(options.quantize, options.group_size, _rounding(options)),
         QuantizeEmbedding(options.quantize_embedding, options.group_size),
         NarrowWeights(
             _dtype(options, backend), WEIGHT_ONLY_BITS.get(options.quantize, NarrowWeights.bits), options.group_size
         ),
     )
+
+
+def _rounding(options: CompileOptions) -> str:
+    """The rounding somebody named; else GPTQ where there are prompts, and 4 bits."""
+    if options.rounding != AUTO_ROUNDING:
+        return options.rounding
+    return GPTQ if options.rounds_by_prompts else NEAREST
 
 
 def _polyak(options: CompileOptions) -> float:

@@ -52,6 +52,28 @@ def test_a_backend(installed: Path, checkpoint: Path, rows: Path, tmp_path: Path
     assert missing.returncode == 2 and "linears" in missing.stderr and "portable" in missing.stderr
 
 
+def test_a_quantiser(installed: Path, checkpoint: Path, tmp_path: Path) -> None:
+    """The layers multiply with its values, and one that returns something else is named."""
+    code = (
+        "import torch\nfrom pathlib import Path\nfrom prgec.compiler.options import CompileOptions\n"
+        "from prgec.compiler.compile import build_graphs\n"
+        "from safetensors.torch import load_file\n"
+        f"options = CompileOptions({str(checkpoint)!r}, output=Path('x.pte'), backend='portable', seq_len=16,\n"
+        "    num_labels=2, rank=4, quantize='8da4w', group_size=16, rounding='clipped')\n"
+        "state = build_graphs(options).methods['forward'].module.state_dict()\n"
+        f"weight = load_file(Path({str(checkpoint)!r}) / 'model.safetensors')['model.layers.0.mlp.up_proj.weight']\n"
+        "values = state['model.layers.0.mlp.up_proj.weight_qdata'].reshape(len(weight), -1, 16).float()\n"
+        "scales = state['model.layers.0.mlp.up_proj.weight_scale'].reshape(len(weight), -1, 1)\n"
+        "groups = weight.reshape(values.shape)\nreach = groups.abs().amax(-1, keepdim=True) * 0.8\n"
+        "off = (values * scales - groups.clamp(-reach * 8 / 7, reach)).abs() / scales\n"
+        "print(float(off.max()) < 0.52, bool((groups.abs() > reach * 1.2).any()))"
+    )
+    assert _python(installed, code).split() == ["True", "True"]
+    assert "clipped" in _prgec(installed, "compile", "--help-all").stdout
+    done = _prgec(installed, "compile", checkpoint, "--rounding", "clipped", "-o", tmp_path / "x.pte")
+    assert done.returncode == 2 and "--rounding clipped needs weights to round" in done.stderr
+
+
 def test_a_tracker(installed: Path, compile_once: Compile, rows: Path, tmp_path: Path) -> None:
     program, run = compile_once(**PROGRAMS["xnnpack-seeded"]), tmp_path / "run"
     done = _prgec(installed, "run", program, "--data", rows, "--steps", 3, "--out", run, "--log-to", "lines")

@@ -98,6 +98,8 @@ RECOMPUTATIONS = (CHEAP, LAYERS)
 # How a frozen weight becomes one of few values: for itself, or together with the others of its output.
 NEAREST, GPTQ = "nearest", "gptq"
 ROUNDINGS = (NEAREST, GPTQ)
+# Packages add others by entry points of this group: a `prgec.passes.roundings.Rounding` under its name.
+QUANTIZER_GROUP = "prgec.quantizers"
 # The keeper of the trained weights: the program, as one master a site (seeded) or 2q copies (dual), or its driver.
 HOST_STATE = "host"
 STATE_MODES = ("seeded", "dual", HOST_STATE)
