@@ -28,8 +28,8 @@ class TrlJob:
         group: Answers to each prompt.
         tokens: Most tokens of an answer.
         lr: Learning rate.
-        temperature: Of sampled answers.
-        top_p: Likewise.
+        temperature: Temperature of sampled answers.
+        top_p: Share of the probability that is sampled from.
         beta: Cost of a unit of the distance to the start.
         seed: Seed of everything.
     """

@@ -50,7 +50,9 @@ class _Page:
 
 _RUN = "prgec run model.pte --data train.jsonl --steps 4 --out runs/first"
 _PAGES = {
-    "README": _Page(has=("smollm2-135m", "train.jsonl", "dev.jsonl", _CHECKPOINT), seen=("before",)),
+    "README": _Page(
+        has=("smollm2-135m", "train.jsonl", "dev.jsonl", _CHECKPOINT), seen=("accuracy", "rows.bin  32 examples")
+    ),
     "accumulation": _Page(has=(_CHECKPOINT, "train.jsonl")),
     "adapters": _Page(has=(_CHECKPOINT, "train.jsonl", "their-adapter"), before=(_COMPILED, _RUN)),
     "cache": _Page(has=()),
@@ -59,7 +61,16 @@ _PAGES = {
     "config": _Page(has=(_CHECKPOINT, "program.toml", "run.toml", "train.jsonl", "test.jsonl")),
     "data": _Page(has=(_CHECKPOINT, "train.jsonl", "SST-2/train.tsv", "tinyllama")),
     "feedback": _Page(
-        has=("smollm2", "pairs.jsonl", "held-out.jsonl", "thumbs.jsonl", "prompts.jsonl", "reward.py"), typed="Hello\n"
+        has=(
+            "smollm2",
+            "pairs.jsonl",
+            "test-pairs.jsonl",
+            "held-out.jsonl",
+            "thumbs.jsonl",
+            "prompts.jsonl",
+            "reward.py",
+        ),
+        typed="Hello\n",
     ),
     "federation": _Page(
         has=(_CHECKPOINT, "train.jsonl", "test.jsonl"),
