@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from prgec.cli.interrupt import stop_on_interrupt
 from prgec.cli.render import print_lines, print_part, stderr_console
 from prgec.cli.verify_option import NO_VERIFY
 from prgec.core.data.task import Conversation, Document
+from prgec.core.formats.thumbs import better_answer, note_answer
 from prgec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -186,26 +186,11 @@ class _Feedback:
             _say("there is no answer yet")
             return True
         if mark == "=":
-            self._append(messages[-1]["content"], is_good=False)
-            # Plain texts go on with a new word.
-            better = better if self._talk.has_template else f" {better}"
-            messages[-1] = {"role": "assistant", "content": better}
-            self._append(better, is_good=True)
-        else:
-            self._append(messages[-1]["content"], is_good=mark == "+")
+            note_answer(self._path, messages, is_good=False, is_chat=self._talk.has_template)
+            messages[-1] = better_answer(better, is_chat=self._talk.has_template)
+        note_answer(self._path, messages, is_good=mark != "-", is_chat=self._talk.has_template)
         _say(f"noted in {self._path}")
         return True
-
-    def _append(self, answer: str, *, is_good: bool) -> None:
-        *before, _ = self._talk.messages
-        prompt: Any = before if self._talk.has_template else before[-1]["content"]
-        completion: Any = [{"role": "assistant", "content": answer}] if self._talk.has_template else answer
-        row = {"prompt": prompt, "completion": completion, "label": is_good}
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        except OSError as error:
-            raise UsageError(f"cannot write the feedback: {error.strerror}", where=self._path) from error
 
 
 def _open(program: Path, adapter: Path | None, compare: bool, *, verify: bool) -> tuple[Engine, dict[str, State]]:

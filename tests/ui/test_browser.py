@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 
 from tests.processes import wait_until
+from tests.shared import Shared
+from tests.supplies import supply
+from tests.talking import chat_options
 from tests.ui.chromium import NEEDS_CHROMIUM
 from tests.ui.chromium import browser as browser
 from tests.ui.running import RunningUi
@@ -141,6 +144,44 @@ def test_the_demo_in_three_clicks(page: Any, tmp_path: Path) -> None:
         page.get_by_role("button", name="Show").click()
         assert page.locator("mark").count() > 0
         _shot(page, "program")
+
+
+def test_what_is_said_of_an_answer_changes_the_next(page: Any, tmp_path: Path, shared: Shared) -> None:
+    """Talk, press, learn, talk: the answer of the adapter is another, and the page has the rows that it learnt."""
+    supply(tmp_path, ["model"])
+    sizes = {"seq_len": 96, "num_labels": 64, "context": 64, "label_weights": True}
+    program = shared.program(chat_options(tmp_path / "model", **sizes))
+    with RunningUi(tmp_path / "runs", "--program", program) as ui:
+        page.goto(ui.address)
+        page.get_by_role("link", name="Programs").click()
+        page.get_by_role("link", name=program.name).click()
+        page.get_by_role("link", name="Try it").click()
+        for text in ("the film was", "a dull plot and"):
+            page.get_by_label("Say something").fill(text)
+            page.get_by_role("button", name="Send").click()
+            page.locator(".message.assistant").first.wait_for()
+            page.get_by_label("A better answer").fill("great")
+            page.get_by_role("button", name="Take this one").click()
+            page.locator(".message.assistant", has_text="great").last.wait_for()
+        (noted,) = (tmp_path / "runs" / ".prgec-ui").glob("feedback-*.jsonl")
+        rows = [json.loads(line) for line in noted.read_text().splitlines()]
+        assert [row["label"] for row in rows] == [False, True, False, True]
+        assert rows[1]["completion"] == [{"role": "assistant", "content": "great"}]
+        _shot(page, "feedback")
+        page.get_by_role("link", name="Learn from it").click()
+        assert page.get_by_label("--data", exact=True).input_value() == str(noted)
+        page.get_by_label("--steps").fill("40")
+        page.get_by_label("--lr", exact=True).fill("0.05")
+        page.get_by_label("Folder of the run").fill("taught")
+        page.get_by_role("button", name="Start the run").click()
+        page.locator(".pill", has_text="complete").wait_for()
+        page.get_by_role("link", name="Try it").click()
+        page.get_by_label("Say something").fill("the film was")
+        page.get_by_role("button", name="Send").click()
+        sides = page.locator(".sides section p")
+        sides.first.wait_for()
+        base, taught = (sides.nth(place).inner_text() for place in (0, 1))
+        assert base != taught and taught.startswith("great")
 
 
 def test_a_run_goes_on_without_the_page(page: Any, tmp_path: Path, tiny_pte: Path, train_jsonl: Path) -> None:

@@ -155,6 +155,23 @@ def test_malformed_conversations_are_refused(ui: RunningUi, root: Path, body: di
     assert "there is no such task" in error_of(ui.post(f"{name}/try", do="predict", texts="a", task="x.toml")[1])
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"do": "good", "history": "["}, "the conversation cannot be read"),
+        ({"do": "bad"}, "there is no answer yet"),
+        ({"do": "good", "history": '[{"role": "user", "content": "x"}]'}, "there is no answer yet"),
+        ({"do": "better", "history": '[{"role": "assistant", "content": "x"}]', "better": " "}, "a better answer"),
+    ],
+)
+def test_malformed_feedback_is_refused(ui: RunningUi, root: Path, body: dict[str, str], message: str) -> None:
+    (root / "chat.pte").write_bytes(b"no program")
+    name = next(part for part in ui.get("/programs").split('"') if part.startswith("/programs/") and "new" not in part)
+    status, page, _ = ui.post(f"{name}/try", **body)
+    assert status == 400 and message in error_of(page)
+    assert not list(root.glob(".prgec-ui/feedback-*"))
+
+
 def test_garbage_is_no_end_of_it(ui: RunningUi) -> None:
     for data in (b"\0" * 100, b"GET / HTTP/9\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"y" * (1 << 17)):
         with socket.create_connection(("127.0.0.1", ui.port or 0), timeout=10) as line:

@@ -58,12 +58,17 @@ class InferenceWorker:
     def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Return what each state says to a text or a conversation."""
         self._take(str(question.get("adapter") or ""))
-        say = self._chat if question["kind"] == "chat" else self._predict
+        say = {"chat": self._chat, "predict": self._predict, "template": self._has_template}[question["kind"]]
         answers = {}
         for name, state in self._states.items():
             self._program.write_state(state)
             answers[name] = say(question)
         return answers
+
+    def _has_template(self, question: Mapping[str, Any]) -> bool:
+        """Whether a conversation is one of turns."""
+        del question
+        return self._program.tokenizer.chat_template is not None
 
     def _take(self, adapter: str) -> None:
         """Learn the state of another adapter; forget the one before."""

@@ -26,7 +26,7 @@ from prgec.core.machine.files import write_atomic
 from prgec.core.machine.folder_lock import holder
 from prgec.errors import UsageError
 
-_FOLDER = ".prgec-ui"
+FOLDER = ".prgec-ui"
 _NOTE, _OUTPUT, OPTIONS = "job.json", "output.log", "options.toml"
 _ID = re.compile(r"[0-9a-f]{16}")
 _TAIL_BYTES = 16 << 10
@@ -105,7 +105,7 @@ class Jobs:
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root.absolute() / _FOLDER
+        self._root = root.absolute() / FOLDER
         self._lock = threading.Lock()
         # Children of this process are waited for, or they stay in the table of processes.
         self._children: list[subprocess.Popen[bytes]] = []

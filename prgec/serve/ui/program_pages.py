@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from prgec.core.contract.inspection import inspect_program
 from prgec.core.data.tasks import TASKS
+from prgec.core.formats.thumbs import better_answer, note_answer
 from prgec.errors import PrgecError, UsageError
 from prgec.serve.ui.page_request import PageRequest
 from prgec.serve.ui.programs import KnownProgram, graph_rows, pass_names
@@ -19,6 +20,7 @@ from prgec.serve.ui.view import page
 
 _MOST_TEXTS, _MOST_CHARACTERS, _MOST_TOKENS = 32, 4000, 256
 _ROLES = {"user", "assistant"}
+_GOOD, _BAD, _BETTER = _JUDGEMENTS = ("good", "bad", "better")
 
 
 class ProgramPages:
@@ -66,18 +68,40 @@ class ProgramPages:
     def answer(self, request: PageRequest) -> Response:
         """The program's answer to texts, or in a conversation."""
         program, run = self._chosen(request)
+        if request.form.get("do") in _JUDGEMENTS:
+            return self._judge(request, program)
         try:
             question = _conversation(request.form) if request.form.get("do") == "chat" else _texts(request.form)
             adapter = run.adapter if run is not None else None
             answers = self._state.inference.ask(program.path, {**question, "adapter": str(adapter) if adapter else ""})
         except PrgecError as error:
-            return self._try_page(request, request.form, error=str(error))
+            return self._try_page(request, request.form, error=str(error), messages=_kept(request.form))
         if question["kind"] == "chat":
             # As on the command line, the conversation continues with the trained program's answer.
             *_, last = answers.values()
             messages = [*question["messages"], {"role": "assistant", "content": last}]
             return self._try_page(request, request.form, messages=messages, chat=answers)
         return self._try_page(request, request.form, texts=question["texts"], answers=answers)
+
+    def _judge(self, request: PageRequest, program: KnownProgram) -> Response:
+        """Note what the reader says of the last answer; a better one takes its place."""
+        try:
+            messages, verdict = _messages(request.form), request.form["do"]
+            if not messages or messages[-1]["role"] != "assistant":
+                raise UsageError("there is no answer yet")
+            better = request.form.get("better", "").strip()
+            if verdict == _BETTER and not 1 <= len(better) <= _MOST_CHARACTERS:
+                raise UsageError(f"expected 1 to {_MOST_CHARACTERS} characters of a better answer")
+            is_chat = any(self._state.inference.ask(program.path, {"kind": "template"}).values())
+            path = self._state.feedback_of(program)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if verdict == _BETTER:
+                note_answer(path, messages, is_good=False, is_chat=is_chat)
+                messages[-1] = better_answer(better, is_chat=is_chat)
+            note_answer(path, messages, is_good=verdict != _BAD, is_chat=is_chat)
+        except PrgecError as error:
+            return self._try_page(request, request.form, error=str(error), messages=_kept(request.form))
+        return self._try_page(request, request.form, messages=messages)
 
     def _chosen(self, request: PageRequest) -> tuple[KnownProgram, ListedRun | None]:
         program = self._state.program(request.ids["program"])
@@ -90,9 +114,11 @@ class ProgramPages:
         own = [each for each in runs if str(each.fact("options", "program")) == str(program.path)]
         about = {"error": "", "texts": [], "answers": {}, "messages": [], "chat": {}, **found}
         try:
-            context = inspect_program(program.path).manifest.context
+            manifest = inspect_program(program.path).manifest
+            context, learns = manifest.context, manifest.label_weights or manifest.method == "prge"
         except PrgecError:
-            context = 0
+            context, learns = 0, False
+        feedback = self._state.feedback_of(program)
         if not program.is_there:
             about["error"] = about["error"] or f"the program is gone: {program.path}"
         tasks = [name for name, task in TASKS.items() if len(getattr(task, "fields", "--")) == 1]
@@ -108,6 +134,8 @@ class ProgramPages:
             typed=form.get("texts", ""),
             candidates=form.get("candidates", ""),
             context=context,
+            learns=learns,
+            feedback=feedback if feedback.is_file() else None,
             history=json.dumps(about["messages"]),
             **about,
         )
@@ -126,8 +154,8 @@ def _texts(form: Mapping[str, str]) -> dict[str, Any]:
     return {"kind": "predict", "texts": texts, "task": task, "candidates": candidates}
 
 
-def _conversation(form: Mapping[str, str]) -> dict[str, Any]:
-    """Return the question of a form with a conversation."""
+def _messages(form: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return the conversation so far."""
     try:
         messages = json.loads(form.get("history") or "[]")
     except (ValueError, RecursionError) as error:
@@ -141,6 +169,20 @@ def _conversation(form: Mapping[str, str]) -> dict[str, Any]:
     )
     if not is_known:
         raise UsageError("the conversation cannot be read")
+    return list(messages)
+
+
+def _kept(form: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return the conversation so far, where there is one that can be read."""
+    try:
+        return _messages(form)
+    except UsageError:
+        return []
+
+
+def _conversation(form: Mapping[str, str]) -> dict[str, Any]:
+    """Return the question of a form with a conversation."""
+    messages = _messages(form)
     say = form.get("say", "").strip()
     if not 1 <= len(say) <= _MOST_CHARACTERS:
         raise UsageError(f"expected 1 to {_MOST_CHARACTERS} characters to answer")

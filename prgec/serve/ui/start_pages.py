@@ -41,7 +41,10 @@ class StartPages:
         if name := request.first("program"):
             fields = [field for section in forms.sections(RUN_TABLE, {}) for field in section.fields]
             given = {field.name: field.value for field in fields}
-            given["program"] = str(self._state.program(name).path)
+            program = self._state.program(name)
+            given["program"] = str(program.path)
+            if request.first("objective") == "kto":
+                given |= {"objective": "kto", "data": str(self._state.feedback_of(program))}
         return self._run_form(given)
 
     def start_run(self, request: PageRequest) -> Response:

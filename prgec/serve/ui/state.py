@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prgec.serve.ui.follow import Metrics
 from prgec.serve.ui.inference import Inference
-from prgec.serve.ui.jobs import Jobs, StartedCommand
+from prgec.serve.ui.jobs import FOLDER, Jobs, StartedCommand
 from prgec.serve.ui.programs import KnownProgram, known
 from prgec.serve.ui.run_list import ListedRun, RunList
 from prgec.serve.web.refusal import HttpError
@@ -38,6 +38,10 @@ class State:
     def root(self) -> Path:
         """Folder of the runs."""
         return self.run_list.root
+
+    def feedback_of(self, program: KnownProgram) -> Path:
+        """Return the file of a program's judged answers, which may not be there yet."""
+        return self.root.absolute() / FOLDER / f"feedback-{program.id}.jsonl"
 
     def run(self, name: str) -> ListedRun:
         """Return the run of an id.
