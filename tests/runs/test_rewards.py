@@ -105,6 +105,7 @@ def test_measured_losses_learn_from_rewards_too(make: Make) -> None:
     assert np.mean(rewards[-50:]) > np.mean(rewards[:50]) + 0.15
 
 
+@pytest.mark.slow
 def test_copies_with_better_answers_show_the_way(make: Make) -> None:
     options = make("prge", steps=150, lr=0.01, objective="es", eval_data=None, eps=0.1)
     Path(options.reward[0]).write_text("def reward(prompt, answer, record):\n    return -len(answer) / 10\n")
