@@ -112,7 +112,8 @@ def run_prgec(program: Path, task: Path, seed: int) -> Outcome:
     command = ["-m", "prgec", "run", program, *data, *_RUN, "--seed", seed, "--out", out, "--force"]
     _, cpu, anon = _process(command)
     found = json.loads((out / "run.json").read_text())
-    return Outcome(found["before"]["reward"], found["after"]["reward"], cpu, anon)
+    # The loss of an evaluation by rewards is minus their mean.
+    return Outcome(-found["eval_loss_before"], -found["eval_loss"], cpu, anon)
 
 
 def run_trl(model: str, task: Path, seed: int) -> Outcome:
