@@ -48,7 +48,7 @@ from prgec.passes.infra import CHANGES, Pass, PassResult, Role, Tier, rewrite_ma
 from prgec.passes.program import GraphProgram
 from prgec.passes.record import Refusal
 from prgec.passes.rewrite import Rewriter
-from prgec.passes.roundings import Rounding, checked, find_rounding, rounding_names
+from prgec.passes.roundings import Rounding, checked, find_rounding, reads_inputs, rounding_names
 from prgec.passes.shapes import dtype_of, shape_of
 from prgec.passes.weights import SCHEMES, TRANSPOSED, Scheme, layer_name, quantized, rounded
 
@@ -87,10 +87,9 @@ class QuantizeBase(Pass):
             reasons.append(f"scheme is {self.scheme!r}; expected none, {', '.join(SCHEMES)}")
         if self.group < 1:
             reasons.append(f"group is {self.group}; expected at least 1")
-        rounding = find_rounding(self.rounding)
-        if rounding is None and self.rounding != NEAREST:
+        if self.rounding not in rounding_names():
             reasons.append(f"rounding is {self.rounding!r}; expected one of {', '.join(rounding_names())}")
-        if rounding is not None and rounding.reads_inputs and not program.activations:
+        elif reads_inputs(self.rounding) and not program.activations:
             reasons.append(f"rounding={self.rounding} needs what layers read over some rows, and nobody looked")
         return reasons
 

@@ -64,6 +64,12 @@ def find_rounding(name: str) -> Rounding | None:
     return found
 
 
+def reads_inputs(name: str) -> bool:
+    """Whether a way to round needs what layers read over some prompts."""
+    found = find_rounding(name)
+    return found is not None and found.reads_inputs
+
+
 def rounding_names() -> tuple[str, ...]:
     """Return the names on the command line; no package is imported."""
     return (*ROUNDINGS, *plugins_of(QUANTIZER_GROUP, ROUNDINGS))

@@ -29,7 +29,7 @@ from prgec.passes.program import GraphProgram
 from prgec.passes.quantize_base import QuantizeBase
 from prgec.passes.record import PassRecord
 from prgec.passes.rewrite import Rewriter
-from prgec.passes.roundings import find_rounding
+from prgec.passes.roundings import reads_inputs
 from prgec.passes.sites import a_name, sites_of
 
 
@@ -85,12 +85,7 @@ def hash_of_prompts(prompts: Sequence[Sequence[int]]) -> str:
 
 
 def _rounds(passes: Sequence[Pass]) -> bool:
-    return any(isinstance(each, QuantizeBase) and _reads_inputs(each.rounding) for each in passes)
-
-
-def _reads_inputs(name: str) -> bool:
-    rounding = find_rounding(name)
-    return rounding is not None and rounding.reads_inputs
+    return any(isinstance(each, QuantizeBase) and reads_inputs(each.rounding) for each in passes)
 
 
 def run_giving_a(

@@ -271,10 +271,9 @@ class CompileOptions:
         if self.rounding in ROUNDINGS:
             return self.rounding == GPTQ
         # Imported here: it brings torch, which reading options does not need.
-        from prgec.passes.roundings import find_rounding
+        from prgec.passes.roundings import reads_inputs
 
-        rounding = find_rounding(self.rounding)
-        return rounding is not None and rounding.reads_inputs
+        return reads_inputs(self.rounding)
 
     @property
     def num_rows(self) -> int:

@@ -9,6 +9,7 @@ Letters: T new tokens, n positions of the cache, at most C, H key heads, d head 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +86,63 @@ def parts_of(cache: Sequence[Tensor], bits: int) -> list[CachePart]:
     return [CachePart(*pair) for pair in zip(cache[::2], cache[1::2], strict=True)]
 
 
+class CachedAttention(ABC):
+    """transformers' eager attention, with the keys in two parts: those that the cache holds, and the new ones.
+
+    Letters: M matrices, one for each key head of each text; G query heads to a key head.
+
+    Args:
+        cache: Keys and values of each layer, one after the other; each gives f32[M, n, d] on request.
+    """
+
+    def __init__(self, cache: Sequence[CachePart]) -> None:
+        self._cache = cache
+        self._masks: dict[tuple[int | None, int], Tensor] = {}
+
+    def __call__(
+        self,
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """Return f32[1, T, G*H, d].
+
+        Raises:
+            CheckpointError: If the model makes a mask of its own.
+        """
+        if attention_mask is not None:
+            raise CheckpointError("the model makes an attention mask of its own, which a cache cannot follow")
+        heads, width = key.shape[1], query.shape[-1]
+        group = query.shape[1] // heads
+        # Here and not before: no two layers' numbers are there at once.
+        k_cache, v_cache = (each.numbers() for each in self._cache[2 * module.layer_idx : 2 * module.layer_idx + 2])
+        q = self._by_head(query, heads) * (width**-0.5 if scaling is None else scaling)
+        k, v = self._by_head(key, heads), self._by_head(value, heads)
+        scores = torch.cat([torch.bmm(q, k_cache.transpose(1, 2)), torch.bmm(q, k.transpose(1, 2))], -1)
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
+        weights = torch.softmax(scores + self._mask(sliding_window, heads, group), -1)
+        return self._by_token(torch.bmm(weights, torch.cat([v_cache, v], 1)), heads, group), None
+
+    @abstractmethod
+    def _by_head(self, entries: Tensor, heads: int) -> Tensor:
+        """Lay f32[1, *, T, d] by the matrices of the cache: f32[M, *, d]."""
+
+    @abstractmethod
+    def _by_token(self, mixed: Tensor, heads: int, group: int) -> Tensor:
+        """Lay f32[M, *, d] as f32[1, T, G*H, d]."""
+
+    @abstractmethod
+    def _mask(self, window: int | None, heads: int, group: int) -> Tensor:
+        """Return what is added to the scores; layers share it."""
+
+
 class _RotaryTable(nn.Module):
     """Rotary embeddings cut out of a table of all positions, which folds to a constant.
 
@@ -103,21 +161,6 @@ class _RotaryTable(nn.Module):
         every = torch.arange(self.context).unsqueeze(0)
         tables = self.rotary(x, every, *args, **named)
         return tuple(table.index_select(1, position_ids[0]) for table in tables)
-
-
-def no_mask(attention_mask: Tensor | None) -> None:
-    """Refuse a mask that a model makes of its own.
-
-    Raises:
-        CheckpointError: If there is one.
-    """
-    if attention_mask is not None:
-        raise CheckpointError("the model makes an attention mask of its own, which a cache cannot follow")
-
-
-def softcapped(scores: Tensor, softcap: float | None) -> Tensor:
-    """Return attention scores bent towards a cap, where the model has one."""
-    return scores if softcap is None else torch.tanh(scores / softcap) * softcap
 
 
 def export_cached(

@@ -16,21 +16,19 @@ Letters: R texts, n positions of the cache, H key heads, G query heads to a key 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
 from prgec.compiler.frontend.cached import (
+    CachedAttention,
     CachePart,
     NewKeys,
     attending,
     empty_cache,
     export_cached,
-    no_mask,
     parts_of,
-    softcapped,
     tracing,
 )
 from prgec.passes.attention import MASKED
@@ -60,53 +58,36 @@ class DecodeModel(nn.Module):
             logits = self.hf(
                 input_ids=tokens, position_ids=start.unsqueeze(0), past_key_values=new, use_cache=True
             ).logits
-        return logits.to(torch.float32), *(_by_row(each) for _, pair in sorted(new.found.items()) for each in pair)
+        return logits.to(torch.float32), *(
+            _by_row(each, each.shape[1]) for _, pair in sorted(new.found.items()) for each in pair
+        )
 
 
-def _by_row(entries: Tensor) -> Tensor:
-    """Lay f32[1, H, R, d] as f32[R*H, 1, d]."""
-    return entries.transpose(1, 2).reshape(-1, 1, entries.shape[-1])
+def _by_row(entries: Tensor, heads: int) -> Tensor:
+    """Lay f32[1, *, R, d] as f32[R*H, *, d]."""
+    return entries.transpose(1, 2).reshape(entries.shape[2] * heads, -1, entries.shape[-1])
 
 
-class _RowAttention:
+class _RowAttention(CachedAttention):
     """Attention of one token of each text over what was read of that text, and over itself.
 
     Args:
-        cache: Keys and values of each layer, one after the other.
+        cache: As in `CachedAttention`, with a matrix for each key head of each text.
         start: i64[R], how many positions of each text are filled.
     """
 
     def __init__(self, cache: Sequence[CachePart], start: Tensor) -> None:
-        self._cache, self._start = cache, start
-        self._masks: dict[tuple[int | None, int], Tensor] = {}
+        super().__init__(cache)
+        self._start = start
 
-    def __call__(
-        self,
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float | None = None,
-        sliding_window: int | None = None,
-        softcap: float | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, None]:
-        """Return f32[1, R, G*H, d]."""
-        no_mask(attention_mask)
-        heads, rows, width = key.shape[1], key.shape[2], query.shape[-1]
-        k_cache, v_cache = (each.numbers() for each in self._cache[2 * module.layer_idx : 2 * module.layer_idx + 2])
-        q = query.transpose(1, 2).reshape(rows * heads, -1, width) * (width**-0.5 if scaling is None else scaling)
-        k, v = _by_row(key), _by_row(value)
-        scores = softcapped(
-            torch.cat([torch.bmm(q, k_cache.transpose(1, 2)), torch.bmm(q, k.transpose(1, 2))], -1), softcap
-        )
-        weights = torch.softmax(scores + self._mask(sliding_window, heads), -1)
-        mixed = torch.bmm(weights, torch.cat([v_cache, v], 1))
-        return mixed.reshape(1, rows, -1, value.shape[-1]), None
+    def _by_head(self, entries: Tensor, heads: int) -> Tensor:
+        return _by_row(entries, heads)
 
-    def _mask(self, window: int | None, heads: int) -> Tensor:
-        """Additive f32[R*H, 1, n + 1]; layers share it."""
+    def _by_token(self, mixed: Tensor, heads: int, group: int) -> Tensor:
+        return mixed.reshape(1, self._start.shape[0], -1, mixed.shape[-1])
+
+    def _mask(self, window: int | None, heads: int, group: int) -> Tensor:
+        """Additive f32[R*H, 1, n + 1]."""
         if (window, heads) not in self._masks:
             # Repeated before there is an n: views of a size that varies make the tracer guard on it.
             start = self._start.unsqueeze(1).expand(-1, heads).reshape(-1, 1)

@@ -14,21 +14,19 @@ V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
 from prgec.compiler.frontend.cached import (
+    CachedAttention,
     CachePart,
     NewKeys,
     attending,
     empty_cache,
     export_cached,
-    no_mask,
     parts_of,
-    softcapped,
     tracing,
 )
 from prgec.passes.attention import MASKED
@@ -58,7 +56,7 @@ class ExtendModel(nn.Module):
             torch._check(each.shape[1] == cache[0].shape[1])
         positions = start + torch.arange(tokens.shape[1])
         new = NewKeys()
-        with attending(self.hf, _Attention(parts_of(cache, self._bits), start, positions)):
+        with attending(self.hf, _TextAttention(parts_of(cache, self._bits), start, positions)):
             logits_1TV = self.hf(
                 input_ids=tokens, position_ids=positions.unsqueeze(0), past_key_values=new, use_cache=True
             ).logits
@@ -67,53 +65,32 @@ class ExtendModel(nn.Module):
         return logits, *(each.squeeze(0) for _, pair in sorted(new.found.items()) for each in pair)
 
 
-class _Attention:
-    """Attention over the cache and the new keys together.
+class _TextAttention(CachedAttention):
+    """Attention of the new tokens of one text.
 
     Args:
-        cache: Keys and values of each layer, one after the other; each gives f32[H, n, d] on request.
+        cache: As in `CachedAttention`, with a matrix for each key head.
         start: i64[1], how many positions of the cache are filled.
         positions: i64[T] of the new tokens.
     """
 
     def __init__(self, cache: Sequence[CachePart], start: Tensor, positions: Tensor) -> None:
-        self._cache = cache
+        super().__init__(cache)
         held = torch.arange(cache[0].codes.shape[1])
         # The cache from `start` on belongs to another text: it is placed beyond every position, so that nobody sees it.
         self._columns = torch.cat([torch.where(held < start, held, _NEVER), positions])
         self._positions = positions
-        self._masks: dict[tuple[int | None, int], Tensor] = {}
 
-    def __call__(
-        self,
-        module: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attention_mask: Tensor | None,
-        scaling: float | None = None,
-        sliding_window: int | None = None,
-        softcap: float | None = None,
-        **_: Any,
-    ) -> tuple[Tensor, None]:
-        """Return f32[1, T, G*H, d]; transformers' eager attention, with the keys in two parts."""
-        no_mask(attention_mask)
-        heads, width = key.shape[1], query.shape[-1]
-        group = query.shape[1] // heads
-        # Here and not before: no two layers' numbers are there at once.
-        k_Hnd, v_Hnd = (each.numbers() for each in self._cache[2 * module.layer_idx : 2 * module.layer_idx + 2])
-        q = query.reshape(heads, -1, width) * (width**-0.5 if scaling is None else scaling)
-        k, v = key.reshape(heads, -1, width), value.reshape(heads, -1, value.shape[-1])
-        scores = torch.cat([torch.bmm(q, k_Hnd.transpose(1, 2)), torch.bmm(q, k.transpose(1, 2))], -1)
-        scores = softcapped(scores, softcap)
-        weights = torch.softmax(scores + self._mask(sliding_window, group), -1)
-        mixed = torch.bmm(weights, torch.cat([v_Hnd, v], 1))
+    def _by_head(self, entries: Tensor, heads: int) -> Tensor:
+        return entries.reshape(heads, -1, entries.shape[-1])
+
+    def _by_token(self, mixed: Tensor, heads: int, group: int) -> Tensor:
         # One view from [.., G*T, d] to [1, G*H, T, d] makes the tracer guard on T; two do not.
-        by_head = mixed.view(heads, group, -1, value.shape[-1]).view(1, heads * group, -1, value.shape[-1])
-        return by_head.transpose(1, 2), None
+        width = mixed.shape[-1]
+        return mixed.view(heads, group, -1, width).view(1, heads * group, -1, width).transpose(1, 2)
 
-    def _mask(self, window: int | None, group: int) -> Tensor:
-        """Additive f32[1, G*T, n + T]; layers share it."""
+    def _mask(self, window: int | None, heads: int, group: int) -> Tensor:
+        """Additive f32[1, G*T, n + T]."""
         if (window, group) not in self._masks:
             back = self._positions.unsqueeze(1) - self._columns
             is_seen = back >= 0 if window is None else (back >= 0) & (back < window)

@@ -7,9 +7,8 @@ import math
 from prgec.core.data.tasks import AUTO_TASK
 from prgec.errors import UsageError
 from prgec.runtime.engines.choose import check_engine
-from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.options import REWARDED, RunOptions
 from prgec.runtime.trackers.table import check_trackers
-from prgec.runtime.training.advantages import ADVANTAGES
 from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.objectives import LIKELIHOOD, OBJECTIVES
 from prgec.runtime.training.sampling import Sampling
@@ -111,7 +110,7 @@ def _check_rewards(options: RunOptions) -> None:
     if options.objective in OBJECTIVES:
         raise UsageError(
             f"--objective {options.objective} reads answers, and --reward judges new ones",
-            hint=f"leave one of them out, or take --objective {', '.join((*ADVANTAGES, EVOLUTION))}",
+            hint=f"leave one of them out, or take --objective {', '.join(REWARDED)}",
         )
     if (options.gamma, options.desirable, options.undesirable) != (1.0, 1.0, 1.0):
         raise UsageError("--gamma, --desirable and --undesirable are numbers of other objectives")

@@ -21,7 +21,8 @@ from prgec.runtime.training.limits import CLIP, NOT_FINITE_POLICIES, OVER_LIMIT_
 from prgec.runtime.training.objectives import LIKELIHOOD, OBJECTIVES
 from prgec.runtime.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
 
-# The objective of rewards of runs that name none.
+# Objectives of rewards, and that of runs that name none.
+REWARDED = (*ADVANTAGES, EVOLUTION)
 DEFAULT_REWARDED = "grpo"
 
 
@@ -97,7 +98,7 @@ class RunOptions:
         LIKELIHOOD,
         "What is learnt: right answers (likelihood), which of two answers is better, or answers that earn a reward "
         "(programs compiled with --label-weights; docs/feedback.md).",
-        choices=(LIKELIHOOD, *OBJECTIVES, *ADVANTAGES, EVOLUTION),
+        choices=(LIKELIHOOD, *OBJECTIVES, *REWARDED),
     )
     beta: float | None = option(
         "objective",
@@ -189,7 +190,7 @@ class RunOptions:
     @property
     def rewarded(self) -> str:
         """The objective of a run by rewards; empty where rows have the answers."""
-        if self.objective in (*ADVANTAGES, EVOLUTION):
+        if self.objective in REWARDED:
             return self.objective
         return DEFAULT_REWARDED if self.reward else ""
 

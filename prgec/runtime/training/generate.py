@@ -39,7 +39,7 @@ def generate(
         program: A program compiled with --generate.
         prompts: Ids; those longer than T, or the cache, less `max_tokens` lose tokens on their left.
         max_tokens: Most tokens to add.
-        stop: OpenText at which an answer ends, itself left out; EOS and the end of a turn always end it.
+        stop: Text at which an answer ends, itself left out; EOS and the end of a turn always end it.
         on_call: Called with (prompts ended, all prompts) after every call.
         should_stop: Checked between calls.
 
