@@ -13,7 +13,6 @@ import json
 import os
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from prgec.core.machine.describe import describe_machine
-from prgec.lab.bench.memory import watch
 from prgec.runtime.engines.executorch.runtime import manifest_of
 from tests.checks.chat_ways import Job, to_json
+from tests.checks.measured_process import run_measured
 from tests.gguf_model import quantize_gguf, write_gguf_llama
 
 _EQUAL_BITS = "Q4_0"
@@ -87,16 +86,9 @@ def _gguf_files(checkpoint: Path, work: Path) -> Iterator[tuple[str, Path]]:
 
 def run(way: Way) -> None:
     """Measure once, in a process of its own."""
-    command = [sys.executable, "-m", "tests.checks.chat_ways", to_json(way.job)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(way.job.threads)}
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        with subprocess.Popen(command, stdout=out, stderr=errors, env=environment) as process:
-            peak = watch(process)
-        out.seek(0)
-        errors.seek(0)
-        if process.returncode:
-            raise SystemExit(f"{way.job.way} {way.job.path}\n{errors.read().decode(errors='replace')}")
-        way.found.append({**json.loads(out.read().splitlines()[-1]), "anon": peak.anon_bytes, "rss": peak.rss_bytes})
+    threads = {"OMP_NUM_THREADS": str(way.job.threads)}
+    said, peak = run_measured(["-m", "tests.checks.chat_ways", to_json(way.job)], threads)
+    way.found.append({**json.loads(said.splitlines()[-1]), "anon": peak.anon_bytes, "rss": peak.rss_bytes})
 
 
 def table(ways: Sequence[Way]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import resource
 import statistics
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from prgec.core.machine.describe import describe_machine
-from prgec.lab.bench.memory import watch
+from tests.checks.measured_process import run_measured
 from tests.checks.trl_ways import TrlJob, to_json
 
 _STEPS, _BATCH, _TOKENS = 60, 8, 24
@@ -128,17 +127,10 @@ def run_trl(model: str, task: Path, seed: int) -> Outcome:
 def _process(arguments: Sequence[object]) -> tuple[str, float, int]:
     """Run Python; return what it prints, and its CPU seconds and peak of anonymous memory."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        command = [sys.executable, *map(str, arguments)]
-        with subprocess.Popen(command, stdout=out, stderr=errors, env=os.environ) as process:
-            peak = watch(process)
-        out.seek(0)
-        errors.seek(0)
-        if process.returncode:
-            raise SystemExit(f"{command}\n{errors.read().decode(errors='replace')}")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return out.read().decode(), cpu, peak.anon_bytes
+    said, peak = run_measured(arguments)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return said, cpu, peak.anon_bytes
 
 
 def table(found: dict[tuple[str, str], list[Outcome]]) -> str:

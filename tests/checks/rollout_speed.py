@@ -11,16 +11,14 @@ import json
 import os
 import shlex
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from prgec.core.machine.describe import describe_machine
-from prgec.lab.bench.memory import watch
 from prgec.runtime.engines.executorch.runtime import manifest_of
+from tests.checks.measured_process import run_measured
 from tests.checks.rollout_ways import RolloutJob, to_json
 from tests.gguf_model import quantize_gguf, write_gguf_llama
 
@@ -53,16 +51,9 @@ def jobs_of(options: argparse.Namespace, work: Path) -> dict[tuple[str, int], Ro
 
 def run(job: RolloutJob) -> dict[str, Any]:
     """Measure once, in a process of its own."""
-    command = [sys.executable, "-m", "tests.checks.rollout_ways", to_json(job)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(job.threads)}
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        with subprocess.Popen(command, stdout=out, stderr=errors, env=environment) as process:
-            peak = watch(process)
-        out.seek(0)
-        errors.seek(0)
-        if process.returncode:
-            raise SystemExit(f"{job.way} {job.path}\n{errors.read().decode(errors='replace')}")
-        return {**json.loads(out.read().splitlines()[-1]), "anon": peak.anon_bytes}
+    threads = {"OMP_NUM_THREADS": str(job.threads)}
+    said, peak = run_measured(["-m", "tests.checks.rollout_ways", to_json(job)], threads)
+    return {**json.loads(said.splitlines()[-1]), "anon": peak.anon_bytes}
 
 
 def table(found: dict[tuple[str, int], list[dict[str, Any]]]) -> str:
