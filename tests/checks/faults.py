@@ -3,6 +3,7 @@
     python tools/faults.py [--method exact --optimizer adamw] [--state host] [--kills 200] [--driver PRGE_TRAIN]
     python tools/faults.py --side [--kills 100]
     python tools/faults.py --federated [--kills 200]
+    python tools/faults.py --rewards [--kills 200]
 
 Both drivers train tiny programs, one for each method and update rule, and are killed (SIGKILL) at random times, over
 and over until the run is complete; interrupted, suspended, starved of disk space, and locked out of their folder. After
@@ -27,6 +28,7 @@ from prgec.core.contract.names import HOST_STATE, OPTIMIZERS, TRAINING_METHODS
 from tests.checks.fault_cases import KILLED, Bench, Tally, run_cases
 from tests.checks.fault_drivers import CppDriver, PythonDriver
 from tests.checks.federated_faults import federated_faults
+from tests.checks.reward_faults import reward_faults
 from tests.checks.side_faults import side_faults
 from tests.tiny_inputs import make_inputs
 
@@ -111,12 +113,15 @@ def main() -> int:
     parser.add_argument("--driver", type=Path, help="a built prge_train [build one]")
     parser.add_argument("--side", action="store_true", help="break the server of side networks and its client instead")
     parser.add_argument("--federated", action="store_true", help="break devices that learn together instead")
+    parser.add_argument("--rewards", action="store_true", help="break runs that learn from rewards instead")
     parser.add_argument("--seed", type=int, default=0, help="of the random times [0]")
     options = parser.parse_args()
     if options.side:
         return side_faults(options.kills // 2, options.seed)
     if options.federated:
         return federated_faults(options.kills // 2, options.seed)
+    if options.rewards:
+        return reward_faults(options.kills, options.seed)
     found: list[Tally] = []
     with workplace() as work, PythonDriver() as python:
         shutil.copy(options.driver or build_driver(work), work / "prge_train")
