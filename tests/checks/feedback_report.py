@@ -99,7 +99,7 @@ def report(
         options: Flags of the command.
         settings: Command lines by name: `exact` and `prge` of programs, `grpo`, `dpo` and `es` of runs.
         sizes: Prompts to learn from, and held out, by task.
-        start: What the model does before it learns, in 4 bits and, under True, in f32.
+        start: Rewards of the model before it learns, in 4 bits and, under True, in f32.
         found: Runs by task and way.
     """
     machine = describe_machine()

@@ -64,7 +64,7 @@ WAYS = (*WAYS, Way("es", False))
 
 @dataclass(frozen=True)
 class Study:
-    """What all runs share.
+    """Settings of all runs.
 
     Attributes:
         model: Checkpoint folder.
@@ -85,7 +85,7 @@ class Study:
         return path
 
     def find(self, task: RewardTask, way: Way | None, trl: bool, seed: int) -> Finding:
-        """Return what a run found, or, without a way, what the model does before it learns."""
+        """Return the outcome of a run, or, without a way, the rewards of the model before it learns."""
         name = "start" if way is None else f"{task.folder}-{way.objective}"
         file = self.work / "found" / f"{name}-{'trl' if trl else 'prgec'}-{seed}.json"
         if not file.exists():

@@ -64,8 +64,8 @@ class RewardKills:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was lost, and every place was met."""
-        return not (self.lost or self.differ) and self.finished > 0 and all(self.where.values())
+        """Whether nothing was lost."""
+        return not (self.lost or self.differ) and self.finished > 0
 
     def __str__(self) -> str:
         places = "".join(f"{count:>14}" for count in self.where.values())
@@ -79,7 +79,7 @@ class RewardedRun:
         work: Folder for all of it.
         python: Starts runs.
         method: Method of the program.
-        objective: What is learnt.
+        objective: Objective of the run.
     """
 
     def __init__(self, work: Path, python: PythonDriver, method: str, objective: str) -> None:
@@ -187,4 +187,5 @@ def reward_faults(kills: int, seed: int) -> int:
                 kill_run(run, tally, -(-kills // len(_WAYS)), random.Random(seed))
                 tallies.append(tally)
                 print(tally, flush=True)
-    return 0 if all(each.is_good for each in tallies) else 1
+    is_met = all(any(each.where[place] for each in tallies) for place in tallies[0].where)
+    return 0 if is_met and all(each.is_good for each in tallies) else 1

@@ -114,7 +114,7 @@ def test_a_driver_that_takes_a_host_program_for_another_is_refused(
     data, bad = drivers.options.program.read_bytes(), tmp_path / "bad.pte"
     told = data.replace(b'"state": "host"', b'"state": "dual"')
     bad.write_bytes(told)
-    with pytest.raises(ProgramError, match="manifest has state 'dual' and state_access 'inputs'"):
+    with pytest.raises(ProgramError, match="manifest has state = 'dual' and state_access = 'inputs'"):
         open_pte(bad, verify=False)
     _assert_refused(drivers, bad, "no usable state_access")
     bad.write_bytes(told.replace(b'"state_access": "inputs"', b'"state_access":"buffers"'))

@@ -177,7 +177,7 @@ def test_a_driver_that_forgets_the_state_is_reported(compile_once: Compile, tmp_
     # A driver that takes the program for one that keeps its state, as earlier ones do.
     other = tmp_path / "other.pte"
     other.write_bytes(path.read_bytes().replace(b'"state": "host"', b'"state": "dual"'))
-    with pytest.raises(PrgecError, match="manifest has state 'dual' and state_access 'inputs'"):
+    with pytest.raises(PrgecError, match="manifest has state = 'dual' and state_access = 'inputs'"):
         open_pte(other, verify=False)
     program = open_pte(path)
     with pytest.raises(PrgecError, match="the state does not fit the program: .*lora_B is in only one of them"):

@@ -170,7 +170,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         (b'"q": 2', b'"q": -', "manifest is not valid JSON"),
-        (b'"q": 2', b'"q": 0', "has q = 0; expected a positive integer"),
+        (b'"q": 2', b'"q": 0', "has q = 0; expected an integer from 1"),
         (b'"alpha"', b'"alpaa"', "lacks a field: .*alpha"),
         (b'"name": "head"', b'"name": "tail"', "no state named tail.lora_B"),
         (b"PK\x05\x06", b"PK\x00\x00", "tokenizer is damaged"),

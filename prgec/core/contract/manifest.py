@@ -6,10 +6,11 @@ Letters: q queries, B examples a step, N = 2qB rows, T tokens, K label positions
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
+from prgec.core.contract.fields import Rule, check_fields
 from prgec.core.contract.names import (
     DEFAULT_RATE,
     HOST_STATE,
@@ -25,24 +26,20 @@ from prgec.core.contract.names import (
 from prgec.errors import ProgramError
 
 # Bounds no program comes near; a manifest beyond them is damaged or made to exhaust memory.
-_MAX_QUERIES, _MAX_SIZE, _MAX_WIDTH, _MAX_ELEMENTS = 1 << 16, 1 << 20, 1 << 31, 1 << 31
+_MOST_QUERIES, _MOST, _WIDEST = 1 << 16, 1 << 20, 1 << 31
+_MOST_ELEMENTS = 1 << 31
 
 
 @dataclass(frozen=True)
 class Site:
-    """One Linear layer that carries a LoRA-FA branch.
+    """One Linear layer that carries a LoRA-FA branch."""
 
-    Attributes:
-        name: Module path in the Hugging Face model, e.g. `model.layers.0.self_attn.q_proj`.
-        index: Position in the noise counter; unique and stable within a program.
-        in_features: Width of the layer's input.
-        out_features: Width of the layer's output.
-    """
-
-    name: str
-    index: int
-    in_features: int
-    out_features: int
+    name: Annotated[str, Rule("Module path in the Hugging Face model, e.g. `model.layers.0.self_attn.q_proj`.")]
+    index: Annotated[
+        int, Rule("Position in the noise counter; unique and stable within a program.", high=(1 << 32) - 1)
+    ]
+    in_features: Annotated[int, Rule("Width of the layer's input.", low=1, high=_WIDEST)]
+    out_features: Annotated[int, Rule("Width of the layer's output.", low=1, high=_WIDEST)]
 
     @property
     def state_name(self) -> str:
@@ -54,105 +51,127 @@ class Site:
 class Manifest:
     """The manifest of a program; stored as JSON in the constant method `prgec_manifest`.
 
-    Attributes:
-        model: Checkpoint the program came from (folder name or hub id; never an absolute path).
-        architecture: Hugging Face architecture class name.
-        backend: Row of the backend table that lowered it.
-        q: Queries a step.
-        batch_size: B, examples a step.
-        seq_len: T, the compiled maximum number of tokens.
-        dynamic_seq_len: Whether any T from 2 to `seq_len` is accepted.
-        num_labels: K, label positions a row.
-        vocab_size: V.
-        rank: r of every site.
-        alpha: LoRA alpha; the branch is scaled by alpha / rank.
-        a_seed: Seed the frozen A matrices were drawn from (`prgec.runtime_ops.lora_a`).
-        state: `seeded` (one master per site), `dual` (2q copies per site, the paper's Algorithm 2) or `host` (nothing
-            of it: the host keeps it and passes it in).
-        quantize: Scheme of the frozen weights, `none` for f32.
-        quantize_embedding: Bits of the embedding table, 0 for f32.
-        prefix: How the blocks before the first trained one run: `none` (with all N rows), `shared` (with B rows,
-            repeated for every replica) or `method` (the same, as a method of its own whose results can be kept).
-        hidden_size: D of the prefix's result, or of what `emit` returns; 0 without either.
-        state_access: How a host reads the state: as `buffers` that it may also write, or as further `outputs` of
-            `forward`, one master a site, of a program that keeps its state to itself and has no `apply`; or not at all,
-            where the host keeps it and it is among the `inputs`.
-        data_sha256: Fingerprint of the file of weights beside the program (`prgec.core.contract.ptd`); empty for none.
-        generate: Whether there is a `next_tokens` method.
-        context: C, positions of the cache of the `extend` method; 0 where there is none.
-        rollouts: R, texts that the `decode` method continues at once; 0 where there is none.
-        a_sha256: Hash of the frozen A matrices where they are not drawn from `a_seed` but were given; else empty.
-        prompts_sha256: Hash of the tokens of the prompts that weights were rounded or A calibrated by; empty where no
-            data decided anything.
-        sites: Trained layers in the order of their noise index.
-        pipeline: Text of the pass pipeline that built the graph.
-        base_sha256: Hash over the names and bytes of the checkpoint's weights.
-        versions: Versions of prgec, torch, executorch, torchao and transformers at compile time, and of the backend's
-            own compiler, if it has one.
-        pad_token_id: Token used to right-pad rows.
-        soc: Chip it was compiled for; empty where that makes no difference.
-        prefix_sha256: Hash of everything results of the `prefix` method depend on besides the tokens; empty without
-            one, and in programs made before there was this field.
-        config: Text of the TOML file with which `prgec compile -c` makes the program again; empty in programs made
-            before there was this field.
-        method: How it trains: `prge` by measured losses (contract 1), `exact` or `shortcut` by gradients it computes
-            itself (contract 2); `side` not at all, a network beside it does (contract 3). But for `prge`, q is 1 and a
-            call takes B rows.
-        optimizer: Rule by which it applies gradients; empty where it computes none.
-        accumulates: Whether a step may be several calls, whose gradients are averaged.
-        label_weights: Whether `forward` takes what each label counts in the loss that it differentiates.
-        update: Numbers of the optimiser (`names.UPDATE_NUMBERS`) where the host takes its steps; else empty.
-        num_blocks: L, blocks whose outputs `emit` returns; 0 but for `side`.
-        planned_bytes: Memory that training takes in the C++ driver and no file backs, as planned when it was
-            compiled; 0 where nobody planned it.
-        lr: Learning rate of a run that names none.
-        answers: Choices of an answer where the data it was compiled for gave them, and not a task; else empty.
-        has_checksums: Whether a table of checksums follows the program (`prgec.core.contract.checksums`); not so in
-            programs made before there was one.
+    Fields without a default must be there (docs/reference/manifest.md has them as a table).
     """
 
-    model: str
-    architecture: str
-    backend: str
-    q: int
-    batch_size: int
-    seq_len: int
-    dynamic_seq_len: bool
-    num_labels: int
-    vocab_size: int
-    rank: int
-    alpha: float
-    a_seed: int
-    state: str
-    quantize: str
+    model: Annotated[str, Rule("Checkpoint the program came from (folder name or hub id; never an absolute path).")]
+    architecture: Annotated[str, Rule("Hugging Face architecture class name.")]
+    backend: Annotated[str, Rule("Row of the backend table that lowered it.")]
+    q: Annotated[int, Rule("Queries a step.", low=1, high=_MOST_QUERIES)]
+    batch_size: Annotated[int, Rule("B, examples a step.", low=1, high=_MOST)]
+    seq_len: Annotated[int, Rule("T, the compiled maximum number of tokens.", low=1, high=_MOST)]
+    dynamic_seq_len: Annotated[bool, Rule("Whether any T from 2 to `seq_len` is accepted.")]
+    num_labels: Annotated[int, Rule("K, label positions a row.", low=1, high=_MOST)]
+    vocab_size: Annotated[int, Rule("V.", low=1, high=_WIDEST)]
+    rank: Annotated[int, Rule("r of every site.", low=1, high=_MOST)]
+    alpha: Annotated[float, Rule("LoRA alpha; the branch is scaled by alpha / rank.")]
+    a_seed: Annotated[int, Rule("Seed the frozen A matrices were drawn from (`prgec.runtime_ops.lora_a`).")]
+    state: Annotated[
+        str,
+        Rule(
+            "`seeded` (one master per site), `dual` (2q copies per site, the paper's Algorithm 2) or `host` "
+            "(nothing of it: the host keeps it and passes it in).",
+            choices=STATE_MODES,
+        ),
+    ]
+    quantize: Annotated[str, Rule("Scheme of the frozen weights, `none` for f32.")]
+    # Trained layers in the order of their noise index; each is checked by its own rules.
     sites: tuple[Site, ...]
-    pipeline: str
-    base_sha256: str
-    versions: dict[str, str] = field(default_factory=dict)
-    pad_token_id: int = 0
-    quantize_embedding: int = 0
-    prefix: str = "none"
-    hidden_size: int = 0
-    state_access: str = "buffers"
-    data_sha256: str = ""
-    generate: bool = False
-    a_sha256: str = ""
-    soc: str = ""
-    prefix_sha256: str = ""
-    config: str = ""
-    method: str = "prge"
-    optimizer: str = ""
-    accumulates: bool = False
-    label_weights: bool = False
-    planned_bytes: int = 0
-    has_checksums: bool = False
-    num_blocks: int = 0
-    update: dict[str, float] = field(default_factory=dict)
-    context: int = 0
-    lr: float = DEFAULT_RATE
-    answers: tuple[str, ...] = ()
-    prompts_sha256: str = ""
-    rollouts: int = 0
+    pipeline: Annotated[str, Rule("Text of the pass pipeline that built the graph.")]
+    base_sha256: Annotated[str, Rule("Hash over the names and bytes of the checkpoint's weights.")]
+    versions: Annotated[
+        dict[str, str],
+        Rule(
+            "Versions of prgec, torch, executorch, torchao and transformers at compile time, and of the backend's "
+            "own compiler, if it has one."
+        ),
+    ] = field(default_factory=dict)
+    pad_token_id: Annotated[int, Rule("Token used to right-pad rows.", high=_WIDEST)] = 0
+    quantize_embedding: Annotated[int, Rule("Bits of the embedding table, 0 for f32.", high=8)] = 0
+    prefix: Annotated[
+        str,
+        Rule(
+            "How the blocks before the first trained one run: `none` (with all N rows), `shared` (with B rows, "
+            "repeated for every replica) or `method` (the same, as a method of its own whose results can be "
+            "kept).",
+            choices=PREFIX_MODES,
+        ),
+    ] = "none"
+    hidden_size: Annotated[
+        int, Rule("D of the prefix's result, or of what `emit` returns; 0 without either.", high=_MOST)
+    ] = 0
+    state_access: Annotated[
+        str,
+        Rule(
+            "How a host reads the state: as `buffers` that it may also write, or as further `outputs` of "
+            "`forward`, one master a site, of a program that keeps its state to itself and has no `apply`; or not "
+            "at all, where the host keeps it and it is among the `inputs`.",
+            choices=STATE_ACCESS,
+        ),
+    ] = "buffers"
+    data_sha256: Annotated[
+        str, Rule("Fingerprint of the file of weights beside the program (`prgec.core.contract.ptd`); empty for none.")
+    ] = ""
+    generate: Annotated[bool, Rule("Whether there is a `next_tokens` method.")] = False
+    a_sha256: Annotated[
+        str, Rule("Hash of the frozen A matrices where they are not drawn from `a_seed` but were given; else empty.")
+    ] = ""
+    soc: Annotated[str, Rule("Chip it was compiled for; empty where that makes no difference.")] = ""
+    prefix_sha256: Annotated[
+        str, Rule("Hash of everything results of the `prefix` method depend on besides the tokens; empty without one.")
+    ] = ""
+    config: Annotated[str, Rule("Text of the TOML file with which `prgec compile -c` makes the program again.")] = ""
+    method: Annotated[
+        str,
+        Rule(
+            "How it trains: `prge` by measured losses (contract 1), `exact` or `shortcut` by gradients it "
+            "computes itself (contract 2); `side` not at all, a network beside it does (contract 3). But for "
+            "`prge`, q is 1 and a call takes B rows.",
+            choices=METHODS,
+        ),
+    ] = "prge"
+    optimizer: Annotated[
+        str, Rule("Rule by which it applies gradients; empty where it computes none.", choices=("", *OPTIMIZERS))
+    ] = ""
+    accumulates: Annotated[bool, Rule("Whether a step may be several calls, whose gradients are averaged.")] = False
+    label_weights: Annotated[
+        bool, Rule("Whether `forward` takes what each label counts in the loss that it differentiates.")
+    ] = False
+    planned_bytes: Annotated[
+        int,
+        Rule(
+            "Memory that training takes in the C++ driver and no file backs, as planned when it was compiled; 0 "
+            "where nobody planned it."
+        ),
+    ] = 0
+    has_checksums: Annotated[
+        bool, Rule("Whether a table of checksums follows the program (`prgec.core.contract.checksums`).")
+    ] = False
+    num_blocks: Annotated[
+        int, Rule("L, blocks whose outputs `emit` returns; 0 but for `side`.", high=_MOST_QUERIES)
+    ] = 0
+    update: Annotated[
+        dict[str, float],
+        Rule("Numbers of the optimiser (`names.UPDATE_NUMBERS`) where the host takes its steps; else empty."),
+    ] = field(default_factory=dict)
+    context: Annotated[
+        int, Rule("C, positions of the cache of the `extend` method; 0 where there is none.", high=_MOST)
+    ] = 0
+    lr: Annotated[float, Rule("Learning rate of a run that names none.")] = DEFAULT_RATE
+    answers: Annotated[
+        tuple[str, ...],
+        Rule("Choices of an answer where the data it was compiled for gave them, and not a task; else empty."),
+    ] = ()
+    prompts_sha256: Annotated[
+        str,
+        Rule(
+            "Hash of the tokens of the prompts that weights were rounded or A calibrated by; empty where no data "
+            "decided anything."
+        ),
+    ] = ""
+    rollouts: Annotated[
+        int, Rule("R, texts that the `decode` method continues at once; 0 where there is none.", high=_MOST)
+    ] = 0
 
     @property
     def has_gradients(self) -> bool:
@@ -205,100 +224,40 @@ class Manifest:
         try:
             sites = tuple(Site(**site) for site in raw["sites"])
             told = {name: value for name, value in raw.items() if name in known}
-            manifest = cls(**{**told, "sites": sites, "answers": tuple(raw.get("answers", ()))})
+            if isinstance(told.get("answers"), list):
+                told["answers"] = tuple(told["answers"])
+            manifest = cls(**{**told, "sites": sites})
         except (TypeError, KeyError, AttributeError) as error:
             raise ProgramError(f"the program's manifest lacks a field: {error}", hint="compile it again") from error
         manifest._check()
         return manifest
 
     def _check(self) -> None:
-        self._check_types()
-        self._check_sizes()
-        self._check_update()
-        if self.state not in STATE_MODES:
-            raise ProgramError(f"the program's manifest has state {self.state!r}; expected one of {STATE_MODES}")
-        if self.prefix not in PREFIX_MODES:
-            raise ProgramError(f"the program's manifest has prefix {self.prefix!r}; expected one of {PREFIX_MODES}")
-        if self.state_access not in STATE_ACCESS:
-            raise ProgramError(
-                f"the program's manifest has state_access {self.state_access!r}; expected one of {STATE_ACCESS}"
-            )
-        if (self.state == HOST_STATE) != (self.state_access == "inputs"):
-            raise ProgramError(
-                f"the program's manifest has state {self.state!r} and state_access {self.state_access!r}"
-            )
-        if self.method not in METHODS or (self.optimizer not in OPTIMIZERS) == self.has_gradients:
-            raise ProgramError(f"the program's manifest has method {self.method!r} and optimizer {self.optimizer!r}")
-        if self.accumulates and not self.has_gradients:
-            raise ProgramError("the program's manifest has accumulates, but no gradients")
-        if self.label_weights and not self.has_gradients:
-            raise ProgramError("the program's manifest has label_weights, but no gradients")
+        for each in (self, *self.sites):
+            check_fields(each)
         if len({site.name for site in self.sites}) != len(self.sites):
             raise ProgramError("the program's manifest names a site twice")
+        for is_right, names in self._agreements():
+            if not is_right:
+                held = " and ".join(f"{name} = {getattr(self, name)!r}" for name in names)
+                raise ProgramError(f"the program's manifest has {held}, which do not go together")
+        widest = max((max(site.in_features, site.out_features) for site in self.sites), default=1)
+        if max(self.num_rows * max(self.seq_len, self.num_labels), widest * self.rank) > _MOST_ELEMENTS:
+            raise ProgramError("the program's manifest has more rows, or wider sites, than any program can hold")
 
-    def _check_types(self) -> None:
-        """Refuse values of other types than the fields have: what follows computes with them."""
-        parts: tuple[Manifest | Site, ...] = (self, *self.sites)
-        for each in parts:
-            for item in fields(each):
-                value, expected = getattr(each, item.name), _TYPES.get(str(item.type))
-                if expected is not None and (type(value) not in expected):
-                    raise ProgramError(f"the program's manifest has {item.name} = {value!r}; expected {item.type}")
-        if not math.isfinite(self.alpha):
-            raise ProgramError(f"the program's manifest has alpha = {self.alpha!r}; expected a finite number")
-        if not (math.isfinite(self.lr) and self.lr >= 0):
-            raise ProgramError(f"the program's manifest has lr = {self.lr!r}; expected a finite number, 0 or more")
-        if any(not isinstance(text, str) for text in self.versions.values()):
-            raise ProgramError("the program's manifest has versions that are not texts")
-        if any(not isinstance(text, str) for text in self.answers):
-            raise ProgramError("the program's manifest has answers that are not text")
-
-    def _check_update(self) -> None:
-        """Refuse a program whose host would not know what to do with gradients."""
-        expected = set(UPDATE_NUMBERS) if self.state == HOST_STATE and self.has_gradients else set()
-        numbers = self.update.values()
-        if set(self.update) != expected or not all(type(n) in _TYPES["float"] and math.isfinite(n) for n in numbers):
-            raise ProgramError(f"the program's manifest has update {self.update!r}; expected {sorted(expected)}")
-
-    def _check_sizes(self) -> None:
-        sizes = {
-            "q": _MAX_QUERIES,
-            "batch_size": _MAX_SIZE,
-            "seq_len": _MAX_SIZE,
-            "num_labels": _MAX_SIZE,
-            "vocab_size": _MAX_WIDTH,
-            "rank": _MAX_SIZE,
-        }
-        if self.prefix == "method" or self.emits:
-            sizes["hidden_size"] = _MAX_SIZE
-        if self.emits:
-            sizes["num_blocks"] = _MAX_QUERIES
-        for name, limit in sizes.items():
-            if not 1 <= getattr(self, name) <= limit:
-                raise ProgramError(
-                    f"the program's manifest has {name} = {getattr(self, name)!r}; expected a positive "
-                    f"integer up to {limit}"
-                )
-        for name, number in (("context", self.context), ("rollouts", self.rollouts)):
-            if not 0 <= number <= _MAX_SIZE:
-                raise ProgramError(f"the program's manifest has {name} = {number!r}; expected 0 to {_MAX_SIZE}")
-        if self.num_rows * max(self.seq_len, self.num_labels) > _MAX_ELEMENTS:
-            raise ProgramError("the program's manifest has more rows than any program can hold")
-        for site in self.sites:
-            if not (
-                0 <= site.index < 1 << 32
-                and 1 <= min(site.in_features, site.out_features)
-                and max(site.in_features, site.out_features) * self.rank <= _MAX_ELEMENTS
-            ):
-                raise ProgramError(f"the program's manifest has a site {site.name!r} of impossible size")
-
-
-# By annotation; a JSON number without a fraction is an int.
-_TYPES: dict[str, tuple[type, ...]] = {
-    "str": (str,),
-    "int": (int,),
-    "bool": (bool,),
-    "float": (float, int),
-    "dict[str, str]": (dict,),
-    "dict[str, float]": (dict,),
-}
+    def _agreements(self) -> Iterator[tuple[bool, tuple[str, ...]]]:
+        """Yield what fields require of each other, and their names."""
+        is_hosts = self.state == HOST_STATE
+        yield is_hosts == (self.state_access == "inputs"), ("state", "state_access")
+        yield self.state != "dual" or self.method == "prge", ("state", "method")
+        yield (self.optimizer in OPTIMIZERS) == self.has_gradients, ("method", "optimizer")
+        yield self.method == "prge" or self.q == 1, ("method", "q")
+        yield self.has_gradients or not self.accumulates, ("method", "accumulates")
+        yield self.has_gradients or not self.label_weights, ("method", "label_weights")
+        yield self.prefix != "method" or self.hidden_size > 0, ("prefix", "hidden_size")
+        yield not self.emits or self.hidden_size > 0, ("method", "hidden_size")
+        yield not self.emits or self.num_blocks > 0, ("method", "num_blocks")
+        # A host that has the gradients needs the numbers of the optimiser to make a step of them.
+        expected = set(UPDATE_NUMBERS) if is_hosts and self.has_gradients else set()
+        yield set(self.update) == expected, ("state", "method", "update")
+        yield self.lr >= 0, ("lr",)

@@ -7,120 +7,155 @@
 
 #include "fail.h"
 #include "json.h"
+#include "manifest_fields.h"
 
 namespace prge {
 
 namespace {
 
-// Bounds no program comes near; products of any three stay far below 2^63.
-constexpr int64_t kMaxSize = int64_t{1} << 20;
-constexpr int64_t kMaxElements = int64_t{1} << 31;
+constexpr int64_t kMaxElements = int64_t{1} << 31; // no program comes near
 
 Error damaged(const char* field) {
   return fail(Error::InvalidProgram, "the program's manifest has no usable %s: compile it again", field);
 }
 
-// Fields that earlier programs of this contract version do not have.
+bool is_number(const Json& value) {
+  return value.kind == Json::Kind::Number && std::isfinite(std::strtod(value.text.c_str(), nullptr));
+}
+
+bool is_choice(const std::string& text, std::string_view choices) {
+  const bool is_one = text.find('|') == std::string::npos && choices.find("|" + text + "|") != std::string_view::npos;
+  return choices.empty() || is_one;
+}
+
+bool follows(const Json& value, const FieldRule& rule) {
+  int64_t number;
+  switch (rule.kind) {
+    case FieldKind::Text:
+      return value.is_string() && is_choice(value.text, rule.choices);
+    case FieldKind::Texts:
+      return value.kind == Json::Kind::Array;
+    case FieldKind::Flag:
+      return value.kind == Json::Kind::True || value.kind == Json::Kind::False;
+    case FieldKind::Integer:
+      return value.integer(rule.low, rule.high, number);
+    case FieldKind::Number:
+      return is_number(value);
+    case FieldKind::Table:
+      return value.kind == Json::Kind::Object;
+  }
+  return false;
+}
+
+// Fields that need not be there keep the value that the struct gives them.
+template <size_t n>
+Error check_fields(const Json& json, const FieldRule (&rules)[n]) {
+  for (const FieldRule& rule : rules) {
+    const Json& value = json[rule.name];
+    const bool is_right = value.kind == Json::Kind::Null ? !rule.is_required : follows(value, rule);
+    if (!is_right) {
+      return damaged(rule.name);
+    }
+  }
+  return Error::Ok;
+}
+
+void read(const Json& value, int64_t& out) {
+  value.integer(INT64_MIN, INT64_MAX, out);
+}
+
+void read(const Json& value, bool& out) {
+  out = value.kind == Json::Kind::True;
+}
+
 std::string text_or(const Json& value, const char* missing) {
   return value.kind == Json::Kind::Null ? missing : value.text;
 }
 
-Error read_method(const Json& json, Manifest& out) {
-  const std::string method = text_or(json["method"], "prge");
-  if (method != "prge" && method != "exact" && method != "shortcut") {
-    return damaged("method");
+void read_fields(const Json& json, Manifest& out) {
+  for (const auto& [name, field] : std::initializer_list<std::pair<const char*, int64_t*>>{
+           {"q", &out.q},
+           {"batch_size", &out.batch_size},
+           {"seq_len", &out.seq_len},
+           {"num_labels", &out.num_labels},
+           {"vocab_size", &out.vocab_size},
+           {"rank", &out.rank},
+           {"pad_token_id", &out.pad_token_id},
+           {"hidden_size", &out.hidden_size},
+           {"context", &out.context},
+           {"rollouts", &out.rollouts}}) {
+    read(json[name], *field);
   }
-  out.has_gradients = method != "prge";
-  out.optimizer = json["optimizer"].text;
-  const bool is_known = out.optimizer == "norm" || out.optimizer == "momentum" || out.optimizer == "adamw";
-  out.accumulates = json["accumulates"].kind == Json::Kind::True;
-  if (out.accumulates && !out.has_gradients) {
-    return damaged("accumulates");
+  for (const auto& [name, field] : std::initializer_list<std::pair<const char*, bool*>>{
+           {"dynamic_seq_len", &out.is_dynamic},
+           {"accumulates", &out.accumulates},
+           {"label_weights", &out.has_label_weights},
+           {"has_checksums", &out.has_checksums}}) {
+    read(json[name], *field);
   }
-  out.has_label_weights = json["label_weights"].kind == Json::Kind::True;
-  if (out.has_label_weights && !out.has_gradients) {
-    return damaged("label_weights");
+  for (const auto& [name, field] : std::initializer_list<std::pair<const char*, std::string*>>{
+           {"model", &out.model},
+           {"backend", &out.backend},
+           {"base_sha256", &out.base_sha256},
+           {"pipeline", &out.pipeline},
+           {"optimizer", &out.optimizer},
+           {"a_sha256", &out.a_sha256},
+           {"data_sha256", &out.data_sha256},
+           {"alpha", &out.alpha},
+           {"a_seed", &out.a_seed}}) {
+    *field = json[name].text;
   }
-  return is_known == out.has_gradients ? Error::Ok : damaged("optimizer");
+  if (out.alpha.find_first_of(".e") == std::string::npos) {
+    out.alpha += ".0"; // as Python prints a float
+  }
+  if (json["lr"].kind == Json::Kind::Number) {
+    out.lr = std::strtod(json["lr"].text.c_str(), nullptr);
+  }
 }
 
-Error read_sizes(const Json& json, Manifest& out) {
-  const struct {
-    const char* name;
-    int64_t low, high;
-    int64_t* field;
-  } sizes[] = {
-      {"q", 1, out.has_gradients ? 1 : 1 << 16, &out.q},
-      {"batch_size", 1, kMaxSize, &out.batch_size},
-      {"seq_len", 1, kMaxSize, &out.seq_len},
-      {"num_labels", 1, kMaxSize, &out.num_labels},
-      {"vocab_size", 1, int64_t{1} << 31, &out.vocab_size},
-      {"rank", 1, kMaxSize, &out.rank},
-      {"pad_token_id", 0, int64_t{1} << 31, &out.pad_token_id},
-      {"hidden_size", 0, kMaxSize, &out.hidden_size},
+// Rules between fields.
+Error read_choices(const Json& json, Manifest& out) {
+  const std::string method = text_or(json["method"], "prge");
+  const std::string state = json["state"].text, access = text_or(json["state_access"], "buffers");
+  const std::string prefix = text_or(json["prefix"], "none");
+  out.has_gradients = method != "prge";
+  out.is_dual = state == "dual";
+  out.is_host = state == "host";
+  out.returns_state = access == "outputs";
+  out.prefix = prefix == "none" ? Prefix::None : prefix == "shared" ? Prefix::Shared : Prefix::Method;
+  const std::pair<const char*, bool> needs[] = {
+      {"method", method != "side"}, // a side network learns beside such a program
+      {"optimizer", out.optimizer.empty() != out.has_gradients},
+      {"accumulates", out.has_gradients || !out.accumulates},
+      {"label_weights", out.has_gradients || !out.has_label_weights},
+      {"q", !out.has_gradients || out.q == 1},
+      {"state", !out.is_dual || !out.has_gradients},
+      {"state_access", out.is_host == (access == "inputs") && !(out.is_dual && out.returns_state)},
+      {"hidden_size", out.prefix != Prefix::Method || out.hidden_size > 0},
+      {"lr", out.lr >= 0},
   };
-  for (const auto& size : sizes) {
-    if (!json[size.name].integer(size.low, size.high, *size.field)) {
-      return damaged(size.name);
-    }
-  }
-  const std::pair<const char*, int64_t*> optional_sizes[] = {{"context", &out.context}, {"rollouts", &out.rollouts}};
-  for (const auto& [name, field] : optional_sizes) {
-    if (json[name].kind != Json::Kind::Null && !json[name].integer(0, kMaxSize, *field)) {
+  for (const auto& [name, is_right] : needs) {
+    if (!is_right) {
       return damaged(name);
     }
   }
-  const int64_t widest = out.seq_len > out.num_labels ? out.seq_len : out.num_labels;
-  if (out.num_rows() > kMaxElements / widest) {
+  if (out.returns_state && out.has_gradients) {
+    return fail(
+        Error::InvalidProgram,
+        "this driver cannot train a program that keeps gradients and state on a device: use prgec run");
+  }
+  return Error::Ok;
+}
+
+// Products of any two sizes stay below 2^63, those of these do not exhaust memory.
+Error check_elements(const Manifest& out) {
+  if (out.num_rows() > kMaxElements / std::max(out.seq_len, out.num_labels)) {
     return damaged("batch size");
   }
   if (out.batch_size * out.seq_len > kMaxElements / std::max(out.hidden_size, int64_t{1})) {
     return damaged("hidden_size");
   }
   return Error::Ok;
-}
-
-Error read_choices(const Json& json, Manifest& out) {
-  const Json& dynamic = json["dynamic_seq_len"];
-  if (dynamic.kind != Json::Kind::True && dynamic.kind != Json::Kind::False) {
-    return damaged("dynamic_seq_len");
-  }
-  out.is_dynamic = dynamic.kind == Json::Kind::True;
-  const std::string& state = json["state"].text;
-  if (state != "seeded" && state != "host" && (state != "dual" || out.has_gradients)) {
-    return damaged("state");
-  }
-  out.is_dual = state == "dual";
-  out.is_host = state == "host";
-  const std::string access = text_or(json["state_access"], "buffers");
-  const bool is_known = out.is_host ? access == "inputs" : access == "buffers" || (access == "outputs" && !out.is_dual);
-  if (!is_known) {
-    return damaged("state_access");
-  }
-  if (access == "outputs" && out.has_gradients) {
-    return fail(
-        Error::InvalidProgram,
-        "this driver cannot train a program that keeps gradients and state on a device: use prgec run");
-  }
-  out.returns_state = access == "outputs";
-  const std::string prefix = text_or(json["prefix"], "none");
-  if (prefix != "none" && prefix != "shared" && prefix != "method") {
-    return damaged("prefix");
-  }
-  out.prefix = prefix == "none" ? Prefix::None : prefix == "shared" ? Prefix::Shared : Prefix::Method;
-  if (out.prefix == Prefix::Method && out.hidden_size < 1) {
-    return damaged("hidden_size");
-  }
-  return Error::Ok;
-}
-
-Error read_rate(const Json& json, Manifest& out) {
-  const Json& number = json["lr"];
-  if (number.kind == Json::Kind::Null) {
-    return Error::Ok;
-  }
-  out.lr = std::strtod(number.text.c_str(), nullptr);
-  return number.kind == Json::Kind::Number && std::isfinite(out.lr) && out.lr >= 0 ? Error::Ok : damaged("lr");
 }
 
 Error read_update(const Json& json, Manifest& out) {
@@ -133,22 +168,21 @@ Error read_update(const Json& json, Manifest& out) {
                                                      {"decay", &update.decay}, {"polyak", &update.polyak}};
   for (const auto& [name, field] : numbers) {
     const Json& number = json["update"][name];
-    *field = std::strtod(number.text.c_str(), nullptr);
-    if (number.kind != Json::Kind::Number || !std::isfinite(*field)) {
+    if (!is_number(number)) {
       return damaged("update");
     }
+    *field = std::strtod(number.text.c_str(), nullptr);
   }
   return Error::Ok;
 }
 
 Error read_sites(const Json& json, Manifest& out) {
   for (const Json& item : json["sites"].items) {
+    PRGE_TRY(check_fields(item, kSiteFields));
     Site site;
     site.name = item["name"].text;
-    if (!item["name"].is_string() || !item["index"].integer(0, 0xffffffff, site.index) ||
-        !item["out_features"].integer(1, int64_t{1} << 31, site.out_features)) {
-      return damaged("sites");
-    }
+    read(item["index"], site.index);
+    read(item["out_features"], site.out_features);
     // Dual state has 2q copies of each, and so has a host that perturbs.
     if (out.rank > kMaxElements / site.out_features / (out.is_dual || out.is_host ? 2 * out.q : 1)) {
       return damaged("rank");
@@ -166,33 +200,12 @@ Result<Manifest> Manifest::parse(std::string_view text) {
     return fail(Error::InvalidProgram, "the program's manifest is not valid JSON: compile it again");
   }
   Manifest out;
-  PRGE_TRY(read_method(json, out));
-  PRGE_TRY(read_sizes(json, out));
+  PRGE_TRY(check_fields(json, kManifestFields));
+  read_fields(json, out);
   PRGE_TRY(read_choices(json, out));
-  PRGE_TRY(read_rate(json, out));
+  PRGE_TRY(check_elements(out));
   PRGE_TRY(read_update(json, out));
   PRGE_TRY(read_sites(json, out));
-  for (const auto& [name, field] :
-       {std::pair<const char*, std::string*>{"model", &out.model},
-        {"backend", &out.backend},
-        {"base_sha256", &out.base_sha256}}) {
-    if (!json[name].is_string()) {
-      return damaged(name);
-    }
-    *field = json[name].text;
-  }
-  out.a_sha256 = json["a_sha256"].text;
-  out.data_sha256 = json["data_sha256"].text;
-  out.pipeline = json["pipeline"].text;
-  out.has_checksums = json["has_checksums"].kind == Json::Kind::True;
-  out.alpha = json["alpha"].text;
-  out.a_seed = json["a_seed"].text;
-  if (json["alpha"].kind != Json::Kind::Number || json["a_seed"].kind != Json::Kind::Number) {
-    return damaged("alpha or a_seed");
-  }
-  if (out.alpha.find_first_of(".e") == std::string::npos) {
-    out.alpha += ".0"; // as Python prints a float
-  }
   return out;
 }
 
