@@ -53,8 +53,13 @@ class Way:
     objective: str
     trl: bool
 
+    @property
+    def tasks(self) -> Sequence[RewardTask]:
+        """Tasks that are learnt this way: all from rewards by gradients, else the first."""
+        return TASKS if self.objective == "grpo" else TASKS[:1]
+
     def __str__(self) -> str:
-        """Return what a reader sees."""
+        """Return the name that a reader sees."""
         return f"{self.objective.upper()}, {'TRL' if self.trl else 'prgec'}"
 
 
@@ -181,7 +186,7 @@ def main() -> None:
     found: dict[tuple[str, str], list[Finding]] = {}
     for way in (way for way in WAYS if way.objective in options.objectives.split(",")):
         for seed in seeds:
-            for task in TASKS:
+            for task in way.tasks:
                 found.setdefault((task.name, str(way)), []).append(study.find(task, way, way.trl, seed))
                 page = report(options, settings, sizes, start, found)
                 if options.out is not None:

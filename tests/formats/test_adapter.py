@@ -6,17 +6,34 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from prgec.core.formats.adapter import adapter_metadata, load_adapter, masters, pack_adapter, save_adapter
+from prgec.core.formats.adapter import (
+    _where_they_part,
+    adapter_metadata,
+    identity,
+    load_adapter,
+    load_snapshot,
+    masters,
+    pack_adapter,
+    read_adapter,
+    save_adapter,
+    save_snapshot,
+)
+from prgec.core.formats.lora_a import frozen_a
+from prgec.core.formats.peft import PeftAdapter, write_peft
 from prgec.errors import ProgramError
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.engines.executorch.pte_program import PteProgram
+from tests.tiny_gradient import GRADIENT_MANIFEST
+from tests.tiny_program import MANIFEST
 
 NAME = "head.lora_B"
 
@@ -152,3 +169,98 @@ def test_tensors_begin_at_a_multiple_of_eight(trained: PteProgram, tmp_path: Pat
     for names in (1, 2, 3, 4, 5):
         text = pack_adapter({}, {"n" * names: "x"})
         assert int.from_bytes(text[:8], "little") % 8 == 0 and len(text) == 8 + int.from_bytes(text[:8], "little")
+
+
+def test_a_program_is_told_apart_by_the_rules_of_its_steps() -> None:
+    """Those of gradients stand in its pipeline; measured losses have theirs in the journal."""
+    for manifest, is_apart in ((GRADIENT_MANIFEST, True), (MANIFEST, False)):
+        one, other = (identity(replace(manifest, pipeline=text)) for text in ("a", "b"))
+        assert (one != other) is is_apart
+    assert identity(replace(MANIFEST, model="renamed")) == identity(MANIFEST)
+
+
+def test_only_a_given_a_is_named(trained: PteProgram) -> None:
+    assert "a_sha256" not in adapter_metadata(trained.manifest)
+    assert adapter_metadata(replace(trained.manifest, a_sha256="ef" * 32))["a_sha256"] == "ef" * 32
+
+
+def test_names_of_layers_are_kept_as_they_are() -> None:
+    manifest = replace(MANIFEST, sites=(replace(MANIFEST.sites[0], name="café"),))
+    assert adapter_metadata(manifest)["targets"] == '[["café", 0]]'
+
+
+@pytest.mark.parametrize(("text", "step"), [("12", 12), (None, 0), ("-1", 0), ("x", 0), ("\u0663", 0), ("\u00b2", 0)])
+def test_a_snapshot_is_of_a_step(gradient_pte: Path, tmp_path: Path, text: str | None, step: int) -> None:
+    program, path = open_pte(gradient_pte), tmp_path / "snapshot"
+    save_snapshot(path, program, 7)
+    assert load_snapshot(path, program) == 7
+    tensors, metadata = read_adapter(path)
+    changed = {**metadata, "step": text} if text is not None else {k: v for k, v in metadata.items() if k != "step"}
+    path.write_bytes(pack_adapter(tensors, changed))
+    assert load_snapshot(path, program) == step
+
+
+def test_a_snapshot_of_another_optimiser_is_refused(gradient_pte: Path, tmp_path: Path) -> None:
+    program, path = open_pte(gradient_pte), tmp_path / "snapshot"
+    save_snapshot(path, program, 7)
+    tensors, metadata = read_adapter(path)
+    path.write_bytes(pack_adapter({**tensors, "prge_optimizer": tensors["prge_optimizer"] + 1}, metadata))
+    with pytest.raises(ProgramError, match="the optimiser's state is damaged"):
+        load_snapshot(path, program)
+    path.write_bytes(pack_adapter({k: v for k, v in tensors.items() if k != "prge_optimizer"}, metadata))
+    with pytest.raises(ProgramError, match="the snapshot has no prge_optimizer: it is of another optimiser"):
+        load_snapshot(path, program)
+
+
+@pytest.fixture
+def peft(trained: PteProgram) -> PeftAdapter:
+    """The trained adapter as PEFT has it."""
+    manifest, state = trained.manifest, masters(trained.read_state(), trained.manifest)
+    return PeftAdapter(manifest.rank, manifest.alpha, {**frozen_a(manifest, {}), **state}, {})
+
+
+def test_a_peft_adapter_of_the_same_a_is_loaded(
+    trained: PteProgram, peft: PeftAdapter, tiny_pte: Path, tmp_path: Path
+) -> None:
+    for metadata in ({}, adapter_metadata(trained.manifest)):
+        folder = tmp_path / f"peft-{len(metadata)}"
+        write_peft(folder, replace(peft, metadata=metadata), "bag-of-words")
+        fresh = open_pte(tiny_pte)
+        load_adapter(folder, fresh)
+        assert fresh.state_sha256() == trained.state_sha256()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metadata": {"base_sha256": "cd" * 32}}, "its base_sha256 is cdcd"),
+        ({"alpha": 9.0}, r"the PEFT adapter does not fit the program: its alpha is 9\.0, the program's is 8\.0"),
+    ],
+)
+def test_a_peft_adapter_that_does_not_fit_is_refused(
+    trained: PteProgram, peft: PeftAdapter, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    write_peft(tmp_path / "peft", replace(peft, **changes), "bag-of-words")
+    with pytest.raises(ProgramError, match=message):
+        load_adapter(tmp_path / "peft", trained)
+
+
+def test_a_peft_adapter_of_another_a_is_refused(trained: PteProgram, peft: PeftAdapter, tmp_path: Path) -> None:
+    name = "head.lora_A"
+    write_peft(tmp_path / "peft", replace(peft, tensors={**peft.tensors, name: peft.tensors[name] + 1}), "base")
+    with pytest.raises(ProgramError, match=f"the PEFT adapter's {name} is not the program's") as error:
+        load_adapter(tmp_path / "peft", trained)
+    assert f"Hint: compile with --lora-a {tmp_path / 'peft'}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "shown"),
+    [
+        ("a" * 64, "b" * 64, ("a" * 64, "b" * 64)),
+        ("a" * 65, "b" * 64, ("a" * 64 + "...", "b" * 64)),
+        ("k" * 100 + "a" * 43, "k" * 100 + "b", ("..." + "k" * 21 + "a" * 43, "..." + "k" * 21 + "b")),
+        ("k" * 100 + "a" * 44, "k" * 21 + "b", ("k" * 64 + "...", "k" * 21 + "b")),
+    ],
+)
+def test_long_values_are_shown_where_they_part(theirs: str, ours: str, shown: tuple[str, str]) -> None:
+    assert _where_they_part(theirs, ours) == shown

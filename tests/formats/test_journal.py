@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -173,3 +174,58 @@ def test_appending_cuts_the_damaged_tail(tmp_path: Path, data: bytes) -> None:
     with JournalWriter(path, HEADER, journal.good_bytes) as writer:
         writer.append(_step(3))
     assert path.read_bytes() == data
+
+
+def test_states_reach_the_disk_at_once_and_steps_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, now = [], [100.0]
+    monkeypatch.setattr("prgec.core.formats.journal.os.fsync", synced.append)
+    monkeypatch.setattr("prgec.core.formats.journal.time.monotonic", lambda: now[0])
+    with JournalWriter(tmp_path / "j", HEADER) as writer:
+        synced.clear()
+        counts = []
+        for record, seconds in ((_step(1), 0.5), (StateRecord(1, "ef" * 32), 0.0), (_step(2), 0.99), (_step(3), 0.01)):
+            now[0] += seconds
+            writer.append(record)
+            counts.append(len(synced))
+    assert counts == [0, 1, 1, 2]
+
+
+def test_a_disk_that_takes_little_at_a_time_gets_all(tmp_path: Path, data: bytes) -> None:
+    class Slow:
+        """A file that takes three bytes a call."""
+
+        def __init__(self, file: FileIO) -> None:
+            self._file = file
+
+        def write(self, view: memoryview) -> int:
+            return self._file.write(view[:3])
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._file, name)
+
+    with JournalWriter(tmp_path / "j", HEADER) as writer:
+        writer._file = Slow(writer._file)  # type: ignore[assignment]
+        for record in RECORDS:
+            writer.append(record)
+    assert (tmp_path / "j").read_bytes() == data
+
+
+def test_a_missing_journal_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot read the journal: No such file"):
+        read_journal(tmp_path / "none")
+
+
+@pytest.mark.parametrize(("q", "is_known"), [(0, False), (1, True), (1 << 16, True), ((1 << 16) + 1, False)])
+def test_headers_have_a_number_of_queries_that_programs_have(tmp_path: Path, q: int, is_known: bool) -> None:
+    data = replace(HEADER, q=q).pack()
+    if is_known:
+        assert _read(tmp_path / "j", data).header.q == q
+    else:
+        with pytest.raises(DataError, match="damaged"):
+            _read(tmp_path / "j", data)
+
+
+def test_headers_without_limits_have_none() -> None:
+    assert (Header.max_g, Header.policies) == (0.0, 0)

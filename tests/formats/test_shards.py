@@ -164,3 +164,59 @@ def test_too_large_and_missing(tmp_path: Path) -> None:
         read_shard(path)
     with pytest.raises(DataError, match="cannot read the shard: No such file"):
         read_shard(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("num_blocks", 4096), ("num_labels", 256), ("width", 131072), ("num_classes", 1024)]
+)
+def test_sizes_have_a_limit(name: str, most: int) -> None:
+    metadata = SHAPE.to_metadata()
+    assert getattr(ShardShape.from_metadata({**metadata, name: str(most)}, "here"), name) == most
+    for value in (str(most + 1), "0", "", "1" * 10):
+        with pytest.raises(DataError, match=f"the shard's {name} is '{value}'; expected 1 to {most}"):
+            ShardShape.from_metadata({**metadata, name: value}, "here")
+
+
+@pytest.mark.parametrize("program", ["ab" * 31, "xy" * 32, ""])
+def test_a_program_is_named_by_its_hash(program: str) -> None:
+    with pytest.raises(DataError, match="names no program"):
+        ShardShape.from_metadata({**SHAPE.to_metadata(), "program": program}, "here")
+
+
+def test_values_from_a_file_are_cut_in_messages() -> None:
+    for name in ("y_pre", "width", "format"):
+        with pytest.raises(DataError) as error:
+            ShardShape.from_metadata({**SHAPE.to_metadata(), name: "x" * 100}, "here")
+        assert str(error.value).count("x") - str(error.value).count("ex") == 40
+
+
+@pytest.mark.parametrize("name", ["id", "acts", "dy"])
+def test_every_tensor_must_be_there(name: str) -> None:
+    tensors, metadata = unpack_tensors(pack_shard(make_shard()), "here")
+    for others in ([], [each for each in ("id", "acts", "dy") if each != name][:1]):
+        left = {key: value for key, value in tensors.items() if key not in (name, *others)}
+        with pytest.raises(DataError, match="a shard has the tensors"):
+            unpack(pack_tensors(left, metadata), "here")
+
+
+def test_small_and_empty_activations_keep_their_digits() -> None:
+    acts = np.random.default_rng(1).normal(size=(6, 3, 1, 5)).astype(np.float32) * np.float32(1e-3)
+    acts[0, 0] = 0
+    with np.errstate(all="raise"):
+        sent, scales = narrow(acts, "i8", "here")
+    near = replace(make_shard(6), acts=sent, scales=scales).values()
+    assert (np.abs(near - acts) <= np.abs(acts).max(-1, keepdims=True) / 254 * 1.001).all()
+    assert np.abs(sent).max() == 127
+
+
+def test_rows_have_ids_of_sixteen_bytes() -> None:
+    tensors, metadata = unpack_tensors(pack_shard(make_shard()), "here")
+    assert tensors["id"].shape == (4, 16)
+    with pytest.raises(DataError, match="types or shapes"):
+        unpack(pack_tensors({**tensors, "id": np.zeros((4, 17), np.uint8)}, metadata), "here")
+
+
+def test_a_shard_of_the_most_bytes_is_not_too_large() -> None:
+    with pytest.raises(DataError) as error:
+        unpack(bytes(MAX_SHARD_BYTES), "here")
+    assert "larger" not in str(error.value)

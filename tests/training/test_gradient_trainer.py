@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from prgec.core.contract.engine import optimizer_names
+from prgec.core.contract.engine import Call, optimizer_names
 from prgec.core.contract.names import OPTIMIZER_STATE
 from prgec.core.data.batches import Batch, evaluation_batches, step_batch
 from prgec.core.data.dataset import Dataset
@@ -189,3 +189,71 @@ def test_a_journal_keeps_a_step_as_one_query(norm: float, shown: dict[str, Any])
     assert step.losses.tolist() == [[0.5, 0.5]] and step.eps == 0.0
     np.testing.assert_array_equal(step.g, np.array([norm], np.float32))
     assert shown.items() <= step.metrics().items()
+
+
+class Scripted:
+    """A program that answers every call with the same losses and factors, and keeps the calls."""
+
+    manifest = GRADIENT_MANIFEST
+
+    def __init__(self, losses: list[float], factors: list[float]) -> None:
+        self._answer = np.array(losses, np.float32), np.array(factors, np.float32)
+        self.calls: list[tuple[Any, ...]] = []
+
+    def train(self, *arguments: Any) -> tuple[np.ndarray, np.ndarray]:
+        self.calls.append(arguments)
+        return self._answer
+
+
+BATCH = Batch(np.zeros((4, 5), np.int64), np.zeros((4, 2), np.int64), np.zeros((4, 2), np.int64), np.arange(4))
+
+
+def test_only_the_last_call_of_a_step_has_its_rate() -> None:
+    program = Scripted([1.0, 2.0, 3.0, 4.0], [0.5, 3.0, 1.0, 1.0])
+    trainer = GradientTrainer(program)  # type: ignore[arg-type]
+    trainer.gather(BATCH)
+    trainer.gather(BATCH)
+    result = trainer.step(BATCH, LR)
+    trainer.step(BATCH, LR)
+    assert [(call[3], *call[4]) for call in program.calls] == [
+        (0.0, 0, False),
+        (0.0, 1, False),
+        (LR, 2, True),
+        (LR, 0, True),
+    ]
+    assert (result.loss, result.norm, trainer.step_number) == (2.5, 3.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("losses", "factors"), [([np.inf, 1, 1, 1], [1, 2, 1, 1]), ([1, 1, 1, 1], [1, np.nan, 1, 1])], ids=["loss", "norm"]
+)
+def test_either_number_that_is_not_finite_ends_the_run(losses: list[float], factors: list[float]) -> None:
+    with pytest.raises(NumericsError, match="step 1 is not finite"):
+        GradientTrainer(Scripted(losses, factors)).step(BATCH, LR)  # type: ignore[arg-type]
+    GradientTrainer(Scripted(losses, factors), Limits(not_finite=SKIP)).step(BATCH, LR)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("other", [np.nan, np.inf])
+def test_the_norm_is_the_second_factor(other: float) -> None:
+    program = Scripted([1.0] * 4, [other, 2.0, other, other])
+    assert GradientTrainer(program).step(BATCH, LR).norm == 2.0  # type: ignore[arg-type]
+
+
+def test_an_infinite_norm_is_kept_as_nan() -> None:
+    trainer = GradientTrainer(Scripted([1.0] * 4, [0, np.inf, 0, 0]), Limits(not_finite=SKIP))  # type: ignore[arg-type]
+    assert math.isnan(trainer.step(BATCH, LR).norm)
+
+
+def test_a_record_is_the_first_of_its_numbers() -> None:
+    record = StepRecord(3, LR, 0.0, np.array([[0.25, 9.0], [8.0, 7.0]]), np.array([2.0, 5.0], np.float32))
+    (found,) = GradientTrainer(Scripted([], [])).take_up([record])  # type: ignore[arg-type]
+    assert (found.step, found.loss, found.lr, found.norm, found.eps) == (3, 0.25, LR, 2.0, 0.0)
+
+
+def test_every_label_of_a_row_has_the_weight_of_the_row() -> None:
+    program = Scripted([1.0] * 4, [1, 1, 1, 1])
+    trainer = GradientTrainer(program)  # type: ignore[arg-type]
+    trainer._train_weighed(BATCH, np.array([1.0, -2.0, 0.0, 0.5]), LR, Call(0, True))
+    weights = program.calls[0][5]
+    assert weights.dtype == np.float32
+    assert weights.tolist() == [[1.0, 1.0], [-2.0, -2.0], [0.0, 0.0], [0.5, 0.5]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,3 +173,35 @@ def test_a_step_is_flat_where_no_query_tells_its_signs_apart() -> None:
     ]
     assert [step.is_flat for step in steps] == [True, False]
     assert "limited" not in steps[0].metrics() and steps[1].metrics()["limited"] == "clipped"
+
+
+def test_nothing_is_pending_before_a_step_and_after_a_flush(program: PteProgram, batches: list[Batch]) -> None:
+    passed: list[tuple[list[float], float]] = []
+
+    class Watched:
+        """The program, and the update that every call of it was given."""
+
+        def forward(self, *arguments: Any) -> np.ndarray:
+            passed.append((arguments[3].tolist(), arguments[4]))
+            return program.forward(*arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(program, name)
+
+    trainer = PrgeTrainer(Watched(), Plain(), eps=EPS, seed=SEED)  # type: ignore[arg-type]
+    first = trainer.step(batches[0], LR)
+    trainer.step(batches[1], LR)
+    trainer.flush()
+    trainer.step(batches[2], LR)
+    assert passed == [([0.0, 0.0], 0.0), (first.g.tolist(), LR), ([0.0, 0.0], 0.0)]
+    failing = PrgeTrainer(Watched(), _Overflow(), eps=EPS, seed=SEED)  # type: ignore[arg-type]
+    for batch in batches[:2]:
+        with pytest.raises(NumericsError), np.errstate(all="ignore"):
+            failing.step(batch, LR)
+    assert passed[3:] == [([0.0, 0.0], 0.0)] * 2
+
+
+def test_the_limits_effect_is_reported() -> None:
+    losses, g = np.array([[0.5, 0.25], [0.25, 0.5]]), np.array([1.0, 0.0], np.float32)
+    shown = EstimatedStep(1, 0.5, 0.1, losses, g, EPS, "clipped").metrics()
+    assert shown == {"step": 1, "loss": 0.5, "lr": 0.1, "g": [1.0, 0.0], "limited": "clipped"}
