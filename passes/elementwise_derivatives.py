@@ -34,36 +34,41 @@ def pow_scalar(tape: GradientTape, node: Node, dy: Node) -> Shares:
 
 def rsqrt(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = x^(-1/2)`: `dx = -y^3 dy / 2`; y^3 alone may have no place in 16 bits."""
+    (x,) = node.args
     share = tape.call(aten.mul.Tensor, dy, -0.5)
     for _ in range(3):
         share = tape.call(aten.mul.Tensor, share, node)
-    yield node.args[0], share
+    yield x, share
 
 
 def tanh(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = tanh x`: `dx = dy (1 - y^2)`."""
+    (x,) = node.args
     square = tape.call(aten.mul.Tensor, node, node)
-    yield node.args[0], tape.call(aten.sub.Tensor, dy, tape.call(aten.mul.Tensor, dy, square))
+    yield x, tape.call(aten.sub.Tensor, dy, tape.call(aten.mul.Tensor, dy, square))
 
 
 def sigmoid(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = s(x)`: `dx = dy (y - y^2)`."""
+    (x,) = node.args
     slope = tape.call(aten.sub.Tensor, node, tape.call(aten.mul.Tensor, node, node))
-    yield node.args[0], tape.call(aten.mul.Tensor, dy, slope)
+    yield x, tape.call(aten.mul.Tensor, dy, slope)
 
 
 def silu(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = x s(x)`: `dx = dy (s + y - y s)`."""
-    gate = tape.call(aten.sigmoid.default, node.args[0])
+    (x,) = node.args
+    gate = tape.call(aten.sigmoid.default, x)
     rest = tape.call(aten.sub.Tensor, node, tape.call(aten.mul.Tensor, node, gate))
-    yield node.args[0], tape.call(aten.mul.Tensor, dy, tape.call(aten.add.Tensor, gate, rest))
+    yield x, tape.call(aten.mul.Tensor, dy, tape.call(aten.add.Tensor, gate, rest))
 
 
 def relu(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = max(x, 0)`: `dx = dy` where y > 0. No delegate compares, so the step is a steep ramp, cut at 1."""
+    (x,) = node.args
     ramp = tape.call(aten.mul.Tensor, node, _STEEP_HALF if tape.half else _STEEP)
     step = tape.call(aten.clamp.default, ramp, 0.0, 1.0)
-    yield node.args[0], tape.call(aten.mul.Tensor, dy, step)
+    yield x, tape.call(aten.mul.Tensor, dy, step)
 
 
 def clamp(tape: GradientTape, node: Node, dy: Node) -> Shares:
@@ -94,12 +99,14 @@ def gelu(tape: GradientTape, node: Node, dy: Node) -> Shares:
 
 def exp(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = exp x`: `dx = dy y`."""
-    yield node.args[0], tape.call(aten.mul.Tensor, dy, node)
+    (x,) = node.args
+    yield x, tape.call(aten.mul.Tensor, dy, node)
 
 
 def log(tape: GradientTape, node: Node, dy: Node) -> Shares:
     """`y = log x`: `dx = dy / x`."""
-    yield node.args[0], tape.call(aten.div.Tensor, dy, node.args[0])
+    (x,) = node.args
+    yield x, tape.call(aten.div.Tensor, dy, x)
 
 
 ONE_OPERAND: dict[Any, Rule] = {
