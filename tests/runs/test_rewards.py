@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +132,39 @@ def test_a_killed_run_ends_as_if_never_killed(
     assert (folder / "answers.jsonl").read_bytes() == (whole / "answers.jsonl").read_bytes()
 
 
+@pytest.mark.parametrize("objective", ["grpo", "rloo"])
+@pytest.mark.parametrize("step", [1, 2, 5, 6, STEPS])
+def test_several_steps_on_the_same_answers_survive_kills(make: Make, tmp_path: Path, objective: str, step: int) -> None:
+    """The ratios of probabilities need what the program was when it wrote them, which is gone by then."""
+    changes: dict[str, Any] = {"objective": objective, "num_iterations": 3, "snapshot_every": 1}
+    whole = run(make(**changes, out=tmp_path / "whole")).run
+    folder = kill(make(**changes), step)
+    run(make(**changes, resume=True))
+    assert_same_run(folder, whole)
+    answers = [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in answers] == [1, 4, 7]
+    assert (folder / "answers.jsonl").read_bytes() == (whole / "answers.jsonl").read_bytes()
+    assert all(math.isfinite(each["loss"]) for line in answers for each in line["answers"])
+
+
+def test_answers_that_moved_far_count_no_more(make: Make, tmp_path: Path) -> None:
+    shares = {}
+    for clip in (1e-6, 1e6):
+        done = run(make(num_iterations=3, clip=clip, eval_data=None, out=tmp_path / str(clip)))
+        shares[clip] = [float(str(line.get("clipped", 0))) for line in metrics_of(done.run)]
+    assert not any(shares[1e6])
+    assert [bool(each) for each in shares[1e-6]] == [False, True, True] * (STEPS // 3)
+
+
+def test_answers_that_are_gone_are_reported(make: Make) -> None:
+    changes: dict[str, Any] = {"num_iterations": 3, "snapshot_every": 1}
+    folder = kill(make(**changes), 5)
+    lines = (folder / "answers.jsonl").read_text().splitlines()
+    (folder / "answers.jsonl").write_text("".join(line + "\n" for line in lines if '"step": 4' not in line))
+    with pytest.raises(PrgecError, match="the answers of step 4 are not in the run folder"):
+        run(make(**changes, resume=True))
+
+
 def test_rewards_are_kept_where_they_would_not_be_the_same_again(make: Make) -> None:
     folder = kill(make(noise=0.5, snapshot_every=0), 6)
     kept = (folder / "answers.jsonl").read_text().splitlines()
@@ -190,6 +224,8 @@ def test_it_refuses_what_it_cannot_learn_from(make: Make, tiny_pte: Path, weighi
     for changes, message in (
         ({"program": tiny_pte}, "--reward needs a program that writes answers.*--context"),
         ({"num_generations": 3}, "3 answers to a prompt do not fill the 8 rows"),
+        ({"num_iterations": 0}, "--num-iterations is 0; expected 1 or more"),
+        ({"clip": 0.0}, r"--clip is 0\.0; expected a number above 0"),
         ({"num_generations": 1}, "1 answers to a prompt do not fill"),
         ({"max_new_tokens": 9}, "--max-new-tokens is 9; the program holds 5"),
         ({"reward": (), "objective": "grpo"}, "--objective grpo needs a reward"),

@@ -37,10 +37,14 @@ class AnswersFile:
         found = self._known.get((step, call))
         if found is None or [each["ids"] for each in found] != [list(each) for each in ids]:
             return None
-        return [math.nan if each["reward"] is None else float(each["reward"]) for each in found]
+        return [each["reward"] for each in found]
+
+    def answers(self, step: int, call: int) -> list[dict[str, Any]] | None:
+        """Return `prompt`, `ids`, `reward` and `loss` of the answers of a call; None if the file has none."""
+        return self._known.get((step, call))
 
     def append(self, step: int, call: int, answers: Sequence[dict[str, Any]]) -> None:
-        """Write a call: `prompt`, `ids`, `text` and `reward` of each answer; a reward of None for none."""
+        """Write a call: `prompt`, `ids`, `text`, `reward` and, if it is known, `loss` of each answer."""
         line = json.dumps({"step": step, "call": call, "answers": list(answers)}, allow_nan=False)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
@@ -54,7 +58,13 @@ class AnswersFile:
                 document = json.loads(line)
                 step, call = (int(document[name]) for name in _KEY)
                 self._known[step, call] = [
-                    {"ids": list(each["ids"]), "reward": each["reward"]} for each in document["answers"]
+                    {
+                        "prompt": int(each["prompt"]),
+                        "ids": list(map(int, each["ids"])),
+                        "reward": math.nan if each["reward"] is None else float(each["reward"]),
+                        "loss": float(each.get("loss", math.nan)),
+                    }
+                    for each in document["answers"]
                 ]
             except (ValueError, KeyError, TypeError) as error:
                 raise DataError(

@@ -140,11 +140,11 @@ class Opened:
     def loop(self, trainer: Steps, rates: Rates) -> TrainingLoop:
         """Return the loop that trains on the rows, in the order of the options' seed."""
         options, gather = self.options, trainer.gather if isinstance(trainer, GradientTrainer) else None
-        group = 2 if self.feedback is not None and self.feedback.train.objective.is_paired else 1
+        group, repeats = 2 if self.feedback is not None and self.feedback.train.objective.is_paired else 1, 1
         if self.rewards is not None:
-            group = self.rewards.group
+            group, repeats = self.rewards.group, self.rewards.iterations
         m = self.program.manifest
-        return TrainingLoop(trainer, self.rows, m, options.seed, rates, options.accumulate, gather, group)
+        return TrainingLoop(trainer, self.rows, m, options.seed, rates, options.accumulate, gather, group, repeats)
 
 
 def check_room(path: Path, *, verify: bool) -> None:

@@ -101,6 +101,10 @@ def _check_rewards(options: RunOptions) -> None:
     for flag, number in (("--num-generations", options.num_generations), ("--max-new-tokens", options.max_new_tokens)):
         if number < 0:
             raise UsageError(f"{flag} is {number}; expected 0 or more")
+    if options.num_iterations < 1:
+        raise UsageError(f"--num-iterations is {options.num_iterations}; expected 1 or more")
+    if not (math.isfinite(options.clip) and options.clip > 0):
+        raise UsageError(f"--clip is {options.clip}; expected a number above 0")
     if not (math.isfinite(options.reward_timeout) and options.reward_timeout > 0):
         raise UsageError(f"--reward-timeout is {options.reward_timeout}; expected seconds above 0")
     if options.reward_memory < 1:

@@ -116,6 +116,10 @@ class RunOptions:
         "reward", 0, "Answers to each prompt of a step; 0: up to 8, as the batch size allows.", metavar="G"
     )
     max_new_tokens: int = option("reward", 0, "Most tokens of an answer; 0: the program's K.", metavar="N")
+    num_iterations: int = option("reward", 1, "Steps on each batch of answers.", metavar="M")
+    clip: float = option(
+        "reward", 0.2, "How far later ones may move the ratio of an answer's probabilities from 1.", metavar="X"
+    )
     temperature: float = option("reward", 1.0, "Temperature of sampled answers.")
     top_k: int = option("reward", 0, "Sample among this many most likely tokens; 0 for all.")
     top_p: float = option("reward", 1.0, "Sample among the fewest tokens that have this probability together.")

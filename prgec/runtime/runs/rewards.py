@@ -21,7 +21,7 @@ from prgec.core.data.row import Row
 from prgec.core.data.rows_file import LazyRows, RowSet
 from prgec.core.formats.answers_file import AnswersFile
 from prgec.core.formats.run_folder import ANSWERS_NAME, RunFolder
-from prgec.errors import NumericsError, UsageError
+from prgec.errors import DataError, NumericsError, UsageError
 from prgec.runtime.rewards.judge import Judge
 from prgec.runtime.rewards.process import RewardLimits, RewardProcess
 from prgec.runtime.rewards.source import parse_rewards
@@ -30,7 +30,7 @@ from prgec.runtime.training.advantages import ADVANTAGES, Advantage
 from prgec.runtime.training.evaluate import BatchListener, Evaluation
 from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.limits import SKIP
-from prgec.runtime.training.rollouts import Rollouts, WrittenAnswer
+from prgec.runtime.training.rollouts import Collected, Rollouts, WrittenAnswer, training_row
 from prgec.runtime.training.sampling import Sampling
 
 DEFAULT_GROUP = 8
@@ -68,6 +68,8 @@ class RunRewards:
         group: Answers to each prompt.
         max_tokens: Most tokens of an answer.
         sampling: How tokens are drawn.
+        iterations: Steps on each batch of answers.
+        clip: Distance from 1 that the ratio of probabilities may have in later ones.
         skips: Whether the run goes on where an answer has no reward.
         answers: The answers judged so far; None where no folder keeps them.
         name: Everything that decides which answers and rewards there are, for the journal.
@@ -81,6 +83,8 @@ class RunRewards:
     group: int
     max_tokens: int
     sampling: Sampling
+    iterations: int
+    clip: float
     skips: bool
     name: str
     answers: AnswersFile | None = None
@@ -126,7 +130,25 @@ class RunRewards:
             group=self.group,
             max_tokens=self.max_tokens,
             sampling=self.sampling,
+            iterations=self.iterations,
+            clip=self.clip,
+            recall=self._recall,
         )
+
+    def _recall(self, step: int, call: int) -> Collected:
+        """Return the answers of a call as the folder keeps them.
+
+        Raises:
+            DataError: If they are gone.
+        """
+        kept = self.answers.answers(step, call) if self.answers is not None else None
+        if kept is None or not all(math.isfinite(each["loss"]) and each["prompt"] < len(self.train) for each in kept):
+            raise DataError(
+                f"the answers of step {step} are not in the run folder", hint="begin again without --resume"
+            )
+        rows = [training_row(self.train[each["prompt"]].ids, each["ids"]) for each in kept]
+        rewards, losses = (np.array([each[name] for each in kept]) for name in ("reward", "loss"))
+        return Collected(rows, rewards, losses)
 
     def score(self, step: int, call: int, answers: Sequence[WrittenAnswer]) -> Float64Array:
         """Return the reward of each answer of a call, f64[n]: as it was, if the call was made before.
@@ -179,6 +201,7 @@ def _line(answer: WrittenAnswer, reward: float) -> dict[str, Any]:
         "ids": list(answer.ids),
         "text": answer.text,
         "reward": reward if math.isfinite(reward) else None,
+        **({} if answer.loss is None else {"loss": answer.loss}),
     }
 
 
@@ -205,6 +228,10 @@ def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> R
         )
     if m.has_gradients and not m.label_weights:
         raise UsageError("--reward needs a program that weighs labels", where=options.program, hint=LABEL_WEIGHTS_HINT)
+    if options.num_iterations > 1 and not m.has_gradients:
+        raise UsageError(
+            "--num-iterations needs a program with gradients", where=options.program, hint=LABEL_WEIGHTS_HINT
+        )
     group = _group_of(options, m)
     max_tokens = options.max_new_tokens or m.num_labels
     room = min(m.seq_len, m.context) - max_tokens + 1
@@ -231,8 +258,10 @@ def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> R
         group=group,
         max_tokens=max_tokens,
         sampling=sampling,
+        iterations=options.num_iterations,
+        clip=options.clip,
         skips=options.not_finite == SKIP,
-        name=repr((_sources(options), group, max_tokens, sampling, beta)),
+        name=repr((_sources(options), group, max_tokens, sampling, beta, options.num_iterations, options.clip)),
     )
 
 

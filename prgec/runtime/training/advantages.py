@@ -1,6 +1,7 @@
 """Objectives of rewards: how much better an answer is than the others to its prompt, and what its labels count.
 
-Every row is used for one step after it was sampled, so the ratio of probabilities that these objectives have is 1.
+In the first step after answers were written, the ratio of probabilities that these objectives have is 1. Later steps on
+the same answers multiply their weights by it, within bounds.
 
 Letters: P prompts, G answers to each, n = PG rows.
 """
@@ -27,10 +28,12 @@ class Advantage:
         label_weights: Returns what every label of a row counts, f64[n], from the rewards f64[P, G], the number of
             labels of each row f64[n], and the most tokens of an answer. A program differentiates the mean over n rows
             of the weighted mean over a row's labels.
+        is_of_whole: Whether the ratio of later steps is that of the whole answer; else its geometric mean over tokens.
     """
 
     name: str
     label_weights: Callable[[Float64Array, Float64Array, int], Float64Array]
+    is_of_whole: bool = False
 
 
 def grpo(rewards_PG: Float64Array, num_labels: Float64Array, max_tokens: int) -> Float64Array:
@@ -83,6 +86,23 @@ def weights_of(
     return advantage.label_weights(np.where(is_whole, rewards_PG, 0.0), num_labels, max_tokens)
 
 
+def within_ratio(weights: Float64Array, log_ratios: Float64Array, clip: float) -> tuple[Float64Array, Float64Array]:
+    """Return the weights of a later step on the same answers, f64[n], and 1 for each that counts no more, f64[n].
+
+    An answer that is already as much likelier, or less likely, as the step wanted it is left out: the gradient of
+    min(ratio A, clamp(ratio, 1 - clip, 1 + clip) A). Zheng et al., "Group Sequence Policy Optimization" (2025),
+    equation 5; Schulman et al., "Proximal Policy Optimization Algorithms" (2017), equation 7.
+
+    Args:
+        weights: Weights of the first step, f64[n].
+        log_ratios: Logarithms of the ratios, f64[n].
+        clip: Distance from 1 that a ratio may have.
+    """
+    ratios = np.exp(log_ratios)
+    is_out = ((weights > 0) & (ratios > 1 + clip)) | ((weights < 0) & (ratios < 1 - clip))
+    return np.where(is_out, 0.0, ratios * weights), is_out.astype(np.float64)
+
+
 def _centred(rewards_PG: Float64Array) -> Float64Array:
     centred: Float64Array = rewards_PG - _sums(rewards_PG) / rewards_PG.shape[1]
     return centred
@@ -95,5 +115,6 @@ def _sums(numbers_PG: Float64Array) -> Float64Array:
 
 
 ADVANTAGES: Mapping[str, Advantage] = {
-    each.name: each for each in (Advantage("grpo", grpo), Advantage("dr-grpo", dr_grpo), Advantage("rloo", rloo))
+    each.name: each
+    for each in (Advantage("grpo", grpo), Advantage("dr-grpo", dr_grpo), Advantage("rloo", rloo, is_of_whole=True))
 }

@@ -31,6 +31,7 @@ class TrainingLoop:
         accumulate: Calls of a step.
         gather: Runs all calls of a step but the last. None unless the program accumulates gradients.
         group: Rows that belong together and follow each other: steps choose among groups.
+        repeats: Steps on the same rows, one after the other.
         wall_seconds: Time the steps took so far.
         cpu_seconds: CPU time of the process they took, over all threads.
     """
@@ -43,6 +44,7 @@ class TrainingLoop:
     accumulate: int = 1
     gather: Callable[[Batch], None] | None = None
     group: int = 1
+    repeats: int = 1
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
 
@@ -64,7 +66,7 @@ class TrainingLoop:
 
     def _calls(self, step: int) -> list[IntArray]:
         """Rows of each call of a step, in the order of one call that held them all."""
-        size, group = self.manifest.batch_size, self.group
-        chosen = step_indices(len(self.rows) // group, size * self.accumulate // group, self.seed, step)
+        size, group, number = self.manifest.batch_size, self.group, (step - 1) // self.repeats + 1
+        chosen = step_indices(len(self.rows) // group, size * self.accumulate // group, self.seed, number)
         indices = (chosen[:, None] * group + np.arange(group)).reshape(-1)
         return [indices[start : start + size] for start in range(0, len(indices), size)]

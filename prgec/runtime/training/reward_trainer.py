@@ -14,7 +14,7 @@ import numpy as np
 from prgec.core.contract.arrays import Float64Array, FloatArray
 from prgec.core.contract.engine import Call, GeneratingProgram
 from prgec.core.data.batches import Batch, training_batch
-from prgec.runtime.training.advantages import Advantage, weights_of
+from prgec.runtime.training.advantages import Advantage, weights_of, within_ratio
 from prgec.runtime.training.evaluate import is_moved, losses_of, without_adapter
 from prgec.runtime.training.gradient_trainer import GradientStep, GradientTrainer
 from prgec.runtime.training.limits import Limits
@@ -33,6 +33,7 @@ class RewardStep(GradientStep):
         length: Mean number of tokens of an answer.
         equal: Share of prompts whose answers have one reward: nothing is learnt of them.
         kl: Mean over the answers of log-likelihood now less that before the first step.
+        clipped: Share of answers that count no more in a later step on them.
     """
 
     nll: float
@@ -41,6 +42,7 @@ class RewardStep(GradientStep):
     length: float
     equal: float
     kl: float
+    clipped: float
 
     @property
     def losses(self) -> Float64Array:
@@ -49,13 +51,13 @@ class RewardStep(GradientStep):
 
     @property
     def g(self) -> FloatArray:
-        """Further numbers for the journal, f32[3]: the norm, the distance to the start, and nothing."""
-        return np.array([self.norm, self.kl, 0.0], dtype=np.float32)
+        """Further numbers for the journal, f32[3]: the norm, the distance to the start, and the share clipped."""
+        return np.array([self.norm, self.kl, self.clipped], dtype=np.float32)
 
     def metrics(self) -> dict[str, Any]:
         """Return the fields of its line of metrics."""
         names = ("nll", "reward", "spread", "length", "equal", "kl")
-        found = {name: getattr(self, name) for name in names}
+        found = {name: getattr(self, name) for name in names} | ({"clipped": self.clipped} if self.clipped else {})
         return {**super().metrics(), **{name: value for name, value in found.items() if math.isfinite(value)}}
 
 
@@ -73,6 +75,21 @@ class _Measured(NamedTuple):
     length: float
     equal: float
     kl: float
+    clipped: float
+
+
+class _Held(NamedTuple):
+    """The answers of a call, for all steps on them.
+
+    Attributes:
+        collected: The answers.
+        start: Their mean negative log-likelihoods without the adapter, f64[n]; None where that changes nothing yet.
+        weights: What their labels count in the first step, f64[n].
+    """
+
+    collected: Collected
+    start: Float64Array | None
+    weights: Float64Array
 
 
 class RewardTrainer(GradientTrainer):
@@ -99,31 +116,92 @@ class RewardTrainer(GradientTrainer):
         self._writer, self._rollouts, self._advantage, self._beta = program, rollouts, advantage, beta
         # One for each call of the step under way.
         self._measured: list[_Measured] = []
+        # By call: answers of the steps under way.
+        self._held: dict[int, _Held] = {}
 
     def _recorded(self, record: Recorded) -> RewardStep:
         (loss, nll), (reward, spread), (length, equal) = record.losses.tolist()
-        norm, kl, _ = record.g.tolist()
-        return RewardStep(record.step, loss, record.lr, norm, nll, reward, spread, length, equal, kl)
+        norm, kl, clipped = record.g.tolist()
+        return RewardStep(record.step, loss, record.lr, norm, nll, reward, spread, length, equal, kl, clipped)
 
     def _train(self, batch: Batch, lr: float, call: Call) -> tuple[FloatArray, FloatArray]:
         if call.before == 0:
             self._measured = []
-        group = self._rollouts.group
-        numbers = (batch.indices[::group] // group).tolist()
-        collected = self._rollouts.collect(numbers, self.step_number + 1, call.before)
-        drift = drift_of(self._writer, collected)
-        weights = label_weights(self._advantage, collected, drift, self._rollouts, self._beta)
+        iteration = self.step_number % self._rollouts.iterations
+        if iteration == 0:
+            group = self._rollouts.group
+            numbers = (batch.indices[::group] // group).tolist()
+            held = self._hold(self._rollouts.collect(numbers, self.step_number + 1, call.before))
+            drift, weights, is_out = self._drift(held), held.weights, np.zeros(len(held.weights))
+        else:
+            held = self._held.get(call.before) or self._recall(self.step_number + 1 - iteration, call.before)
+            drift, weights, is_out = self._again(held)
+        self._held[call.before] = held
+        collected = held.collected
         rows = training_batch(collected.rows, np.arange(len(collected.rows)), self._writer.manifest)
         loss_B, factors = self._train_weighed(rows, weights, lr, call)
-        self._measured.append(_measure(loss_B.astype(np.float64), weights, collected, drift, group))
+        self._measured.append(self._measure(loss_B.astype(np.float64), weights, collected, drift, is_out))
         return loss_B, factors
+
+    def _hold(self, collected: Collected) -> _Held:
+        """Return answers with what they count in the first step on them."""
+        start = None
+        if collected.losses is not None or is_moved(self._writer):
+            with without_adapter(self._writer):
+                start = losses_of(self._writer, collected.rows)
+        held = _Held(collected, start, np.zeros(0))
+        weights = label_weights(self._advantage, collected, self._drift(held), self._rollouts, self._beta)
+        return held._replace(weights=weights)
+
+    def _recall(self, step: int, call: int) -> _Held:
+        """Return the answers of a step that was taken before the run was interrupted."""
+        assert self._rollouts.recall is not None, "only a run with a folder goes on"
+        return self._hold(self._rollouts.recall(step, call))
+
+    def _drift(self, held: _Held) -> Float64Array:
+        """Return the log-likelihood of each answer, when it was written, less that without the adapter, f64[n]."""
+        collected = held.collected
+        if held.start is None:
+            return np.zeros(len(collected.rows))
+        written = collected.losses if collected.losses is not None else losses_of(self._writer, collected.rows)
+        return (held.start - written) * collected.num_labels
+
+    def _again(self, held: _Held) -> tuple[Float64Array, Float64Array, Float64Array]:
+        """Return drift and weights of a later step on the same answers, f64[n], and which count no more."""
+        collected, advantage = held.collected, self._advantage
+        assert collected.losses is not None and held.start is not None, "there are several steps on these answers"
+        now = losses_of(self._writer, collected.rows)
+        log_ratios = (collected.losses - now) * (collected.num_labels if advantage.is_of_whole else 1.0)
+        weights, is_out = within_ratio(held.weights, log_ratios, self._rollouts.clip)
+        return (held.start - now) * collected.num_labels, weights, is_out
 
     def _result(self, losses: FloatArray, lr: float, norm: float) -> RewardStep:
         columns = (float(np.mean(column)) for column in zip(*self._measured, strict=True))
-        loss, nll, reward, spread, length, equal, kl = columns
-        # The journal has f32 for the distance, and a run that goes on reports the same number.
-        kl = float(np.float32(kl))
-        return RewardStep(self.step_number, loss, lr, norm, nll, reward, spread, length, equal, kl)
+        loss, nll, reward, spread, length, equal, kl, clipped = columns
+        # The journal has f32 for these two, and a run that goes on reports the same numbers.
+        kl, clipped = float(np.float32(kl)), float(np.float32(clipped))
+        return RewardStep(self.step_number, loss, lr, norm, nll, reward, spread, length, equal, kl, clipped)
+
+    def _measure(
+        self,
+        losses: Float64Array,
+        weights: Float64Array,
+        collected: Collected,
+        drift: Float64Array,
+        is_out: Float64Array,
+    ) -> _Measured:
+        rewards_PG = collected.rewards.reshape(-1, self._rollouts.group)
+        spreads = rewards_PG.std(axis=1, ddof=1)
+        return _Measured(
+            loss=float((weights * losses).mean()),
+            nll=float(losses.mean()),
+            reward=float(collected.rewards.mean()),
+            spread=float(spreads.mean()),
+            length=float(collected.num_labels.mean()),
+            equal=float((spreads == 0).mean()),
+            kl=float(drift.mean()),
+            clipped=float(is_out.mean()),
+        )
 
 
 def label_weights(
@@ -136,33 +214,4 @@ def label_weights(
         collected.num_labels,
         group=rollouts.group,
         max_tokens=rollouts.max_tokens,
-    )
-
-
-def drift_of(program: GeneratingProgram, collected: Collected) -> Float64Array:
-    """Return the log-likelihood of each answer less that under the program without its adapter, f64[n].
-
-    The state is as it was afterwards.
-    """
-    if not is_moved(program):
-        return np.zeros(len(collected.rows))
-    now = losses_of(program, collected.rows)
-    with without_adapter(program):
-        before = losses_of(program, collected.rows)
-    return (before - now) * collected.num_labels
-
-
-def _measure(
-    losses: Float64Array, weights: Float64Array, collected: Collected, drift: Float64Array, group: int
-) -> _Measured:
-    rewards_PG = collected.rewards.reshape(-1, group)
-    spreads = rewards_PG.std(axis=1, ddof=1)
-    return _Measured(
-        loss=float((weights * losses).mean()),
-        nll=float(losses.mean()),
-        reward=float(collected.rewards.mean()),
-        spread=float(spreads.mean()),
-        length=float(collected.num_labels.mean()),
-        equal=float((spreads == 0).mean()),
-        kl=float(drift.mean()),
     )

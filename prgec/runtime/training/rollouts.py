@@ -15,6 +15,7 @@ from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.prompts import Prompt
 from prgec.core.data.row import Row
+from prgec.runtime.training.evaluate import losses_of
 from prgec.runtime.training.generate import answer_writer, text_of
 from prgec.runtime.training.sampling import Sampler, Sampling
 from prgec.runtime.training.writing import OpenText
@@ -32,11 +33,13 @@ class WrittenAnswer:
         prompt: Number of its prompt.
         ids: Its tokens, with the one that ends it.
         text: The same as text, without that one.
+        loss: Mean negative log-likelihood of its tokens when it was written; None where nobody needs it.
     """
 
     prompt: int
     ids: tuple[int, ...]
     text: str
+    loss: float | None = None
 
 
 class Scorer(Protocol):
@@ -57,10 +60,13 @@ class Collected:
     Attributes:
         rows: Prompts with their answers, answers to one prompt following each other.
         rewards: Their rewards, f64[n].
+        losses: Their mean negative log-likelihoods when they were written, f64[n]; None for steps that are the only
+            ones on their answers.
     """
 
     rows: list[Row]
     rewards: Float64Array
+    losses: Float64Array | None = None
 
     @property
     def num_labels(self) -> Float64Array:
@@ -79,6 +85,9 @@ class Rollouts:
         group: Answers to each prompt.
         max_tokens: Most tokens of an answer.
         sampling: How tokens are drawn; its seed is the run's.
+        iterations: Steps on each batch of answers.
+        clip: Distance from 1 that the ratio of probabilities may have in later ones.
+        recall: Returns the answers of a call of a step as they were kept, for a run that goes on in the middle.
     """
 
     program: GeneratingProgram
@@ -87,6 +96,9 @@ class Rollouts:
     group: int
     max_tokens: int
     sampling: Sampling
+    iterations: int = 1
+    clip: float = 0.2
+    recall: Callable[[int, int], Collected] | None = None
 
     def collect(self, numbers: Sequence[int], step: int, call: int = 0, *, draws: int | None = None) -> Collected:
         """Write `group` answers to each of some prompts under the present state, and ask for their rewards.
@@ -108,8 +120,12 @@ class Rollouts:
                 seed = answer_seed(self.sampling.seed, step, draws, place * self.group + copy)
                 texts.append(OpenText(self.prompts[number].ids, Sampler(replace(self.sampling, seed=seed))))
         written = list(self._written([number for number in numbers for _ in range(self.group)], texts))
-        rewards = self.scorer(step, call, written)
-        return Collected([training_row(self.prompts[each.prompt].ids, each.ids) for each in written], rewards)
+        rows = [training_row(self.prompts[each.prompt].ids, each.ids) for each in written]
+        if self.iterations == 1:
+            return Collected(rows, self.scorer(step, call, written))
+        losses = losses_of(self.program, rows)
+        kept = [replace(answer, loss=loss) for answer, loss in zip(written, losses.tolist(), strict=True)]
+        return Collected(rows, self.scorer(step, call, kept), losses)
 
     def most_likely(
         self, on_answer: Callable[[int, int], None], should_stop: Callable[[], bool]
