@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from prgec.compiler.options import CompileOptions
-from prgec.core.contract.arrays import Float64Array
+from prgec.core.contract.arrays import Float64Array, State
 from prgec.core.data.batches import Batch, training_batch
 from prgec.core.data.row import Row
 from prgec.lab.torch.program import TorchProgram
@@ -62,6 +62,11 @@ class _OfTrl(Rollouts):
 
     def collect(self, numbers: Any, step: int, call: int = 0) -> Collected:
         return self.collected
+
+
+def _state(program: TorchProgram, seed: int, scale: float) -> State:
+    random = np.random.default_rng(seed)
+    return {each: random.normal(0, scale, b.shape).astype(np.float32) for each, b in program.read_state().items()}
 
 
 def _scored(name: str, checkpoint: Path, oracle: LoraFa, folder: Path) -> tuple[Any, dict[str, Tensor], list[float]]:
@@ -128,14 +133,33 @@ def _rewards(values: list[float]) -> Float64Array:
     return np.array(values, dtype=np.float64)
 
 
+def _rollouts(program: TorchProgram, collected: Collected, **changes: Any) -> _OfTrl:
+    rollouts = _OfTrl(
+        program=program,
+        prompts=(),
+        scorer=lambda step, call, answers: collected.rewards,
+        group=GROUP,
+        max_tokens=LONGEST,
+        sampling=Sampling(),
+        **changes,
+    )
+    object.__setattr__(rollouts, "collected", collected)
+    return rollouts
+
+
+def _gradient(program: TorchProgram, norm: float) -> np.ndarray:
+    """Return the gradient of the only step so far."""
+    kept = flat([b for key, b in program.read_optimizer().items() if key.endswith("_mean")])
+    return kept * norm / np.linalg.norm(kept)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ADVANTAGES)
 def test_the_gradient_is_that_of_trl(checkpoint: Path, program: TorchProgram, name: str, tmp_path: Path) -> None:
     pytest.importorskip("trl")
     from transformers import AutoModelForCausalLM
 
-    random = np.random.default_rng(7)
-    state = {each: random.normal(0, 0.3, b.shape).astype(np.float32) for each, b in program.read_state().items()}
+    state = _state(program, 7, 0.3)
     oracle = LoraFa(AutoModelForCausalLM.from_pretrained(checkpoint), by_site(state), alpha=8.0, a_seed=0)
     trainer, batch, rewards = _scored(name, checkpoint, oracle, tmp_path)
     assert len(set(rewards)) > 1 and len({len(row.targets) for row in _rows(batch)}) > 1
@@ -143,20 +167,59 @@ def test_the_gradient_is_that_of_trl(checkpoint: Path, program: TorchProgram, na
 
     program.write_state(state)
     program.forget_steps()
-    rollouts = _OfTrl(
-        program=program,
-        prompts=(),
-        scorer=lambda step, call, answers: _rewards(rewards),
-        group=GROUP,
-        max_tokens=LONGEST,
-        sampling=Sampling(),
-    )
-    object.__setattr__(rollouts, "collected", Collected(_rows(batch), _rewards(rewards)))
-    ours = RewardTrainer(program, rollouts, ADVANTAGES[name])
-    step = ours.step(_any_batch(_rows(batch), program), 0.0)
-    kept = flat([b for key, b in program.read_optimizer().items() if key.endswith("_mean")])
-    found = kept * step.norm / np.linalg.norm(kept)
+    ours = RewardTrainer(program, _rollouts(program, Collected(_rows(batch), _rewards(rewards))), ADVANTAGES[name])
+    found = _gradient(program, ours.step(_any_batch(_rows(batch), program), 0.0).norm)
     assert np.linalg.norm(found - wanted) < RTOL * np.linalg.norm(wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["grpo", "rloo"])
+def test_a_later_step_is_that_of_trl(checkpoint: Path, program: TorchProgram, name: str, tmp_path: Path) -> None:
+    """After the state moved, so that ratios are not 1 and some of them are clipped."""
+    pytest.importorskip("trl")
+    from transformers import AutoModelForCausalLM
+
+    before = _state(program, 7, 0.3)
+    now = {key: b + 0.1 * _state(program, 8, 1.0)[key] for key, b in before.items()}
+    oracle = LoraFa(AutoModelForCausalLM.from_pretrained(checkpoint), by_site(before), alpha=8.0, a_seed=0)
+    trainer, batch, rewards = _scored(name, checkpoint, oracle, tmp_path)
+    trainer.importance_sampling_level = "sequence"
+    old = _log_likelihoods(oracle.model, _rows(batch))
+    batch |= {"old_per_token_logps": _per_token(old, batch), "old_logps": torch.tensor([each.sum() for each in old])}
+    with torch.no_grad():
+        for leaf, b in zip(oracle.leaves.values(), by_site(now).values(), strict=True):
+            leaf.copy_(torch.as_tensor(b))
+    wanted = flat(torch.autograd.grad(trainer.compute_loss(oracle.model, batch), list(oracle.leaves.values())))
+
+    program.write_state(now)
+    program.forget_steps()
+    losses = -np.array([float(each.mean()) for each in old])
+    collected = Collected(_rows(batch), _rewards(rewards), losses)
+    rollouts = _rollouts(program, collected, iterations=2, recall=lambda step, call: collected)
+    ours = RewardTrainer(program, rollouts, ADVANTAGES[name])
+    ours.step_number = 1
+    result = ours.step(_any_batch(_rows(batch), program), 0.0)
+    found = _gradient(program, result.norm)
+    assert 0 < result.clipped < 1
+    assert np.linalg.norm(found - wanted) < RTOL * np.linalg.norm(wanted)
+
+
+def _log_likelihoods(model: Any, rows: list[Row]) -> list[Tensor]:
+    """Return those of the tokens of each answer, by the Hugging Face model, one row at a time."""
+    found = []
+    for row in rows:
+        with torch.no_grad():
+            logits = model(torch.tensor([row.tokens])).logits[0, list(row.label_pos)]
+        found.append(logits.log_softmax(-1).gather(-1, torch.tensor(row.targets)[:, None])[:, 0])
+    return found
+
+
+def _per_token(found: list[Tensor], batch: dict[str, Tensor]) -> Tensor:
+    """Return them where TRL has the tokens of answers."""
+    out = torch.zeros(batch["completion_ids"].shape)
+    for row, each in zip(out, found, strict=True):
+        row[: len(each)] = each
+    return out
 
 
 def _any_batch(rows: list[Row], program: TorchProgram) -> Batch:

@@ -84,7 +84,7 @@ class _Held(NamedTuple):
     Attributes:
         collected: The answers.
         start: Their mean negative log-likelihoods without the adapter, f64[n]; None where that changes nothing yet.
-        weights: What their labels count in the first step, f64[n].
+        weights: Weights of their labels in the first step, f64[n].
     """
 
     collected: Collected
