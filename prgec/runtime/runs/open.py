@@ -20,10 +20,11 @@ from prgec.runtime.engines.choose import EXECUTORCH, open_program
 from prgec.runtime.rewards.judge import Judge
 from prgec.runtime.runs.data import RunFiles
 from prgec.runtime.runs.feedback import RunFeedback, check_objective, objective_of, with_references
+from prgec.runtime.runs.open_rewards import open_rewards
 from prgec.runtime.runs.option_checks import check_run
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.runs.result import Listener
-from prgec.runtime.runs.rewards import RunRewards, open_rewards
+from prgec.runtime.runs.rewards import RunRewards
 from prgec.runtime.training.estimators import Estimator, find_estimator
 from prgec.runtime.training.evolution import EvolutionTrainer
 from prgec.runtime.training.gradient_trainer import GradientTrainer

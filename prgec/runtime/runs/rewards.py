@@ -7,33 +7,23 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import Engine
-from prgec.core.contract.manifest import Manifest
-from prgec.core.contract.names import LABEL_WEIGHTS_HINT
-from prgec.core.data.prompts import Prompt, encode_prompts, load_prompts
+from prgec.core.data.prompts import Prompt
 from prgec.core.data.row import Row
 from prgec.core.data.rows_file import LazyRows, RowSet
 from prgec.core.formats.answers_file import AnswersFile
 from prgec.core.formats.run_folder import ANSWERS_NAME, RunFolder
-from prgec.errors import DataError, NumericsError, UsageError
+from prgec.errors import DataError, NumericsError
 from prgec.runtime.rewards.judge import Judge
-from prgec.runtime.rewards.process import RewardLimits, RewardProcess
-from prgec.runtime.rewards.source import parse_rewards
-from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.training.advantages import ADVANTAGES, Advantage
 from prgec.runtime.training.evaluate import BatchListener, Evaluation
-from prgec.runtime.training.evolution import EVOLUTION
-from prgec.runtime.training.limits import SKIP
 from prgec.runtime.training.rollouts import Collected, Rollouts, WrittenAnswer, training_row
 from prgec.runtime.training.sampling import Sampling
-
-DEFAULT_GROUP = 8
 
 
 class PromptRows(LazyRows):
@@ -203,104 +193,3 @@ def _line(answer: WrittenAnswer, reward: float) -> dict[str, Any]:
         "reward": reward if math.isfinite(reward) else None,
         **({} if answer.loss is None else {"loss": answer.loss}),
     }
-
-
-def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> RunRewards:
-    """Read the prompts of a run and check that its program can learn by rewards.
-
-    Args:
-        options: Options of the run.
-        program: Its program.
-        judge: Computes rewards; None for those that the options name.
-
-    Raises:
-        UsageError: If the program writes no answers, takes no label weights, or holds no whole group of them.
-        DataError: If the prompts are bad.
-    """
-    m = program.manifest
-    if judge is None and not options.reward:
-        raise UsageError(f"--objective {options.objective} needs a reward", hint="add --reward reward.py")
-    if not m.context:
-        raise UsageError(
-            "--reward needs a program that writes answers",
-            where=options.program,
-            hint="compile it with --generate --context C",
-        )
-    if m.has_gradients and not m.label_weights:
-        raise UsageError("--reward needs a program that weighs labels", where=options.program, hint=LABEL_WEIGHTS_HINT)
-    if options.num_iterations > 1 and not m.has_gradients:
-        raise UsageError(
-            "--num-iterations needs a program with gradients", where=options.program, hint=LABEL_WEIGHTS_HINT
-        )
-    group = _group_of(options, m)
-    max_tokens = options.max_new_tokens or m.num_labels
-    room = min(m.seq_len, m.context) - max_tokens + 1
-    if max_tokens > m.num_labels or room < 1:
-        raise UsageError(
-            f"--max-new-tokens is {max_tokens}; the program holds {min(m.num_labels, m.seq_len)}",
-            where=options.program,
-            hint="compile it with more --label-tokens and --seq-len",
-        )
-    assert options.data is not None, "options were checked"
-    train, test = (
-        encode_prompts(load_prompts(path, options.columns), program.tokenizer, room=room) if path is not None else None
-        for path in (options.data, options.eval_data)
-    )
-    assert train is not None, "it was named"
-    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed & (2**64 - 1))
-    beta = options.beta or 0.0
-    return RunRewards(
-        train=train,
-        test=test,
-        judge=reward_process(options) if judge is None else judge,
-        objective=options.rewarded,
-        beta=beta,
-        group=group,
-        max_tokens=max_tokens,
-        sampling=sampling,
-        iterations=options.num_iterations,
-        clip=options.clip,
-        skips=options.not_finite == SKIP,
-        name=repr((_sources(options), group, max_tokens, sampling, beta, options.num_iterations, options.clip)),
-    )
-
-
-def _group_of(options: RunOptions, m: Manifest) -> int:
-    """Return the number of answers to a prompt.
-
-    Raises:
-        UsageError: If the program's method or its batch size has no room for it.
-    """
-    is_es = options.objective == EVOLUTION
-    if is_es and (m.has_gradients or m.state == "dual"):
-        raise UsageError(
-            "--objective es perturbs the copies of a program that measures losses",
-            where=options.program,
-            hint="compile it with --method prge and without --state dual",
-        )
-    group = options.num_generations or (1 if is_es else math.gcd(m.batch_size, DEFAULT_GROUP))
-    if group < (1 if is_es else 2) or m.batch_size % group:
-        raise UsageError(
-            f"{group} answers to a prompt do not fill the {m.batch_size} rows of a call",
-            where=options.program,
-            hint=f"give --num-generations a divisor of the batch size{'' if is_es else ', 2 or more'}",
-        )
-    return group
-
-
-def reward_process(options: RunOptions) -> RewardProcess:
-    """Return the process of a run's rewards, not started yet.
-
-    Raises:
-        UsageError: If a reward is named that does not exist.
-        DataError: If a file of several is damaged.
-    """
-    limits = RewardLimits(
-        seconds=options.reward_timeout, memory=options.reward_memory << 20, network=options.reward_network
-    )
-    return RewardProcess(parse_rewards(options.reward), limits)
-
-
-def _sources(options: RunOptions) -> list[str | bytes]:
-    """Return what defines the rewards: the content of files, wherever they lie, and other texts as they are."""
-    return [Path(text).read_bytes() if Path(text).is_file() else text for text in options.reward]
