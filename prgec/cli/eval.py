@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -14,9 +16,13 @@ from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import COLUMNS, NO_EOS, TASK
 from prgec.cli.verify_option import NO_VERIFY
 from prgec.core.data.tasks import AUTO_TASK, TASK_HELP
+from prgec.errors import UsageError
 
 if TYPE_CHECKING:
-    from prgec.runtime.training.evaluate import Evaluation
+    from prgec.core.contract.engine import Engine
+    from prgec.runtime.training.evaluate import BatchListener, Evaluation
+
+    Measure: TypeAlias = Callable[[BatchListener, Callable[[], bool]], Evaluation | None]
 
 FILE = click.Path(path_type=Path)
 
@@ -27,6 +33,16 @@ FILE = click.Path(path_type=Path)
 @click.option("--task", type=TASK, default=AUTO_TASK, show_default=True, help=TASK_HELP)
 @COLUMNS
 @NO_EOS
+@click.option(
+    "--reward",
+    "rewards",
+    multiple=True,
+    metavar="REWARD",
+    help="Instead, the mean reward of the most likely answers to the rows' prompts, as in prgec run --reward.",
+)
+@click.option(
+    "--max-new-tokens", type=int, default=0, metavar="N", help="Most tokens of such an answer [the program's K]."
+)
 @ADAPTERS
 @NO_VERIFY
 @click.option("--side", type=FILE, help="The network beside a program of --method side (prgec side build).")
@@ -38,35 +54,40 @@ def eval_command(
     task: str,
     columns: tuple[str, ...],
     no_eos: bool,
+    rewards: tuple[str, ...],
+    max_new_tokens: int,
     adapters: tuple[Path, ...],
     no_verify: bool,
     side: Path | None,
     key: Path | None,
     as_json: bool,
 ) -> int:
-    """Measure loss and accuracy of PROGRAM on a data file."""
+    """Measure loss and accuracy of PROGRAM on a data file, or its rewards."""
     from prgec.cli.side_answers import Beside, evaluate_side
 
     beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
     if beside.is_meant():
         return evaluate_side(beside, data, task, as_json)
-    from prgec.core.data.dataset import load_dataset
-    from prgec.core.data.eval_set import encode_eval_set
     from prgec.runtime.runs.open import open_with_adapter
-    from prgec.runtime.training.evaluate import evaluate
 
-    dataset = load_dataset(data, task, no_eos=no_eos, columns=columns)
+    if not rewards and max_new_tokens:
+        raise UsageError("--max-new-tokens is of answers that are judged", hint="add --reward")
+    if rewards and (task != AUTO_TASK or no_eos):
+        raise UsageError("--reward reads prompts of any format", hint="leave out --task and --no-eos")
     loaded = open_with_adapter(program, None, verify=not no_verify)
     documents: list[dict[str, Any]] = []
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
         for adapter, swap_ms in take_turns(loaded, adapters):
             if not documents:
-                eval_set = encode_eval_set(dataset, loaded)
-                display.on_data(dataset)
-            result = evaluate(loaded, eval_set, display.on_eval_batch, should_stop)
+                name, measure = (
+                    _rewarded(loaded, data, columns, rewards, max_new_tokens, program)
+                    if rewards
+                    else _labelled(loaded, data, task, no_eos, columns, display)
+                )
+            result = measure(display.on_eval_batch, should_stop)
             if result is None:
                 raise KeyboardInterrupt
-            document = _document(result, loaded.state_sha256(), dataset.task.name)
+            document = _document(result, loaded.state_sha256(), name)
             if len(adapters) > 1:
                 document = {"adapter": str(adapter), "swap_ms": round(swap_ms, 3), **document}
             documents.append(document)
@@ -77,11 +98,38 @@ def eval_command(
     return 0
 
 
+def _labelled(
+    loaded: Engine, data: Path, task: str, no_eos: bool, columns: tuple[str, ...], display: RunDisplay
+) -> tuple[str, Measure]:
+    """Return the name of the rows' task, and what measures the program on them."""
+    from prgec.core.data.dataset import load_dataset
+    from prgec.core.data.eval_set import encode_eval_set
+    from prgec.runtime.training.evaluate import evaluate
+
+    dataset = load_dataset(data, task, no_eos=no_eos, columns=columns)
+    eval_set = encode_eval_set(dataset, loaded)
+    display.on_data(dataset)
+    return dataset.task.name, functools.partial(evaluate, loaded, eval_set)
+
+
+def _rewarded(
+    loaded: Engine, data: Path, columns: tuple[str, ...], rewards: tuple[str, ...], max_new_tokens: int, program: Path
+) -> tuple[str, Measure]:
+    """Return the names of the rewards, and what measures the program by them."""
+    from prgec.runtime.rewards.process import RewardLimits, RewardProcess
+    from prgec.runtime.rewards.source import parse_rewards
+    from prgec.runtime.runs.open_rewards import evaluate_rewards
+
+    sources = parse_rewards(rewards)
+    judge = RewardProcess(sources, RewardLimits())
+    measure = evaluate_rewards(loaded, data, columns, judge, max_new_tokens=max_new_tokens, where=program)
+    return " + ".join(each.describe() for each in sources), measure
+
+
 def _document(result: Evaluation, state_sha256: str, task: str) -> dict[str, Any]:
     return {
         "steps": result.num_calls,
-        "loss": result.loss,
-        "accuracy": result.accuracy,
+        **({"loss": result.loss, "accuracy": result.accuracy} if result.reward is None else {"reward": result.reward}),
         "seconds": round(result.seconds, 3),
         "state_sha256": state_sha256,
         "num_examples": result.num_examples,
@@ -101,10 +149,10 @@ def _lines(document: dict[str, Any]) -> list[str]:
     if document["rouge"] is not None:
         r = document["rouge"]
         lines.append(f"ROUGE     1 {r['rouge1']:.1%}, 2 {r['rouge2']:.1%}, L {r['rouge_l']:.1%}")
-    accuracy = document["accuracy"]
-    return [
-        *lines,
-        f"accuracy  {'none (open-ended task)' if accuracy is None else f'{accuracy:.1%}'}",
-        f"loss      {document['loss']:.4f}",
-        f"examples  {document['num_examples']} ({document['task']}), {document['seconds']:.1f} s",
-    ]
+    if "reward" in document:
+        lines.append(f"reward    {document['reward']:.4f}")
+    else:
+        accuracy = document["accuracy"]
+        lines.append(f"accuracy  {'none (open-ended task)' if accuracy is None else f'{accuracy:.1%}'}")
+        lines.append(f"loss      {document['loss']:.4f}")
+    return [*lines, f"examples  {document['num_examples']} ({document['task']}), {document['seconds']:.1f} s"]

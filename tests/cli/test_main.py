@@ -254,7 +254,7 @@ def test_flags_are_frozen() -> None:
         "export": "--base --data --format --json --output --program -o",
         "report": "--force --json --output --side -o",
         "ui": "--port --program",
-        "eval": "--adapter --data --json --key --map --no-eos --no-verify --side --task",
+        "eval": "--adapter --data --json --key --map --max-new-tokens --no-eos --no-verify --reward --side --task",
         "predict": "--adapter --candidate --data --generate --json --key --map --no-verify --side --task --text",
         "chat": "--adapter --compare --feedback --max-tokens --no-verify --seed --stop --system --temperature --think "
         "--top-k --top-p",

@@ -176,6 +176,36 @@ def test_rewards_are_kept_where_they_would_not_be_the_same_again(make: Make) -> 
     assert lines[:6] == kept and len(lines) == STEPS
 
 
+def test_rewards_are_measured_without_learning(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    options = make()
+    result = run(options)
+    assert result.before is not None and result.after is not None
+    command = ["eval", str(options.program), "--data", str(options.eval_data), "--reward", options.reward[0], "--json"]
+    for adapter, expected in (([], result.before), (["--adapter", str(result.run)], result.after)):
+        assert main([*command, *adapter]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["reward"] == expected.reward and found["num_examples"] == 4
+        assert found["task"] == options.reward[0] and "loss" not in found
+    assert main([*command[:-1]]) == 0
+    assert f"reward    {result.before.reward:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-new-tokens", "3"], "--max-new-tokens is of answers that are judged. Hint: add --reward"),
+        (["--reward", "contains", "--task", "sst2"], "--reward reads prompts of any format"),
+        (["--reward", "max_words:2", "--max-new-tokens", "9"], "--max-new-tokens is 9; the program holds 5"),
+    ],
+)
+def test_what_cannot_be_measured_is_reported(
+    make: Make, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+) -> None:
+    options = make()
+    assert main(["eval", str(options.program), "--data", str(options.eval_data), *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_new_run_has_answers_of_its_own(make: Make) -> None:
     folder = run(make(steps=3)).run
     run(make(steps=2, seed=1, force=True))

@@ -5,8 +5,12 @@ Letters: K label positions.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from prgec.core.contract.engine import Engine
 from prgec.core.contract.manifest import Manifest
@@ -17,9 +21,11 @@ from prgec.runtime.rewards.judge import Judge
 from prgec.runtime.rewards.process import RewardLimits, RewardProcess
 from prgec.runtime.rewards.source import parse_rewards
 from prgec.runtime.runs.options import RunOptions
-from prgec.runtime.runs.rewards import RunRewards
+from prgec.runtime.runs.rewards import RunRewards, judge_most_likely
+from prgec.runtime.training.evaluate import BatchListener, Evaluation
 from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.limits import SKIP
+from prgec.runtime.training.rollouts import Rollouts
 from prgec.runtime.training.sampling import Sampling
 
 DEFAULT_GROUP = 8
@@ -40,12 +46,7 @@ def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> R
     m = program.manifest
     if judge is None and not options.reward:
         raise UsageError(f"--objective {options.objective} needs a reward", hint="add --reward reward.py")
-    if not m.context:
-        raise UsageError(
-            "--reward needs a program that writes answers",
-            where=options.program,
-            hint="compile it with --generate --context C",
-        )
+    max_tokens, room = _lengths(m, options.max_new_tokens, options.program)
     if m.has_gradients and not m.label_weights:
         raise UsageError("--reward needs a program that weighs labels", where=options.program, hint=LABEL_WEIGHTS_HINT)
     if options.num_iterations > 1 and not m.has_gradients:
@@ -53,14 +54,6 @@ def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> R
             "--num-iterations needs a program with gradients", where=options.program, hint=LABEL_WEIGHTS_HINT
         )
     group = _group_of(options, m)
-    max_tokens = options.max_new_tokens or m.num_labels
-    room = min(m.seq_len, m.context) - max_tokens + 1
-    if max_tokens > m.num_labels or room < 1:
-        raise UsageError(
-            f"--max-new-tokens is {max_tokens}; the program holds {min(m.num_labels, m.seq_len)}",
-            where=options.program,
-            hint="compile it with more --label-tokens and --seq-len",
-        )
     assert options.data is not None, "options were checked"
     train, test = (
         encode_prompts(load_prompts(path, options.columns), program.tokenizer, room=room) if path is not None else None
@@ -83,6 +76,60 @@ def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> R
         skips=options.not_finite == SKIP,
         name=repr((_sources(options), group, max_tokens, sampling, beta, options.num_iterations, options.clip)),
     )
+
+
+def evaluate_rewards(
+    program: Engine, data: Path, columns: tuple[str, ...], judge: Judge, *, max_new_tokens: int, where: Path
+) -> Callable[[BatchListener, Callable[[], bool]], Evaluation | None]:
+    """Read prompts for a program that is only measured; return what measures its present state.
+
+    Args:
+        program: The program.
+        data: File of the prompts.
+        columns: Columns under other names, `OURS=THEIRS`.
+        judge: Computes rewards.
+        max_new_tokens: Most tokens of an answer; 0 for the program's K.
+        where: Name of the program in messages.
+
+    Raises:
+        UsageError: If the program writes no answers, or not so long ones.
+        DataError: If the prompts are bad, or a reward cannot be loaded.
+    """
+    max_tokens, room = _lengths(program.manifest, max_new_tokens, where)
+    prompts = encode_prompts(load_prompts(data, columns), program.tokenizer, room=room)
+    judge.start()
+    rollouts = Rollouts(
+        program=program,
+        prompts=prompts,
+        scorer=lambda step, call, answers: np.zeros(len(answers)),
+        group=1,
+        max_tokens=max_tokens,
+        sampling=Sampling(),
+    )
+    return functools.partial(
+        judge_most_likely, rollouts, lambda prompt, text: judge.score(prompt.shown, text, prompt.record)
+    )
+
+
+def _lengths(m: Manifest, max_new_tokens: int, where: Path) -> tuple[int, int]:
+    """Return the most tokens of an answer, and of a prompt.
+
+    Raises:
+        UsageError: If the program writes no answers, or not so long ones.
+    """
+    if not m.context:
+        raise UsageError(
+            "--reward needs a program that writes answers", where=where, hint="compile it with --generate --context C"
+        )
+    max_tokens = max_new_tokens or m.num_labels
+    room = min(m.seq_len, m.context) - max_tokens + 1
+    if max_tokens > m.num_labels or room < 1:
+        raise UsageError(
+            f"--max-new-tokens is {max_tokens}; the program holds {min(m.num_labels, m.seq_len)}",
+            where=where,
+            hint="compile it with more --label-tokens and --seq-len",
+        )
+    return max_tokens, room
 
 
 def _group_of(options: RunOptions, m: Manifest) -> int:

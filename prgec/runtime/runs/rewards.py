@@ -162,18 +162,8 @@ class RunRewards:
             NumericsError: If an answer has none, and the run does not skip it.
         """
         assert self.test is not None, "there is something to evaluate"
-        start, rollouts = time.monotonic(), replace(self.rollouts(program), prompts=self.test)
-        written = rollouts.most_likely(on_batch, should_stop)
-        if written is None:
-            return None
-        texts = [each.text for each in written]
-        rewards = list(map(self._reward, self.test, texts))
-        known = [reward for reward in rewards if math.isfinite(reward)]
-        if not known:
-            raise NumericsError("no answer has a reward", hint="correct the reward")
-        reward = float(np.mean(known))
-        seconds = time.monotonic() - start
-        return Evaluation(-reward, None, len(known), len(rewards), seconds, answers=tuple(texts), reward=reward)
+        rollouts = replace(self.rollouts(program), prompts=self.test)
+        return judge_most_likely(rollouts, self._reward, on_batch, should_stop)
 
     def _reward(self, prompt: Prompt, text: str) -> float:
         try:
@@ -182,6 +172,34 @@ class RunRewards:
             if self.skips:
                 return math.nan
             raise
+
+
+def judge_most_likely(
+    rollouts: Rollouts, reward: Callable[[Prompt, str], float], on_batch: BatchListener, should_stop: Callable[[], bool]
+) -> Evaluation | None:
+    """Return the mean reward of the most likely answers to prompts, under the present state; None if stopped.
+
+    Args:
+        rollouts: The writer of answers, with the prompts.
+        reward: Returns the reward of an answer; NaN where it has none and others go on.
+        on_batch: Called with (prompts answered, all prompts) after each.
+        should_stop: Checked between tokens.
+
+    Raises:
+        NumericsError: If no answer has a reward.
+    """
+    start = time.monotonic()
+    written = rollouts.most_likely(on_batch, should_stop)
+    if written is None:
+        return None
+    texts = [each.text for each in written]
+    rewards = list(map(reward, rollouts.prompts, texts))
+    known = [each for each in rewards if math.isfinite(each)]
+    if not known:
+        raise NumericsError("no answer has a reward", hint="correct the reward")
+    mean = float(np.mean(known))
+    seconds = time.monotonic() - start
+    return Evaluation(-mean, None, len(known), len(rewards), seconds, answers=tuple(texts), reward=mean)
 
 
 def _line(answer: WrittenAnswer, reward: float) -> dict[str, Any]:
