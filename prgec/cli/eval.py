@@ -116,14 +116,11 @@ def _rewarded(
     loaded: Engine, data: Path, columns: tuple[str, ...], rewards: tuple[str, ...], max_new_tokens: int, program: Path
 ) -> tuple[str, Measure]:
     """Return the names of the rewards, and what measures the program by them."""
-    from prgec.runtime.rewards.process import RewardLimits, RewardProcess
-    from prgec.runtime.rewards.source import parse_rewards
     from prgec.runtime.runs.open_rewards import evaluate_rewards
 
-    sources = parse_rewards(rewards)
-    judge = RewardProcess(sources, RewardLimits())
-    measure = evaluate_rewards(loaded, data, columns, judge, max_new_tokens=max_new_tokens, where=program)
-    return " + ".join(each.describe() for each in sources), measure
+    return " + ".join(rewards), evaluate_rewards(
+        loaded, data, columns, rewards, max_new_tokens=max_new_tokens, where=program
+    )
 
 
 def _document(result: Evaluation, state_sha256: str, task: str) -> dict[str, Any]:

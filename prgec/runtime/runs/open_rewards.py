@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +79,7 @@ def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> R
 
 
 def evaluate_rewards(
-    program: Engine, data: Path, columns: tuple[str, ...], judge: Judge, *, max_new_tokens: int, where: Path
+    program: Engine, data: Path, columns: tuple[str, ...], rewards: Sequence[str], *, max_new_tokens: int, where: Path
 ) -> Callable[[BatchListener, Callable[[], bool]], Evaluation | None]:
     """Read prompts for a program that is only measured; return what measures its present state.
 
@@ -87,14 +87,15 @@ def evaluate_rewards(
         program: The program.
         data: File of the prompts.
         columns: Columns under other names, `OURS=THEIRS`.
-        judge: Computes rewards.
+        rewards: Rewards as the command line names them; they are added.
         max_new_tokens: Most tokens of an answer; 0 for the program's K.
         where: Name of the program in messages.
 
     Raises:
-        UsageError: If the program writes no answers, or not so long ones.
+        UsageError: If a reward does not exist, or the program writes no answers, or not so long ones.
         DataError: If the prompts are bad, or a reward cannot be loaded.
     """
+    judge = RewardProcess(parse_rewards(rewards), RewardLimits())
     max_tokens, room = _lengths(program.manifest, max_new_tokens, where)
     prompts = encode_prompts(load_prompts(data, columns), program.tokenizer, room=room)
     judge.start()
