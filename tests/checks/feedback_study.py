@@ -18,7 +18,7 @@ from typing import Any
 from tests.checks.feedback_report import Finding, plot, report
 from tests.checks.feedback_tasks import TASKS, RewardTask, write_task
 from tests.checks.measured_process import run_measured
-from tests.checks.trl_ways import TrlJob, mean_reward, to_json
+from tests.checks.trl_ways import TrlJob, to_json
 
 _BATCH, _TOKENS = 8, 24
 _TEMPERATURE, _TOP_P, _DPO_BETA, _LR = 0.7, 0.95, 0.1, 1e-4
@@ -118,22 +118,16 @@ class Study:
         """Return the mean reward of greedy answers to the held-out prompts of each task."""
         rewards = {}
         for task in TASKS:
-            rows = self.work / task.folder / "held-out.jsonl"
-            command = [
-                sys.executable,
-                "-m",
-                "prgec",
-                "predict",
-                str(self.program(method)),
-                "--data",
-                str(rows),
-                *adapter,
-            ]
-            written = subprocess.run(
-                [*command, "--generate", str(_TOKENS), "--json"], check=True, stdout=subprocess.PIPE, text=True
+            folder = self.work / task.folder
+            judged = ("--data", folder / "held-out.jsonl", "--reward", folder / "reward.toml")
+            command = [sys.executable, "-m", "prgec", "eval", self.program(method), *judged, *adapter]
+            measured = subprocess.run(
+                [*map(str, command), "--max-new-tokens", str(_TOKENS), "--json"],
+                check=True,
+                stdout=subprocess.PIPE,
+                text=True,
             )
-            answers = [each["completion"] for each in json.loads(written.stdout)["predictions"]]
-            rewards[task.name] = mean_reward(self.work / task.folder, answers)
+            rewards[task.name] = json.loads(measured.stdout)["reward"]
         return rewards
 
     def _trl(self, task: RewardTask, way: Way | None, seed: int) -> Finding:

@@ -183,13 +183,7 @@ def _score(model: Any, tokenizer: Any, task: Path, job: TrlJob) -> float:
         with torch.inference_mode():
             whole = model.generate(**ids, max_new_tokens=job.tokens, do_sample=False, temperature=None, top_p=None)
         answers += tokenizer.batch_decode(whole[:, ids["input_ids"].shape[1] :], skip_special_tokens=True)
-    return mean_reward(task, answers)
-
-
-def mean_reward(task: Path, answers: Sequence[str]) -> float:
-    """Return the mean reward of answers to the held-out prompts of a task, in their order."""
     judge = _judge(task)
-    rows = _rows(task / "held-out.jsonl")
     rewards = [judge.score(row["prompt"], answer.strip(), row) for row, answer in zip(rows, answers, strict=True)]
     judge.close()
     return statistics.mean(rewards)
