@@ -174,6 +174,24 @@ def test_it_refuses_what_it_cannot_learn_from(make: Make, gradient_pte: Path, tm
     assert not (tmp_path / "out").exists()
 
 
+def test_of_long_answers_the_first_tokens_are_compared(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A person at a talk does not count tokens, and one long answer of many must not stop the others."""
+    plain, runs = make("dpo", eval_data=None, eval_every=0), []
+    assert plain.data is not None
+    rows = list(map(json.loads, plain.data.read_text().splitlines()))
+    for tail in ("", " boring dull clumsy"):
+        data = tmp_path / f"rows{len(tail)}.jsonl"
+        # K of the program is 3, so that the end of these answers does not fit.
+        longer = [{**row, "rejected": f"{row['rejected']} dull dull{tail}"} for row in rows]
+        data.write_text("".join(json.dumps(row) + "\n" for row in longer))
+        runs.append(run(replace(plain, data=data, out=tmp_path / f"out{len(tail)}")).run)
+        assert "24 of 48 answers have more than K = 3 tokens: their first 3 are compared" in caplog.text
+        caplog.clear()
+    assert len({(folder / "adapter.safetensors").read_bytes() for folder in runs}) == 1
+
+
 def test_pairs_teach_single_answers_too(make: Make) -> None:
     pairs = make("dpo")
     result = run(make("kto", data=pairs.data, eval_data=pairs.eval_data, steps=200, eval_every=0))
