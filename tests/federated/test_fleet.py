@@ -109,9 +109,11 @@ class _Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("method", ["tiny_pte", "gradient_pte"])
+@pytest.mark.parametrize(
+    ("method", "optimizer"), [("tiny_pte", "none"), ("gradient_pte", "none"), ("gradient_pte", "adam")]
+)
 def test_a_server_and_devices_that_are_killed_go_on(
-    method: str, train_data: Dataset, tmp_path: Path, request: pytest.FixtureRequest
+    method: str, optimizer: str, train_data: Dataset, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     path: Path = request.getfixturevalue(method)
     rows = read_rows(path, train_data)
@@ -131,6 +133,7 @@ def test_a_server_and_devices_that_are_killed_go_on(
                 return answers
 
         options = fleet_options(path, folder, rounds=4, local_steps=5, min_devices=DEVICES, lr=0.05)
+        options = replace(options, server_optimizer=optimizer)
         while True:
             try:
                 with Fleet(options) as fleet:

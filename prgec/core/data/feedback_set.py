@@ -39,7 +39,7 @@ class FeedbackSet(RowSet):
 
 
 def encode_feedback(dataset: Dataset, tokenizer: Encoder, manifest: Manifest) -> FeedbackSet:
-    """Encode a data set of feedback. Of an answer with more than K tokens, the first K are compared.
+    """Encode a data set of feedback. An answer with more than K tokens is cut.
 
     Raises:
         DataError: If an answer has no tokens, or becomes several rows.

@@ -32,6 +32,7 @@ from prgec.runtime.federated.merge import MERGES
 from prgec.runtime.federated.merger import Merger
 from prgec.runtime.federated.node import Node, read_node
 from prgec.runtime.federated.options import FleetOptions, NodeOptions
+from prgec.runtime.federated.server_adam import ServerAdam
 from prgec.runtime.federated.simulate import Simulation, split_rows
 from prgec.runtime.federated.state_merger import StateMerger
 from prgec.runtime.federated.step_merger import StepMerger
@@ -119,6 +120,11 @@ class Fleet:
         if options.merge not in merges:
             method = "exact" if m.has_gradients else "prge"
             raise UsageError(f"--merge {options.merge} is not for {method}", hint=f"take {' or '.join(merges)}")
+        if options.server_optimizer != "none" and not m.has_gradients:
+            raise UsageError(
+                "--server-optimizer is not for prge: devices apply each other's steps",
+                hint="compile with --method exact",
+            )
         plan = RoundPlan(rounds=options.rounds, places=options.devices, local_steps=options.local_steps)
         lr = m.lr if options.lr is None else options.lr
         course = Rates(options.rounds * options.local_steps, lr, options.schedule)
@@ -136,9 +142,16 @@ class Fleet:
             program_sha256=identity(m),
             start_sha256=masters_sha256(self.program),
         )
-        run = _claim(options.out, {"journal": header.pack().hex(), "merge": options.merge, **vars(plan)})
+        optimizer, kept = None, {}
+        if options.server_optimizer != "none":
+            optimizer = ServerAdam(folder=options.out, lr=options.server_lr)
+            kept = {"server_optimizer": options.server_optimizer, "server_lr": options.server_lr}
+        document = {"journal": header.pack().hex(), "merge": options.merge, **kept, **vars(plan)}
+        run = _claim(options.out, document)
         if m.has_gradients:
-            return StateMerger(options.out, run, self.program, plan=plan, course=course, merge=options.merge)
+            return StateMerger(
+                *(options.out, run, self.program), plan=plan, course=course, merge=options.merge, optimizer=optimizer
+            )
         return StepMerger(options.out, run, self.program, header=header, plan=plan, course=course, merge=options.merge)
 
 

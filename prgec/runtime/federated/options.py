@@ -11,6 +11,7 @@ from prgec.core.data.tasks import AUTO_TASK, TASK_HELP
 from prgec.errors import UsageError
 from prgec.runtime.federated.local import ROUND_MERGES
 from prgec.runtime.federated.merge import MERGES
+from prgec.runtime.federated.server_adam import SERVER_OPTIMIZERS
 from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from prgec.runtime.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
 
@@ -39,6 +40,13 @@ class FleetOptions:
         "trimmed leave out the extreme ones (exact).",
         choices=tuple(dict.fromkeys((*ROUND_MERGES, *MERGES))),
     )
+    server_optimizer: str = option(
+        "rounds",
+        "none",
+        "How the server steps along what devices trained (exact): adam is FedAdam, none takes it as it is.",
+        choices=SERVER_OPTIMIZERS,
+    )
+    server_lr: float = option("rounds", 0.01, "Learning rate of the server's optimiser.")
 
     lr: float | None = option("training", None, "Learning rate.", unset="what the program says")
     schedule: str = option(
@@ -70,10 +78,10 @@ class FleetOptions:
                 raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected 1 or more")
         if self.min_devices > self.devices:
             raise UsageError(f"--min-devices is {self.min_devices}, and a round has at most {self.devices} devices")
-        for name in ("timeout", "eps", "lr"):
+        for name in ("timeout", "eps", "lr", "server_lr"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
-                raise UsageError(f"--{name} is {value}; expected a number above 0")
+                raise UsageError(f"--{name.replace('_', '-')} is {value}; expected a number above 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from prgec.errors import DataError
 from prgec.runtime.federated.average import LocalState, average
 from prgec.runtime.federated.local import RoundPlan
 from prgec.runtime.federated.messages import NodeAnswer, NodeTask, pack_state, unpack_state
+from prgec.runtime.federated.server_adam import ServerAdam
 from prgec.runtime.training.schedules import Rates
 
 
@@ -28,13 +29,23 @@ class StateMerger:
         plan: The numbers of the rounds.
         course: The course of the learning rate over the local steps of one device.
         merge: Row of the table of merges.
+        optimizer: Takes the server's step; None to take what the devices made as it is.
     """
 
     def __init__(
-        self, folder: Path, run: str, program: TrainableProgram, *, plan: RoundPlan, course: Rates, merge: str
+        self,
+        folder: Path,
+        run: str,
+        program: TrainableProgram,
+        *,
+        plan: RoundPlan,
+        course: Rates,
+        merge: str,
+        optimizer: ServerAdam | None = None,
     ) -> None:
         self.plan, self.program = plan, program
         self._run, self._identity, self._course, self._merge = run, identity(program.manifest), course, merge
+        self._optimizer = optimizer
         self._snapshot = folder / ADAPTER_NAME
         self._max_rows = plan.local_steps * program.manifest.batch_size
         self._done = 0
@@ -100,9 +111,13 @@ class StateMerger:
         """Merge the open round, and open the next one."""
         states = list(self._states.values())
         state = average(states, like=self._common, max_rows=self._max_rows, merge=self._merge)
+        if self._optimizer is not None:
+            state = self._optimizer.step(self.number, self._common, state)
         self.program.write_state(state)
         self.program.forget_steps()
         save_snapshot(self._snapshot, self.program, self._done + 1)
+        if self._optimizer is not None:
+            self._optimizer.forget_before(self.number)
         self._done, self._states = self._done + 1, {}
         self._hold()
 
