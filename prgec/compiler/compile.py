@@ -22,6 +22,7 @@ from prgec.compiler.frontend.checkpoint import find_checkpoint
 from prgec.compiler.frontend.model import export_loss
 from prgec.compiler.given_a import a_constants, hash_of, hash_of_prompts, options_for, prompts_for, run_giving_a
 from prgec.compiler.lengths import fit_options
+from prgec.compiler.methods import contract_methods, with_sizes
 from prgec.compiler.options import CompileOptions, repeating_text
 from prgec.compiler.pipelines import pipeline_of
 from prgec.compiler.preflight import check_device_memory, check_host_memory
@@ -32,33 +33,17 @@ from prgec.compiler.write import write_program
 from prgec.core.contract.arrays import State
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import (
-    APPLY_METHOD,
-    CONTRACT_VERSION,
     DELEGATION_METHOD,
-    EMIT_METHOD,
-    EVALUATE_METHOD,
-    FORWARD_METHOD,
-    GRADIENT_CONTRACT_VERSION,
-    HIDDEN_INPUT,
     HOST_STATE,
     MANIFEST_METHOD,
-    NEXT_TOKENS_METHOD,
     NO_FINGERPRINT,
     PREFIX_METHOD,
-    SIDE,
-    SIDE_CONTRACT_VERSION,
     TOKENIZER_METHOD,
     VERSION_METHOD,
 )
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.formats.peft import read_peft
 from prgec.core.machine.memory import map_large_blocks
-from prgec.errors import UsageError
-from prgec.passes.extract_apply import extract_apply
-from prgec.passes.extract_emit import emitted_sizes, extract_emit
-from prgec.passes.extract_evaluate import extract_evaluate
-from prgec.passes.extract_next_tokens import extract_next_tokens
-from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
 from prgec.passes.lift import lift
 from prgec.passes.program import GraphProgram, give_own_memory
 from prgec.passes.record import PassRecord
@@ -163,11 +148,11 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
             prompts = prompts_for(options, passes, tokenizer)
             given, records = run_giving_a(program, passes, options, adapter, prompts, clock.part)
         manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
-        methods = _methods(program, options, manifest.state_access)
+        methods = contract_methods(program, options, manifest.state_access)
         for reader in readers.values():
             finish_reader(reader, program, passes, manifest, given)
         methods |= readers
-        manifest = _with_sizes(manifest, methods)
+        manifest = with_sizes(manifest, methods)
         manifest = replace(
             manifest,
             soc=backend.soc,
@@ -202,44 +187,6 @@ def _export(options: CompileOptions, source: Source, dynamic: bool) -> GraphProg
     return program
 
 
-def _methods(program: GraphProgram, options: CompileOptions, state_access: str) -> dict[str, GraphProgram]:
-    """Split the finished graph into the methods of the contract; there is one where methods cannot share buffers."""
-    if options.method == SIDE:
-        # Nothing is trained.
-        return {EMIT_METHOD: extract_emit(program)}
-    if state_access == "outputs":
-        if options.prefix == "method" or options.generate:
-            raise UsageError(
-                f"--backend {options.backend} makes programs of one method; leave out --prefix method and --generate"
-            )
-        return {FORWARD_METHOD: program}
-    methods = {FORWARD_METHOD: program}
-    if options.method == "prge" and state_access == "buffers":
-        methods[APPLY_METHOD] = extract_apply(program)
-    if options.prefix == "method":
-        if find_shared_prefix(program) is None:
-            hint = "choose --layers last:K with K less than the number of layers"
-            raise UsageError("there is no block before the first trained layer", hint=hint)
-        methods[PREFIX_METHOD] = extract_prefix(program)
-    if options.method != "prge":
-        methods[EVALUATE_METHOD] = extract_evaluate(program)
-    if options.generate:
-        methods[NEXT_TOKENS_METHOD] = extract_next_tokens(methods.get(EVALUATE_METHOD, program))
-    return methods
-
-
-def _with_sizes(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifest:
-    if manifest.emits:
-        num_blocks, width = emitted_sizes(methods[EMIT_METHOD])
-        return replace(manifest, num_blocks=num_blocks, hidden_size=width)
-    forward = methods[FORWARD_METHOD]
-    if PREFIX_METHOD in methods:
-        hidden = forward.placeholder(HIDDEN_INPUT)
-        assert hidden is not None
-        return replace(manifest, prefix="method", hidden_size=int(hidden.meta["val"].shape[-1]))
-    return replace(manifest, prefix="shared" if find_shared_prefix(forward) is not None else "none")
-
-
 def _lower(backend: Backend, graphs: Graphs, route: str, part: Part) -> tuple[Any, DelegationReport]:
     # Imported here: ExecuTorch takes as long to import as a small model to compile, and export needs none of it.
     from prgec.backends.edge.core_form import UnknownOpError
@@ -261,7 +208,7 @@ def _lower(backend: Backend, graphs: Graphs, route: str, part: Part) -> tuple[An
         logger.warning("%s; lowering with ExecuTorch's own traces instead, which takes longer", unknown.what)
         lowered = lowered_by(STOCK)
     constants = {
-        VERSION_METHOD: _version_of(manifest),
+        VERSION_METHOD: manifest.contract_version,
         MANIFEST_METHOD: manifest.to_json(),
         DELEGATION_METHOD: lowered.delegation.to_json(),
         TOKENIZER_METHOD: torch.frombuffer(bytearray(graphs.tokenizer), dtype=torch.uint8),
@@ -271,12 +218,6 @@ def _lower(backend: Backend, graphs: Graphs, route: str, part: Part) -> tuple[An
     copies_inputs = manifest.state != HOST_STATE and not manifest.context
     finished = lowered.finish(constants, external_constants=backend.has_data_file, copies_inputs=copies_inputs)
     return finished, lowered.delegation
-
-
-def _version_of(manifest: Manifest) -> int:
-    if manifest.emits:
-        return SIDE_CONTRACT_VERSION
-    return GRADIENT_CONTRACT_VERSION if manifest.has_gradients else CONTRACT_VERSION
 
 
 class _Clock:

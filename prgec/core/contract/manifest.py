@@ -12,12 +12,15 @@ from typing import Annotated, Any
 
 from prgec.core.contract.fields import Rule, check_fields
 from prgec.core.contract.names import (
+    CONTRACT_VERSION,
     DEFAULT_RATE,
+    GRADIENT_CONTRACT_VERSION,
     HOST_STATE,
     METHODS,
     OPTIMIZERS,
     PREFIX_MODES,
     SIDE,
+    SIDE_CONTRACT_VERSION,
     STATE_ACCESS,
     STATE_MODES,
     STATE_SUFFIX,
@@ -182,6 +185,13 @@ class Manifest:
     def emits(self) -> bool:
         """Whether it trains nothing and emits what a side network learns from."""
         return self.method == SIDE
+
+    @property
+    def contract_version(self) -> int:
+        """Version of the contract that a driver has to speak."""
+        if self.emits:
+            return SIDE_CONTRACT_VERSION
+        return GRADIENT_CONTRACT_VERSION if self.has_gradients else CONTRACT_VERSION
 
     @property
     def step_text(self) -> str:

@@ -45,7 +45,7 @@ class ServerAdam:
         Args:
             number: The round, from 1.
             before: State that the devices began with.
-            merged: What they made of it, as one.
+            merged: State that they made of it, merged.
 
         Raises:
             DataError: If the moments of the round before are gone.
