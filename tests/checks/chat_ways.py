@@ -89,7 +89,7 @@ def _prgec(job: Job) -> Read:
     def read(ids: Sequence[int], start: int) -> int:
         for first in range(0, len(ids), EXTEND_CHUNK):
             part = np.array(ids[first : first + EXTEND_CHUNK], dtype=np.int64)
-            logits_V = program.extend(part, start + first)
+            logits_V = program.cache.extend(part, start + first)
         return int(logits_V.argmax())
 
     return read

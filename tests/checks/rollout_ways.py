@@ -77,16 +77,16 @@ class _Prgec:
         self._program, self._rows = open_pte(Path(job.path), verify=False), job.rows
 
     def begin(self, ids: Sequence[int]) -> None:
-        self._program.clear_cache()
-        self._program.extend(np.array(ids, dtype=np.int64), 0)
+        self._program.cache.clear()
+        self._program.cache.extend(np.array(ids, dtype=np.int64), 0)
         if self._rows > 1:
             for row in range(self._rows):
-                self._program.fork(row, len(ids))
+                self._program.cache.fork(row, len(ids))
 
     def decode(self, tokens_R: NDArray[np.int64], place: int) -> NDArray[np.int64]:
         if self._rows == 1:
-            return np.array([self._program.extend(tokens_R, place).argmax()])
-        logits_RV = self._program.decode(tokens_R, np.full(self._rows, place, dtype=np.int64))
+            return np.array([self._program.cache.extend(tokens_R, place).argmax()])
+        logits_RV = self._program.cache.decode(tokens_R, np.full(self._rows, place, dtype=np.int64))
         found: NDArray[np.int64] = logits_RV.argmax(1)
         return found
 

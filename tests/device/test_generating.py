@@ -97,12 +97,12 @@ def test_room_grows_with_a_text(path: Path, checkpoint: Path) -> None:
         expected_TV = load_model(find_checkpoint(str(checkpoint)))(input_ids=torch.from_numpy(ids)[None]).logits[0]
     program = open_pte(path)
     for _ in range(2):
-        program.clear_cache()
+        program.cache.clear()
         for start, end in itertools.pairwise(np.cumsum((0, *parts)).tolist()):
-            logits_V = program.extend(ids[start:end], start)
+            logits_V = program.cache.extend(ids[start:end], start)
             np.testing.assert_allclose(logits_V, expected_TV[end - 1], rtol=1e-4, atol=1e-4)
     with pytest.raises(ProgramError, match="failed to run"):
-        program.extend(ids[:2], CONTEXT - 1)
+        program.cache.extend(ids[:2], CONTEXT - 1)
 
 
 def test_answers_end_where_the_tokenizer_says(path: Path, chat: Chat, tmp_path: Path) -> None:

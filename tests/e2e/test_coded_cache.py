@@ -21,8 +21,8 @@ from tests.talking import NAME, chat_options, text_of, write_checkpoint
 
 def _token_by_token(program: Any, ids: list[int]) -> NDArray[np.float32]:
     """Logits [T, V] where every token reads what is kept of those before it."""
-    program.clear_cache()
-    return np.stack([program.extend(np.array([token]), place) for place, token in enumerate(ids)])
+    program.cache.clear()
+    return np.stack([program.cache.extend(np.array([token]), place) for place, token in enumerate(ids)])
 
 
 @pytest.mark.parametrize(

@@ -85,14 +85,14 @@ def test_what_is_no_number_does_not_stay(path: Path) -> None:
 
 def test_positions_are_checked(path: Path) -> None:
     program = open_pte(path)
-    program.extend(np.array([5, 6], dtype=np.int64), 0)
+    program.cache.extend(np.array([5, 6], dtype=np.int64), 0)
     for row, count in ((ROWS, 1), (-1, 1), (0, CONTEXT + 1)):
         with pytest.raises(ProgramError):
-            program.fork(row, count)
+            program.cache.fork(row, count)
     tokens = np.zeros(ROWS, dtype=np.int64)
     for start in (-1, CONTEXT):
         with pytest.raises(ProgramError):
-            program.decode(tokens, np.array([0, start, 0]))
+            program.cache.decode(tokens, np.array([0, start, 0]))
 
 
 @pytest.mark.parametrize(

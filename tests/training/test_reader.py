@@ -25,11 +25,13 @@ class _Successor:
     manifest = replace(MANIFEST, context=CONTEXT)
 
     def __init__(self) -> None:
+        # It is its own cache.
+        self.cache = self
         self.calls: list[tuple[int, int]] = []
         self.held: list[int] = []
         self.cleared = 0
 
-    def clear_cache(self) -> None:
+    def clear(self) -> None:
         self.cleared += 1
 
     def extend(self, tokens_T: np.ndarray, start: int) -> np.ndarray:

@@ -118,16 +118,13 @@ class TrainableProgram(Protocol):
         """Return `<site>.lora_A`, f32[r, D], of every site; empty where they follow from the manifest's seed."""
 
 
-class GeneratingProgram(TrainableProgram, Protocol):
-    """The part of an engine that evaluation and generation use as well."""
-
-    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
-        """Return the most likely token after each label position: i64[N, K]."""
+class TextCache(Protocol):
+    """Texts that a program has read, and goes on with."""
 
     def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
         """Read tokens at the positions from `start` on, after those in the cache: logits f32[V].
 
-        Only where the manifest's `context` says so, and at most `EXTEND_CHUNK` tokens a call.
+        At most `EXTEND_CHUNK` tokens a call.
         """
 
     def fork(self, row: int, count: int) -> None:
@@ -136,8 +133,19 @@ class GeneratingProgram(TrainableProgram, Protocol):
     def decode(self, tokens_R: IntArray, starts_R: IntArray) -> FloatArray:
         """Read one token of each of R texts at the positions i64[R]: logits f32[R, V]; where the manifest has R."""
 
-    def clear_cache(self) -> None:
-        """Clear the cache of `extend`. A NaN left in it would poison every attention sum, even at weight 0."""
+    def clear(self) -> None:
+        """Clear what `extend` has read. A NaN left in it would poison every attention sum, even at weight 0."""
+
+
+class GeneratingProgram(TrainableProgram, Protocol):
+    """The part of an engine that evaluation and generation use as well."""
+
+    @property
+    def cache(self) -> TextCache:
+        """The texts that it reads and writes; only where the manifest's `context` says so."""
+
+    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
+        """Return the most likely token after each label position: i64[N, K]."""
 
 
 class Engine(GeneratingProgram, Protocol):

@@ -17,6 +17,7 @@ from prgec.compiler.frontend.classifier import with_classes
 from prgec.compiler.frontend.model import LossModel, label_loss, load_model, loss_of, used_labels
 from prgec.compiler.frontend.tokenizer import pack_tokenizer
 from prgec.core.contract.arrays import FloatArray, IntArray, State
+from prgec.core.contract.engine import TextCache
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.data.batches import Batch
@@ -101,32 +102,14 @@ class EagerProgram:
         found: IntArray = self.logits_at(torch.from_numpy(tokens_NT), torch.from_numpy(label_pos_NK)).argmax(-1).numpy()
         return found
 
-    def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
-        """Nothing to call: this model has no cache, as its manifest says.
+    @property
+    def cache(self) -> TextCache:
+        """Nothing to read with: this model has no cache, as its manifest says.
 
         Raises:
             InternalError: Always.
         """
         raise InternalError("a model without a cache cannot read on")
-
-    def fork(self, row: int, count: int) -> None:
-        """Nothing to call, as for `extend`.
-
-        Raises:
-            InternalError: Always.
-        """
-        raise InternalError("a model without a cache cannot read on")
-
-    def decode(self, tokens_R: IntArray, starts_R: IntArray) -> FloatArray:
-        """Nothing to call, as for `extend`.
-
-        Raises:
-            InternalError: Always.
-        """
-        raise InternalError("a model without a cache cannot read on")
-
-    def clear_cache(self) -> None:
-        """Nothing to clear: this model has no cache, as its manifest says."""
 
     def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
         """Do nothing: no update is ever pending."""

@@ -5,14 +5,16 @@ Letters: H key heads, C positions at most, d width of a head.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from prgec.core.contract.arrays import IntArray
+from prgec.core.contract.arrays import FloatArray, IntArray
 from prgec.core.contract.manifest import Manifest
-from prgec.core.contract.names import CACHE_CODES
+from prgec.core.contract.names import CACHE_CODES, DECODE_METHOD, EXTEND_METHOD
 from prgec.passes.program import GraphProgram
 
 # Least size of an axis that varies.
@@ -105,3 +107,52 @@ def _quantize(numbers: Tensor) -> tuple[Tensor, Tensor]:
     scale = numbers.abs().amax(-1, keepdim=True) / CACHE_CODES
     codes = torch.round(numbers / torch.where(scale == 0, 1.0, scale))
     return codes.to(torch.int8), scale
+
+
+class TorchTextCache:
+    """Texts that `extend` and `decode` have read.
+
+    Args:
+        methods: Graphs of a program by name.
+        manifest: The program's.
+        device: Where to keep keys and values.
+        call: Runs a method of that name on inputs by name.
+    """
+
+    def __init__(
+        self,
+        methods: Mapping[str, GraphProgram],
+        manifest: Manifest,
+        device: torch.device,
+        call: Callable[[str, Mapping[str, Any]], Any],
+    ) -> None:
+        self._call = call
+        self._one = KeyValueCache(methods.get(EXTEND_METHOD), manifest.context, device)
+        self._rows = RowCaches(methods.get(DECODE_METHOD), manifest, device)
+
+    @torch.no_grad()
+    def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
+        """Read tokens at the positions from `start` on: logits f32[V] after the last one."""
+        label_pos = np.array([[len(tokens_T) - 1]])
+        values: dict[str, Any] = {"tokens": tokens_T[None], "label_pos": label_pos, "start": np.array([start])}
+        logits, *new = self._call(EXTEND_METHOD, {**values, **self._one.inputs(start)})
+        self._one.write(new, start)
+        result: FloatArray = logits[0, 0].cpu().numpy()
+        return result
+
+    def fork(self, row: int, count: int) -> None:
+        """Let text `row` of `decode` be the first `count` tokens that `extend` has read, whatever it was before."""
+        self._rows.fork(self._one, row, count)
+
+    @torch.no_grad()
+    def decode(self, tokens_R: IntArray, starts_R: IntArray) -> FloatArray:
+        """Read one token of each of R texts at the positions i64[R]: logits f32[R, V] after them."""
+        values: dict[str, Any] = {"tokens": tokens_R[None], "start": starts_R}
+        logits, *new = self._call(DECODE_METHOD, {**values, **self._rows.inputs(int(starts_R.max()))})
+        self._rows.write_rows(new, starts_R)
+        result: FloatArray = logits[0].cpu().numpy()
+        return result
+
+    def clear(self) -> None:
+        """Clear what `extend` has read. A NaN left in it would poison every attention sum, even at weight 0."""
+        self._one.clear()

@@ -25,9 +25,7 @@ from prgec.core.contract.engine import ONLY_CALL, Call, label_weights, optimizer
 from prgec.core.contract.names import (
     APPLY_METHOD,
     CALL_INPUT,
-    DECODE_METHOD,
     EVALUATE_METHOD,
-    EXTEND_METHOD,
     FORWARD_METHOD,
     NEXT_TOKENS_METHOD,
     PREFIX_METHOD,
@@ -35,7 +33,7 @@ from prgec.core.contract.names import (
 )
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.errors import ProgramError
-from prgec.lab.torch.cache import KeyValueCache, RowCaches
+from prgec.lab.torch.cache import TorchTextCache
 from prgec.lab.torch.device import find_device
 from prgec.lab.torch.noise import NoiseSource
 from prgec.passes.program import GraphProgram
@@ -59,6 +57,7 @@ class TorchProgram:
         manifest: Manifest of the program.
         tokenizer: The tokenizer it carries.
         prefix: Runs the blocks before the first trained one, where they are a method of their own.
+        cache: Reads texts and writes on, where the manifest's `context` says so.
 
     Raises:
         UsageError: If the device is not there.
@@ -82,8 +81,7 @@ class TorchProgram:
             _share(method.module, self._state)
         if compiled:
             self._methods[FORWARD_METHOD] = torch.compile(self._methods[FORWARD_METHOD])
-        self._cache = KeyValueCache(graphs.methods.get(EXTEND_METHOD), self.manifest.context, self._device)
-        self._caches = RowCaches(graphs.methods.get(DECODE_METHOD), self.manifest, self._device)
+        self.cache = TorchTextCache(graphs.methods, self.manifest, self._device, self._call)
         engine = f"torch {self._device.type}"
         self.prefix = (
             PrefixRunner(self.compute_prefix, self.manifest, engine) if PREFIX_METHOD in self._methods else None
@@ -192,33 +190,6 @@ class TorchProgram:
         (ids_NK,) = self._call(NEXT_TOKENS_METHOD, values)
         result: IntArray = ids_NK.cpu().numpy()
         return result
-
-    @torch.no_grad()
-    def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
-        """Read tokens at the positions from `start` on: logits f32[V] after the last one."""
-        label_pos = np.array([[len(tokens_T) - 1]])
-        values: dict[str, Any] = {"tokens": tokens_T[None], "label_pos": label_pos, "start": np.array([start])}
-        logits, *new = self._call(EXTEND_METHOD, {**values, **self._cache.inputs(start)})
-        self._cache.write(new, start)
-        result: FloatArray = logits[0, 0].cpu().numpy()
-        return result
-
-    def fork(self, row: int, count: int) -> None:
-        """Let text `row` of `decode` be the first `count` tokens that `extend` has read, whatever it was before."""
-        self._caches.fork(self._cache, row, count)
-
-    @torch.no_grad()
-    def decode(self, tokens_R: IntArray, starts_R: IntArray) -> FloatArray:
-        """Read one token of each of R texts at the positions i64[R]: logits f32[R, V] after them."""
-        values: dict[str, Any] = {"tokens": tokens_R[None], "start": starts_R}
-        logits, *new = self._call(DECODE_METHOD, {**values, **self._caches.inputs(int(starts_R.max()))})
-        self._caches.write_rows(new, starts_R)
-        result: FloatArray = logits[0].cpu().numpy()
-        return result
-
-    def clear_cache(self) -> None:
-        """Clear the cache of `extend`. A NaN left in it would poison every attention sum, even at weight 0."""
-        self._cache.clear()
 
     def keep_prefix_in(self, folder: Path) -> None:
         """Keep results of the prefix in `folder`, and compute none that is there already.

@@ -58,11 +58,11 @@ class Reader:
         # Logits come from a token that is read.
         start = min(len(self._held) if shared is None else shared, len(ids) - 1)
         if start == 0:
-            self._program.clear_cache()
+            self._program.cache.clear()
         self._held = self._held[:start]
         for first in range(start, len(ids), EXTEND_CHUNK):
             part = ids[first : min(first + EXTEND_CHUNK, len(ids))]
-            logits_V = self._program.extend(np.array(part, dtype=np.int64), first)
+            logits_V = self._program.cache.extend(np.array(part, dtype=np.int64), first)
             self._held += part
         if np.isnan(logits_V).any():
             self.forget()

@@ -101,7 +101,7 @@ class AnswerWriter:
 
     def _enter(self, row: int, text: OpenText) -> None:
         if self._program.manifest.rollouts:
-            self._program.fork(row, len(text.prompt))
+            self._program.cache.fork(row, len(text.prompt))
 
     def _continue(self, texts: dict[int, OpenText]) -> list[tuple[int, FloatArray]]:
         """Read the last token of each open text; return the logits f32[V] after it by row."""
@@ -113,5 +113,5 @@ class AnswerWriter:
         for row, text in texts.items():
             tokens_R[row] = text.ids[-1]
             starts_R[row] = len(text.prompt) + len(text.ids) - 1
-        logits_RV = self._program.decode(tokens_R, starts_R)
+        logits_RV = self._program.cache.decode(tokens_R, starts_R)
         return [(row, finite(logits_RV[row])) for row in sorted(texts)]

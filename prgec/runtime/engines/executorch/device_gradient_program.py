@@ -12,8 +12,7 @@ from prgec.core.contract.engine import ONLY_CALL, Call, label_weights
 from prgec.core.contract.names import FORWARD_METHOD
 from prgec.runtime.engines.executorch.device_program import check_is_state, masters_behind, zeros_of
 from prgec.runtime.engines.executorch.gradient_program import GradientProgram, trained_inputs
-from prgec.runtime.engines.executorch.pte_program import LoadMethod
-from prgec.runtime.engines.executorch.runtime import float_scalar, int_arrays
+from prgec.runtime.engines.executorch.runtime import LoadMethod, float_scalar, int_arrays
 
 
 class DeviceGradientProgram(GradientProgram):

@@ -12,8 +12,9 @@ from prgec.core.contract.arrays import FloatArray, State
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import FORWARD_INPUTS, FORWARD_METHOD
 from prgec.errors import ProgramError
-from prgec.runtime.engines.executorch.pte_program import LoadMethod, PteProgram
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.engines.executorch.reserve import rows_of_nothing
+from prgec.runtime.engines.executorch.runtime import LoadMethod
 
 
 class DeviceProgram(PteProgram):

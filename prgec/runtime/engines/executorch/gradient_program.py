@@ -24,8 +24,8 @@ from prgec.core.contract.names import (
 )
 from prgec.core.machine.memory import give_back_freed
 from prgec.errors import InternalError
-from prgec.runtime.engines.executorch.pte_program import LoadMethod, PteProgram
-from prgec.runtime.engines.executorch.runtime import float_scalar, int_arrays
+from prgec.runtime.engines.executorch.pte_program import PteProgram
+from prgec.runtime.engines.executorch.runtime import LoadMethod, float_scalar, int_arrays
 
 
 class GradientProgram(PteProgram):

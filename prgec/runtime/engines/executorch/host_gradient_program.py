@@ -24,8 +24,7 @@ from prgec.errors import ProgramError
 from prgec.runtime.engines.executorch.device_program import zeros_of
 from prgec.runtime.engines.executorch.gradient_program import GradientProgram, trained_inputs
 from prgec.runtime.engines.executorch.host_program import inputs_of
-from prgec.runtime.engines.executorch.pte_program import LoadMethod
-from prgec.runtime.engines.executorch.runtime import int_arrays
+from prgec.runtime.engines.executorch.runtime import LoadMethod, int_arrays
 from prgec.runtime_ops.host import SiteState, accumulate, take_step
 
 # Factors of a gradient that is not whole yet: no step is taken.

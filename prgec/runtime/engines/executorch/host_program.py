@@ -14,7 +14,8 @@ from prgec.core.contract.arrays import FloatArray
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import FORWARD_METHOD, ROW_INPUTS, STATE_INPUT
 from prgec.runtime.engines.executorch.device_program import zeros_of
-from prgec.runtime.engines.executorch.pte_program import LoadMethod, PteProgram
+from prgec.runtime.engines.executorch.pte_program import PteProgram
+from prgec.runtime.engines.executorch.runtime import LoadMethod
 from prgec.runtime_ops.host import dual_update
 
 

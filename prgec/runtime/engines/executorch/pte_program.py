@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import (
     APPLY_INPUTS,
     APPLY_METHOD,
-    DECODE_METHOD,
-    EXTEND_METHOD,
     FORWARD_INPUTS,
     FORWARD_METHOD,
     HIDDEN_INPUT,
@@ -31,10 +29,9 @@ from prgec.core.contract.names import (
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.errors import InternalError, ProgramError
 from prgec.runtime.engines.executorch.reserve import needs_room, rows_of_nothing
-from prgec.runtime.engines.executorch.runtime import NOT_OURS, float_array, int_arrays, keys, scalars
+from prgec.runtime.engines.executorch.runtime import NOT_OURS, LoadMethod, float_array, int_arrays, keys, scalars
+from prgec.runtime.engines.executorch.text_cache import PteTextCache
 from prgec.runtime.engines.prefix import PrefixRunner, keep_prefix
-
-LoadMethod: TypeAlias = Callable[[str, Sequence[str] | None], Any]
 
 
 class PteProgram:
@@ -45,6 +42,7 @@ class PteProgram:
         manifest: Manifest of the program.
         tokenizer: The tokenizer it carries.
         prefix: Runs the blocks before the first trained one, where they are a method of their own.
+        cache: Reads texts and writes on, where the manifest's `context` says so.
     """
 
     def __init__(
@@ -66,8 +64,7 @@ class PteProgram:
         # Most programs never generate.
         inputs = (*(name for name in self._evaluated_inputs if name != TARGETS_INPUT), *self._hidden_input)
         self._load_next_tokens = functools.cache(lambda: load_method(NEXT_TOKENS_METHOD, inputs))
-        self._load_extend = functools.cache(lambda: self._opened_cache(load_method(EXTEND_METHOD, None)))
-        self._load_decode = functools.cache(lambda: self._opened_cache(load_method(DECODE_METHOD, None)))
+        self.cache = PteTextCache(path, load_method, self._execute)
         self.prefix = PrefixRunner(self.compute_prefix, manifest, "executorch") if self._hidden_input else None
 
     @property
@@ -204,61 +201,6 @@ class PteProgram:
         (tokens_NK,) = self._execute(self._load_next_tokens(), inputs)
         result: IntArray = tokens_NK
         return result
-
-    def extend(self, tokens_T: IntArray, start: int) -> FloatArray:
-        """Read tokens at the positions from `start` on, after those in the cache.
-
-        Args:
-            tokens_T: i64[T], at most `EXTEND_CHUNK`.
-            start: Position of the first.
-
-        Returns:
-            f32[V], the logits after the last one.
-
-        Raises:
-            ProgramError: If the runtime reports a failure.
-        """
-        tokens = np.ascontiguousarray(tokens_T, dtype=np.int64)
-        result: FloatArray = self._execute(self._load_extend().extend, tokens, start)[0, 0]
-        return result
-
-    def fork(self, row: int, count: int) -> None:
-        """Let text `row` of `decode` be the first `count` tokens that `extend` has read, whatever it was before.
-
-        Raises:
-            ProgramError: If the runtime reports a failure.
-        """
-        self._load_extend()
-        self._execute(self._load_decode().fork, row, count)
-
-    def decode(self, tokens_R: IntArray, starts_R: IntArray) -> FloatArray:
-        """Read one token of each of R texts at a position of its own.
-
-        Args:
-            tokens_R: i64[R].
-            starts_R: i64[R], the number of tokens of each text that were read before.
-
-        Returns:
-            f32[R, V], the logits after them.
-
-        Raises:
-            ProgramError: If the runtime reports a failure.
-        """
-        tokens, starts = (np.ascontiguousarray(each, dtype=np.int64) for each in (tokens_R, starts_R))
-        result: FloatArray = self._execute(self._load_decode().decode, tokens, starts)[0]
-        return result
-
-    def clear_cache(self) -> None:
-        """Clear the cache. A NaN left in it would poison every attention sum, even at weight 0."""
-        self._load_extend().forget()
-
-    def _opened_cache(self, method: Any) -> Any:
-        try:
-            return method.open_cache()
-        except RuntimeError as error:
-            raise ProgramError(
-                "the program keeps its cache in an old format", where=self.path, hint="compile it again"
-            ) from error
 
     def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
         no_update = np.zeros(self.manifest.q, dtype=np.float32)

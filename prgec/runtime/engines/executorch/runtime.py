@@ -5,10 +5,10 @@ Letters: q queries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from prgec.core.machine.native_log import captured_stderr
 from prgec.errors import ProgramError
 from prgec.runtime.engines.executorch.methods import Method, Methods
 from prgec.runtime.engines.executorch.pte_file import check_pte_file, compare
+
+# Loads a method by its name, which takes inputs of these names; None for one whose inputs are not compared.
+LoadMethod: TypeAlias = Callable[[str, Sequence[str] | None], Any]
 
 _VERSIONS = ", ".join(map(str, CONTRACT_VERSIONS))
 # The backend whose delegate makes copies of weights that a file can hold.
