@@ -37,7 +37,7 @@ _SAMPLING = ("--temperature", str(_TEMPERATURE), "--top-p", str(_TOP_P))
 RUNS = {
     "grpo": ("--objective", "grpo", "--lr", str(_LR), *_SAMPLING),
     "dpo": ("--objective", "dpo", "--lr", str(_LR), "--beta", str(_DPO_BETA)),
-    "es": ("--objective", "es", "--lr", "0.01", "--eps", "0.05", *_SAMPLING),
+    "es": ("--objective", "es", "--lr", "0.01", "--eps", "0.02", "--estimator", "std", *_SAMPLING),
 }
 
 
