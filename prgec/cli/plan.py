@@ -55,6 +55,14 @@ _DEFAULTS = PlanOptions(memory=0)
     metavar="C",
     help="Positions of the cache of a program that also answers.",
 )
+@click.option(
+    "--rollouts",
+    type=int,
+    default=_DEFAULTS.rollouts,
+    show_default=True,
+    metavar="R",
+    help="Answers that it writes at once, to learn from rewards.",
+)
 @click.option("--backend", type=click.Choice(list(BACKENDS)), default=_DEFAULTS.backend, show_default=True)
 @click.option(
     "--driver",
@@ -84,6 +92,7 @@ def plan(
     seq_len: int,
     num_labels: int,
     context: int,
+    rollouts: int,
     backend: str,
     driver: str,
     bench: Path | None,
@@ -114,6 +123,7 @@ def plan(
         watts,
         num_examples,
         context,
+        rollouts,
     )
     options.check(shape)
     if does_calibrate and bench is not None:

@@ -7,13 +7,11 @@ import math
 from prgec.backends import check_settings, find_backend
 from prgec.compiler.options import AUTO_ROUNDING, ROUNDED_BITS, CompileOptions
 from prgec.core.config.option import table_of
-from prgec.core.contract.names import HOST_STATE, LAYERS, NEAREST, POLYAK, SIDE
+from prgec.core.contract.names import HOST_STATE, LAYERS, MAX_ROLLOUTS, NEAREST, POLYAK, SIDE
 from prgec.errors import UsageError
 
 # A cache that holds a prompt of two tokens and its continuation.
 MIN_CONTEXT = 4
-# Texts that are continued at once: more than any processor gains by.
-MAX_ROLLOUTS = 256
 # Options without a meaning for a program that trains nothing.
 _ONLY_TRAINING = frozenset(
     {

@@ -224,7 +224,7 @@ def test_flags_are_frozen() -> None:
             found[f"{name} {part}".strip()] = " ".join(sorted(options))
     assert json.loads(json.dumps(found)) == {
         "plan": "--all --backend --bench --calibrate --chart --context --data --driver --html --json --label-tokens "
-        "--memory --seq-len --steps --time --watts",
+        "--memory --rollouts --seq-len --steps --time --watts",
         "compile": "--a-seed --accumulate --alpha --backend --batch-size --candidate --clip-norm --config --context "
         "--data --dtype --dump-passes --emit-driver --force --generate --group-size --help-all --ignore-memory --json "
         "--label-tokens --label-weights --layers --lora-a --lowering --map --memory --method --no-cache --no-eos "

@@ -53,6 +53,17 @@ def test_the_cache_is_counted() -> None:
             _plan(context=context)
 
 
+def test_the_caches_of_rollouts_are_counted() -> None:
+    cache = 8 * 22 * 4 * 64 * 1000
+    plan = _plan(context=1000, rollouts=8)
+    assert {row.memory.cache for row in plan.rows} == {0, 9 * cache}
+    assert " --generate --context 1000 --rollouts 8 " in plan.choice.commands[0]
+    assert ("--label-weights" in plan.choice.commands[0]) is ("--method prge" not in plan.choice.commands[0])
+    for changes in ({"rollouts": 8}, {"rollouts": 1, "context": 100}, {"rollouts": 257, "context": 100}):
+        with pytest.raises(UsageError, match=f"^--rollouts is {changes['rollouts']}; expected 2 to 256"):
+            _plan(**changes)
+
+
 @pytest.mark.parametrize(("quantize", "measured_s"), [("8da4w", 0.982), ("none", 2.5)])
 def test_time_at_the_shapes_of_the_reports(quantize: str, measured_s: float) -> None:
     assert reported_speed("xnnpack").step_s(SHAPE, replace(_STEP, quantize=quantize)) == pytest.approx(

@@ -72,6 +72,9 @@ def commands_of(row: PlanRow, options: PlanOptions, model: str) -> tuple[str, ..
     parts += ["--recompute", work.recompute] if work.recompute != CHEAP else []
     parts += _scheme_flags(work)
     parts += ["--generate", "--context", str(work.context)] if work.context else []
+    parts += ["--rollouts", str(work.rollouts)] if work.rollouts else []
+    # Many answers at once are for rewards, whose objectives weigh labels.
+    parts += ["--label-weights"] if work.rollouts and work.has_gradients else []
     run = ["prgec", "run", "model.pte", "--data", "train.jsonl", "--steps", str(options.steps)]
     run += ["--prefix-cache", "prefixes"] if work.prefix == "method" else []
     probe = ["prgec", "probe", "model.pte", "--data", "train.jsonl"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from prgec.backends import find_backend
 from prgec.compiler.plan.shape import ModelShape
+from prgec.core.contract.names import MAX_ROLLOUTS
 from prgec.errors import UsageError
 
 # The one backend whose programs were measured.
@@ -31,6 +32,7 @@ class PlanOptions:
         watts: Power of the device while it trains; None to say nothing of energy.
         num_examples: Training rows, for the size of kept prefixes; None where no data are given.
         context: C, positions of the cache of a program that answers; 0 for none.
+        rollouts: R, texts that it writes at once, with a cache each; 0 for one at a time.
     """
 
     memory: int
@@ -43,6 +45,7 @@ class PlanOptions:
     watts: float | None = None
     num_examples: int | None = None
     context: int = 0
+    rollouts: int = 0
 
     def check(self, shape: ModelShape) -> None:
         """Check everything against the model.
@@ -66,6 +69,10 @@ class PlanOptions:
                 f"{shape.name} supports {shape.max_positions} positions" if self.context > 0 else "expected 0 or more"
             )
             raise UsageError(f"--context is {self.context}; {most}")
+        if self.rollouts and not (self.context and 2 <= self.rollouts <= MAX_ROLLOUTS):
+            raise UsageError(
+                f"--rollouts is {self.rollouts}; expected 2 to {MAX_ROLLOUTS}, and a --context", hint="add --context C"
+            )
         if self.backend != CALIBRATED:
             find_backend(self.backend)
             raise UsageError(

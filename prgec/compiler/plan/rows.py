@@ -87,7 +87,8 @@ def plan_rows(shape: ModelShape, options: PlanOptions, speed: Speed) -> list[Pla
 def workloads(shape: ModelShape, options: PlanOptions) -> Iterator[Workload]:
     """Every way, those that learn most of a row first: method, then layers, then scheme, then rows of a step."""
     for method in BY_LEARNING:
-        num_labels, context = (1, 0) if method == SIDE else (options.num_labels, options.context)
+        is_side = method == SIDE
+        num_labels, context = (1, 0) if is_side else (options.num_labels, options.context)
         optimizer = DEFAULT_OPTIMIZERS[method]
         for layers in _layer_choices(shape) if method != SIDE else ("all",):
             for quantize in SCHEMES:
@@ -105,6 +106,7 @@ def workloads(shape: ModelShape, options: PlanOptions) -> Iterator[Workload]:
                             optimizer=optimizer,
                             recompute=recompute,
                             context=context,
+                            rollouts=0 if is_side else options.rollouts,
                         )
 
 

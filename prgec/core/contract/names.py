@@ -23,6 +23,8 @@ EXTEND_METHOD = "extend"
 # Reads one token of each of R texts, which have a cache each: tokens and start, and after them those caches, one after
 # the other in each part of it.
 DECODE_METHOD = "decode"
+# Texts that are continued at once: more than any processor gains by.
+MAX_ROLLOUTS = 256
 # Bits of the cache, 0 for f32, and the largest code of 8.
 CACHE_BITS = (0, 8)
 CACHE_CODES = 127
