@@ -115,7 +115,7 @@ class PythonDriver:
         """Ask the server for a run."""
         # A fork that is killed before it opens the file would leave the words of the run before.
         stderr.write_bytes(b"")
-        return Process(self, self._ask(["run", *arguments], str(stderr), drop), stderr)
+        return Process(self, self._ask(["run", *arguments], str(stderr), drop, dict(os.environ)), stderr)
 
     def wait(self, pid: int) -> int:
         """Ask the server how it ended."""
@@ -139,7 +139,7 @@ def acknowledged(folder: Path, process: Process) -> int:
 
 
 def _serve() -> None:
-    """Fork a run for every request of the form [arguments, stderr, drop]; a number is a pid to wait for."""
+    """Fork a run for every request [arguments, stderr, drop, environment]; a number is a pid to wait for."""
     import encodings.cp437  # of zip files; whom privileges were taken from may not read it
 
     import executorch.extension.pybindings._C
@@ -167,9 +167,10 @@ def _serve() -> None:
         print(pid, flush=True)
 
 
-def _become_run(arguments: list[str], stderr: str, drop: bool) -> None:
+def _become_run(arguments: list[str], stderr: str, drop: bool, environment: dict[str, str]) -> None:
     from prgec.cli.main import main
 
+    os.environ.update(environment)
     log = os.open(stderr, os.O_WRONLY | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor, source in ((0, nothing), (1, nothing), (2, log)):

@@ -4,6 +4,7 @@
     python tools/faults.py --side [--kills 100]
     python tools/faults.py --federated [--kills 200]
     python tools/faults.py --rewards [--kills 200]
+    python tools/faults.py --writes [--others 200]
 
 Both drivers train tiny programs, one for each method and update rule, and are killed (SIGKILL) at random times, over
 and over until the run is complete; interrupted, suspended, starved of disk space, and locked out of their folder. After
@@ -30,6 +31,7 @@ from tests.checks.fault_drivers import CppDriver, PythonDriver
 from tests.checks.federated_faults import federated_faults
 from tests.checks.reward_faults import reward_faults
 from tests.checks.side_faults import side_faults
+from tests.checks.write_faults import write_faults
 from tests.tiny_inputs import make_inputs
 
 
@@ -114,6 +116,7 @@ def main() -> int:
     parser.add_argument("--side", action="store_true", help="break the server of side networks and its client instead")
     parser.add_argument("--federated", action="store_true", help="break devices that learn together instead")
     parser.add_argument("--rewards", action="store_true", help="break runs that learn from rewards instead")
+    parser.add_argument("--writes", action="store_true", help="let single writes fail instead, --others of each kind")
     parser.add_argument("--seed", type=int, default=0, help="of the random times [0]")
     options = parser.parse_args()
     if options.side:
@@ -122,6 +125,11 @@ def main() -> int:
         return federated_faults(options.kills // 2, options.seed)
     if options.rewards:
         return reward_faults(options.kills, options.seed)
+    if options.writes:
+        with workplace() as work:
+            rows = write_faults(options.driver or build_driver(work), work, options.others, options.seed)
+            print("\n".join([_HEAD, *(table([tally], program) for program, tally in rows)]))
+            return 0 if all(tally.is_good for _, tally in rows) else 1
     found: list[Tally] = []
     with workplace() as work, PythonDriver() as python:
         shutil.copy(options.driver or build_driver(work), work / "prge_train")
