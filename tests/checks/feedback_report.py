@@ -10,7 +10,13 @@ from pathlib import Path
 
 from prgec.core.machine.describe import describe_machine
 
-_COLOURS = {"GRPO, prgec": "tab:blue", "GRPO, TRL": "tab:red", "DPO, prgec": "tab:cyan", "DPO, TRL": "tab:orange"}
+_COLOURS = {
+    "GRPO, prgec": "tab:blue",
+    "GRPO, prgec, 2.5 times the steps": "navy",
+    "GRPO, TRL": "tab:red",
+    "DPO, prgec": "tab:cyan",
+    "DPO, TRL": "tab:orange",
+}
 
 
 @dataclass(frozen=True)

@@ -48,23 +48,27 @@ class Way:
     Attributes:
         objective: `grpo`, `dpo` or `es`.
         trl: Whether TRL runs it.
+        times: Factor of the study's steps.
     """
 
     objective: str
     trl: bool
+    times: float = 1.0
 
     @property
     def tasks(self) -> Sequence[RewardTask]:
         """Tasks that are learnt this way: all from rewards by gradients, else the first."""
-        return TASKS if self.objective == "grpo" else TASKS[:1]
+        return TASKS if self.objective == "grpo" and self.times == 1 else TASKS[:1]
 
     def __str__(self) -> str:
         """Return the name that a reader sees."""
-        return f"{self.objective.upper()}, {'TRL' if self.trl else 'prgec'}"
+        more = "" if self.times == 1 else f", {self.times:g} times the steps"
+        return f"{self.objective.upper()}, {'TRL' if self.trl else 'prgec'}{more}"
 
 
 WAYS = tuple(Way(objective, trl) for objective, trl in (("grpo", False), ("grpo", True), ("dpo", False), ("dpo", True)))
-WAYS = (*WAYS, Way("es", False))
+# The last one takes about as much CPU time as TRL does.
+WAYS = (*WAYS, Way("es", False), Way("grpo", False, times=2.5))
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class Study:
 
     def find(self, task: RewardTask, way: Way | None, trl: bool, seed: int) -> Finding:
         """Return the outcome of a run, or, without a way, the rewards of the model before it learns."""
-        name = "start" if way is None else f"{task.folder}-{way.objective}"
+        name = "start" if way is None else f"{task.folder}-{way.objective}{'' if way.times == 1 else f'-{way.times:g}'}"
         file = self.work / "found" / f"{name}-{'trl' if trl else 'prgec'}-{seed}.json"
         if not file.exists():
             found = self._trl(task, way, seed) if trl else self._prgec(task, way, seed)
@@ -103,11 +107,13 @@ class Study:
         if way is None:
             return Finding(self._rewards("exact", ()), 0, 0, 0, None)
         method, folder = ("prge" if way.objective == "es" else "exact"), self.work / task.folder
-        out = folder / f"{way.objective}-{seed}"
+        out = folder / f"{way.objective}-{way.times:g}-{seed}"
         data = ("--data", folder / ("pairs.jsonl" if way.objective == "dpo" else "train.jsonl"))
         judge = () if way.objective == "dpo" else ("--reward", folder / "reward.toml")
         command = ["-m", "prgec", "run", self.program(method), *data, *judge, *RUNS[way.objective]]
-        _, cpu, peak = _process([*command, "--steps", self.steps, "--seed", seed, "--out", out, "--force"])
+        _, cpu, peak = _process(
+            [*command, "--steps", round(self.steps * way.times), "--seed", seed, "--out", out, "--force"]
+        )
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
         last = [line for line in lines[-_LAST_STEPS:] if line.get("length")]
         divergence = sum(line["kl"] for line in last) / sum(line["length"] for line in last) if last else None
