@@ -127,7 +127,8 @@ def report(
 {table(start, found)}
 
 - **Before, after**: mean reward of the most likely answers to held-out prompts; {seeds} seeds. Right and short answers
-  and sums have 1.5 at best, objects too. The same model starts elsewhere in 4 bits (prgec) and in f32 (TRL).
+  and sums have 1.5 at best, objects too. The same model starts elsewhere in 4 bits (prgec) and in f32 (TRL). Rows with
+  fewer numbers were not run with every seed.
 - **Other tasks**: mean held-out reward of the two tasks that the run did not see, before and after.
 - **KL**: nats a token from the start, of sampled answers to training prompts; prgec: in the last steps of the run.
 - **CPU s, MB**: of the process that loads and trains; evaluations are not counted. Programs are mapped files, whose

@@ -95,13 +95,17 @@ class Study:
 
     def find(self, task: RewardTask, way: Way | None, trl: bool, seed: int) -> Finding:
         """Return the outcome of a run, or, without a way, the rewards of the model before it learns."""
-        name = "start" if way is None else f"{task.folder}-{way.objective}{'' if way.times == 1 else f'-{way.times:g}'}"
-        file = self.work / "found" / f"{name}-{'trl' if trl else 'prgec'}-{seed}.json"
+        file = self.file_of(task, way, trl, seed)
         if not file.exists():
             found = self._trl(task, way, seed) if trl else self._prgec(task, way, seed)
             file.parent.mkdir(exist_ok=True)
             file.write_text(json.dumps(asdict(found)), encoding="utf-8")
         return Finding(**json.loads(file.read_text(encoding="utf-8")))
+
+    def file_of(self, task: RewardTask, way: Way | None, trl: bool, seed: int) -> Path:
+        """Return the file of a finding."""
+        name = "start" if way is None else f"{task.folder}-{way.objective}{'' if way.times == 1 else f'-{way.times:g}'}"
+        return self.work / "found" / f"{name}-{'trl' if trl else 'prgec'}-{seed}.json"
 
     def _prgec(self, task: RewardTask, way: Way | None, seed: int) -> Finding:
         if way is None:
@@ -173,6 +177,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2", help="seeds of each way [0,1,2]")
     parser.add_argument("--objectives", default="grpo,dpo,es", help="what is learnt by [grpo,dpo,es]")
     parser.add_argument("--steps", type=int, default=40, help="training steps of a run [40]")
+    parser.add_argument("--report", action="store_true", help="run nothing more: write the page of what was found")
     parser.add_argument(
         "--work", type=Path, default=Path("studies/build/feedback"), help="folder for programs and runs"
     )
@@ -187,6 +192,8 @@ def main() -> None:
     for way in (way for way in WAYS if way.objective in options.objectives.split(",")):
         for seed in seeds:
             for task in way.tasks:
+                if options.report and not study.file_of(task, way, way.trl, seed).exists():
+                    continue
                 found.setdefault((task.name, str(way)), []).append(study.find(task, way, way.trl, seed))
                 page = report(options, settings, sizes, start, found)
                 if options.out is not None:
