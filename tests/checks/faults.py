@@ -127,9 +127,14 @@ def main() -> int:
         return reward_faults(options.kills, options.seed)
     if options.writes:
         with workplace() as work:
-            rows = write_faults(options.driver or build_driver(work), work, options.others, options.seed)
-            print("\n".join([_HEAD, *(table([tally], program) for program, tally in rows)]))
-            return 0 if all(tally.is_good for _, tally in rows) else 1
+            print(_HEAD, flush=True)
+            tallies = []
+            for program, tally in write_faults(
+                options.driver or build_driver(work), work, options.others, options.seed
+            ):
+                print(table([tally], program), flush=True)
+                tallies.append(tally)
+            return 0 if all(each.is_good for each in tallies) else 1
     found: list[Tally] = []
     with workplace() as work, PythonDriver() as python:
         shutil.copy(options.driver or build_driver(work), work / "prge_train")

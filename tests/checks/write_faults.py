@@ -13,7 +13,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,10 +91,9 @@ def _calls_of(bench: FailingBench, folder: Path, counted: Path, settings: Mappin
     return int(total)
 
 
-def write_faults(executable: Path, work: Path, count: int, seed: int) -> Sequence[tuple[str, Tally]]:
-    """Break both drivers with a program of each kind; return rows of the table."""
+def write_faults(executable: Path, work: Path, count: int, seed: int) -> Iterator[tuple[str, Tally]]:
+    """Break both drivers with a program of each kind; yield the rows of the table."""
     os.environ["LD_PRELOAD"] = str(build_library(work))
-    rows = []
     with tempfile.TemporaryDirectory() as name, PythonDriver() as python:
         for method, optimizer in _METHODS:
             folder = Path(name) / method
@@ -104,6 +103,5 @@ def write_faults(executable: Path, work: Path, count: int, seed: int) -> Sequenc
             for driver in drivers:
                 bench = FailingBench(driver, folder, *inputs, random.Random(seed), method != "prge")
                 bench.prepare()
-                rows.append((f"{method} {optimizer}", fail_writes(bench, count)))
+                yield f"{method} {optimizer}", fail_writes(bench, count)
                 shutil.rmtree(folder / "whole")
-    return rows
