@@ -6,8 +6,8 @@ using prge::Manifest;
 static const std::string kGood =
     R"({"q": 2, "batch_size": 3, "seq_len": 16, "num_labels": 2, "vocab_size": 100, "rank": 4,
  "pad_token_id": 0, "hidden_size": 8, "dynamic_seq_len": true, "state": "seeded", "model": "m", "backend": "xnnpack",
- "base_sha256": "ab", "a_sha256": "", "data_sha256": "", "alpha": 8, "a_seed": 1,
- "sites": [{"name": "layers.0.q", "index": 5, "out_features": 8}]})";
+ "architecture": "a", "quantize": "none", "pipeline": "p", "base_sha256": "ab", "a_sha256": "", "data_sha256": "",
+ "alpha": 8, "a_seed": 1, "sites": [{"name": "layers.0.q", "index": 5, "in_features": 4, "out_features": 8}]})";
 
 // The good one with a text replaced.
 static std::string with(const std::string& from, const std::string& to) {
@@ -113,8 +113,12 @@ TEST(fields_that_make_no_sense_are_named) {
   CHECK(is_refused(with("\"dynamic_seq_len\": true", "\"dynamic_seq_len\": 1"), "no usable dynamic_seq_len:"));
   CHECK(is_refused(with("seeded", "other"), "no usable state:"));
   CHECK(is_refused(with("\"state\"", "\"prefix\": \"odd\", \"state\""), "no usable prefix:"));
-  CHECK(is_refused(with("\"index\": 5", "\"index\": -1"), "no usable sites:"));
-  CHECK(is_refused(with("\"alpha\": 8", "\"alpha\": \"8\""), "no usable alpha or a_seed:"));
+  CHECK(is_refused(with("\"seeded\"", "\"seeded|dual\""), "no usable state:"));
+  CHECK(is_refused(with("\"seeded\"", "\"seeded\\u0000\""), "no usable state:"));
+  CHECK(is_refused(with("\"in_features\": 4, ", ""), "no usable in_features:"));
+  CHECK(is_refused(with("\"pipeline\": \"p\", ", ""), "no usable pipeline:"));
+  CHECK(is_refused(with("\"index\": 5", "\"index\": -1"), "no usable index:"));
+  CHECK(is_refused(with("\"alpha\": 8", "\"alpha\": \"8\""), "no usable alpha:"));
 }
 
 TEST(products_of_sizes_are_bounded) {
