@@ -93,6 +93,14 @@ class Study:
             subprocess.run(command, check=True)
         return path
 
+    def take(self, findings: Path) -> None:
+        """Take runs that were measured before; each is a line with its name."""
+        (self.work / "found").mkdir(parents=True, exist_ok=True)
+        for line in findings.read_text(encoding="utf-8").splitlines():
+            finding = json.loads(line)
+            name = finding.pop("run")
+            (self.work / "found" / f"{name}.json").write_text(json.dumps(finding), encoding="utf-8")
+
     def find(self, task: RewardTask, way: Way | None, trl: bool, seed: int) -> Finding:
         """Return the outcome of a run, or, without a way, the rewards of the model before it learns."""
         file = self.file_of(task, way, trl, seed)
@@ -177,6 +185,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2", help="seeds of each way [0,1,2]")
     parser.add_argument("--objectives", default="grpo,dpo,es", help="what is learnt by [grpo,dpo,es]")
     parser.add_argument("--steps", type=int, default=40, help="training steps of a run [40]")
+    parser.add_argument("--findings", type=Path, help="runs measured before, such as studies/results/feedback.jsonl")
     parser.add_argument("--report", action="store_true", help="run nothing more: write the page of what was found")
     parser.add_argument(
         "--work", type=Path, default=Path("studies/build/feedback"), help="folder for programs and runs"
@@ -185,6 +194,8 @@ def main() -> None:
     options = parser.parse_args()
     seeds = [int(each) for each in options.seeds.split(",")]
     study = Study(options.model, options.work, options.steps)
+    if options.findings is not None:
+        study.take(options.findings)
     sizes = {task.name: write_task(task, options.work) for task in TASKS}
     start = {trl: study.find(TASKS[0], None, trl, 0) for trl in (False, True)}
     settings = {name: " ".join(flags) for name, flags in {**PROGRAMS, **RUNS}.items()}
