@@ -13,11 +13,10 @@ from prgec.core.contract.sums import ordered_mean
 from prgec.core.data.batches import Batch, training_batch
 from prgec.runtime.training.advantages import Advantage
 from prgec.runtime.training.estimators import Estimator
-from prgec.runtime.training.evaluate import is_moved, losses_of, without_adapter
 from prgec.runtime.training.limits import Limits
 from prgec.runtime.training.prge_trainer import EstimatedStep, PrgeTrainer
-from prgec.runtime.training.reward_trainer import label_weights
-from prgec.runtime.training.rollouts import Collected, Rollouts
+from prgec.runtime.training.reward_trainer import from_start, label_weights
+from prgec.runtime.training.rollouts import Rollouts
 
 
 class RewardEstimator(PrgeTrainer):
@@ -60,23 +59,10 @@ class RewardEstimator(PrgeTrainer):
         m, group = self._writer.manifest, self._rollouts.group
         numbers = (batch.indices[: m.batch_size : group] // group).tolist()
         collected = self._rollouts.collect(numbers, self.step_number + 1)
-        drift = _drift_of(self._writer, collected) if self._beta else np.zeros(len(collected.rows))
+        drift = from_start(self._writer, collected)[1] if self._beta else np.zeros(len(collected.rows))
         self._weights = label_weights(self._advantage, collected, drift, self._rollouts, self._beta)
         return super().step(training_batch(collected.rows, np.arange(len(collected.rows)), m), lr)
 
     def _losses(self, losses: Float64Array, batch: Batch) -> Float64Array:
         result: Float64Array = ordered_mean(losses * self._weights)
         return result
-
-
-def _drift_of(program: GeneratingProgram, collected: Collected) -> Float64Array:
-    """Return the log-likelihood of each answer less that under the program without its adapter, f64[n].
-
-    The state is as it was afterwards.
-    """
-    if not is_moved(program):
-        return np.zeros(len(collected.rows))
-    now = losses_of(program, collected.rows)
-    with without_adapter(program):
-        before = losses_of(program, collected.rows)
-    return (before - now) * collected.num_labels

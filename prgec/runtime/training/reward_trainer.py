@@ -84,11 +84,13 @@ class _Held(NamedTuple):
     Attributes:
         collected: The answers.
         start: Their mean negative log-likelihoods without the adapter, f64[n]; None where that changes nothing yet.
+        drift: Distance to the start when they were written, f64[n].
         weights: Weights of their labels in the first step, f64[n].
     """
 
     collected: Collected
     start: Float64Array | None
+    drift: Float64Array
     weights: Float64Array
 
 
@@ -132,7 +134,7 @@ class RewardTrainer(GradientTrainer):
             group = self._rollouts.group
             numbers = (batch.indices[::group] // group).tolist()
             held = self._hold(self._rollouts.collect(numbers, self.step_number + 1, call.before))
-            drift, weights, is_out = self._drift(held), held.weights, np.zeros(len(held.weights))
+            drift, weights, is_out = held.drift, held.weights, np.zeros(len(held.weights))
         else:
             held = self._held.get(call.before) or self._recall(self.step_number + 1 - iteration, call.before)
             drift, weights, is_out = self._again(held)
@@ -145,26 +147,14 @@ class RewardTrainer(GradientTrainer):
 
     def _hold(self, collected: Collected) -> _Held:
         """Return answers with what they count in the first step on them."""
-        start = None
-        if collected.losses is not None or is_moved(self._writer):
-            with without_adapter(self._writer):
-                start = losses_of(self._writer, collected.rows)
-        held = _Held(collected, start, np.zeros(0))
-        weights = label_weights(self._advantage, collected, self._drift(held), self._rollouts, self._beta)
-        return held._replace(weights=weights)
+        start, drift = from_start(self._writer, collected)
+        weights = label_weights(self._advantage, collected, drift, self._rollouts, self._beta)
+        return _Held(collected, start, drift, weights)
 
     def _recall(self, step: int, call: int) -> _Held:
         """Return the answers of a step that was taken before the run was interrupted."""
         assert self._rollouts.recall is not None, "only a run with a folder goes on"
         return self._hold(self._rollouts.recall(step, call))
-
-    def _drift(self, held: _Held) -> Float64Array:
-        """Return the log-likelihood of each answer, when it was written, less that without the adapter, f64[n]."""
-        collected = held.collected
-        if held.start is None:
-            return np.zeros(len(collected.rows))
-        written = collected.losses if collected.losses is not None else losses_of(self._writer, collected.rows)
-        return (held.start - written) * collected.num_labels
 
     def _again(self, held: _Held) -> tuple[Float64Array, Float64Array, Float64Array]:
         """Return drift and weights of a later step on the same answers, f64[n], and which count no more."""
@@ -202,6 +192,23 @@ class RewardTrainer(GradientTrainer):
             kl=float(drift.mean()),
             clipped=float(is_out.mean()),
         )
+
+
+def from_start(program: GeneratingProgram, collected: Collected) -> tuple[Float64Array | None, Float64Array]:
+    """Return how far answers were from the program without its adapter when they were written; the state stays.
+
+    Returns:
+        Their mean negative log-likelihoods without it, f64[n], None where it changes nothing yet; and the
+        log-likelihood of each less that without it, f64[n].
+    """
+    written = collected.losses
+    if written is None:
+        if not is_moved(program):
+            return None, np.zeros(len(collected.rows))
+        written = losses_of(program, collected.rows)
+    with without_adapter(program):
+        start = losses_of(program, collected.rows)
+    return start, (start - written) * collected.num_labels
 
 
 def label_weights(
