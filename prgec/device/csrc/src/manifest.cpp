@@ -68,48 +68,48 @@ void read(const Json& value, bool& out) {
   out = value.kind == Json::Kind::True;
 }
 
+void read(const Json& value, double& out) {
+  if (value.kind == Json::Kind::Number) {
+    out = std::strtod(value.text.c_str(), nullptr);
+  }
+}
+
+// Numbers whose digits are kept are read as texts, too.
+void read(const Json& value, std::string& out) {
+  out = value.text;
+}
+
 std::string text_or(const Json& value, const char* missing) {
   return value.kind == Json::Kind::Null ? missing : value.text;
 }
 
 void read_fields(const Json& json, Manifest& out) {
-  for (const auto& [name, field] : std::initializer_list<std::pair<const char*, int64_t*>>{
-           {"q", &out.q},
-           {"batch_size", &out.batch_size},
-           {"seq_len", &out.seq_len},
-           {"num_labels", &out.num_labels},
-           {"vocab_size", &out.vocab_size},
-           {"rank", &out.rank},
-           {"pad_token_id", &out.pad_token_id},
-           {"hidden_size", &out.hidden_size},
-           {"context", &out.context},
-           {"rollouts", &out.rollouts}}) {
-    read(json[name], *field);
-  }
-  for (const auto& [name, field] : std::initializer_list<std::pair<const char*, bool*>>{
-           {"dynamic_seq_len", &out.is_dynamic},
-           {"accumulates", &out.accumulates},
-           {"label_weights", &out.has_label_weights},
-           {"has_checksums", &out.has_checksums}}) {
-    read(json[name], *field);
-  }
-  for (const auto& [name, field] : std::initializer_list<std::pair<const char*, std::string*>>{
-           {"model", &out.model},
-           {"backend", &out.backend},
-           {"base_sha256", &out.base_sha256},
-           {"pipeline", &out.pipeline},
-           {"optimizer", &out.optimizer},
-           {"a_sha256", &out.a_sha256},
-           {"data_sha256", &out.data_sha256},
-           {"alpha", &out.alpha},
-           {"a_seed", &out.a_seed}}) {
-    *field = json[name].text;
-  }
+  read(json["q"], out.q);
+  read(json["batch_size"], out.batch_size);
+  read(json["seq_len"], out.seq_len);
+  read(json["num_labels"], out.num_labels);
+  read(json["vocab_size"], out.vocab_size);
+  read(json["rank"], out.rank);
+  read(json["pad_token_id"], out.pad_token_id);
+  read(json["hidden_size"], out.hidden_size);
+  read(json["context"], out.context);
+  read(json["rollouts"], out.rollouts);
+  read(json["dynamic_seq_len"], out.is_dynamic);
+  read(json["accumulates"], out.accumulates);
+  read(json["label_weights"], out.has_label_weights);
+  read(json["has_checksums"], out.has_checksums);
+  read(json["lr"], out.lr);
+  read(json["model"], out.model);
+  read(json["backend"], out.backend);
+  read(json["base_sha256"], out.base_sha256);
+  read(json["pipeline"], out.pipeline);
+  read(json["optimizer"], out.optimizer);
+  read(json["a_sha256"], out.a_sha256);
+  read(json["data_sha256"], out.data_sha256);
+  read(json["alpha"], out.alpha);
+  read(json["a_seed"], out.a_seed);
   if (out.alpha.find_first_of(".e") == std::string::npos) {
     out.alpha += ".0"; // as Python prints a float
-  }
-  if (json["lr"].kind == Json::Kind::Number) {
-    out.lr = std::strtod(json["lr"].text.c_str(), nullptr);
   }
 }
 
@@ -171,7 +171,7 @@ Error read_update(const Json& json, Manifest& out) {
     if (!is_number(number)) {
       return damaged("update");
     }
-    *field = std::strtod(number.text.c_str(), nullptr);
+    read(number, *field);
   }
   return Error::Ok;
 }
