@@ -20,6 +20,7 @@ from prgec.errors import UsageError
 
 if TYPE_CHECKING:
     from prgec.core.contract.engine import Engine
+    from prgec.core.data.dataset import Dataset
     from prgec.runtime.training.evaluate import BatchListener, Evaluation
 
     Measure: TypeAlias = Callable[[BatchListener, Callable[[], bool]], Evaluation | None]
@@ -68,12 +69,14 @@ def eval_command(
     beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
     if beside.is_meant():
         return evaluate_side(beside, data, task, as_json)
+    from prgec.core.data.dataset import load_dataset
     from prgec.runtime.runs.open import open_with_adapter
 
     if not rewards and max_new_tokens:
         raise UsageError("--max-new-tokens is of answers that are judged", hint="add --reward")
     if rewards and (task != AUTO_TASK or no_eos):
         raise UsageError("--reward reads prompts of any format", hint="leave out --task and --no-eos")
+    dataset = None if rewards else load_dataset(data, task, no_eos=no_eos, columns=columns)
     loaded = open_with_adapter(program, None, verify=not no_verify)
     documents: list[dict[str, Any]] = []
     with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
@@ -81,8 +84,8 @@ def eval_command(
             if not documents:
                 name, measure = (
                     _rewarded(loaded, data, columns, rewards, max_new_tokens, program)
-                    if rewards
-                    else _labelled(loaded, data, task, no_eos, columns, display)
+                    if dataset is None
+                    else _labelled(loaded, dataset, display)
                 )
             result = measure(display.on_eval_batch, should_stop)
             if result is None:
@@ -98,15 +101,11 @@ def eval_command(
     return 0
 
 
-def _labelled(
-    loaded: Engine, data: Path, task: str, no_eos: bool, columns: tuple[str, ...], display: RunDisplay
-) -> tuple[str, Measure]:
+def _labelled(loaded: Engine, dataset: Dataset, display: RunDisplay) -> tuple[str, Measure]:
     """Return the name of the rows' task, and what measures the program on them."""
-    from prgec.core.data.dataset import load_dataset
     from prgec.core.data.eval_set import encode_eval_set
     from prgec.runtime.training.evaluate import evaluate
 
-    dataset = load_dataset(data, task, no_eos=no_eos, columns=columns)
     eval_set = encode_eval_set(dataset, loaded)
     display.on_data(dataset)
     return dataset.task.name, functools.partial(evaluate, loaded, eval_set)
