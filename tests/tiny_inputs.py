@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from prgec.compiler.options import CompileOptions
 
 
 def make_inputs(
@@ -40,6 +44,26 @@ def make_inputs(
         )
     )
     return program, write_rows(work / "rows.bin", program, 5), write_rows(work / "eval.bin", program, 3)
+
+
+def rewarded_options(method: str, output: Path) -> CompileOptions:
+    """Options of the bundled model as a program that writes answers and learns from rewards."""
+    from prgec.compiler.options import CompileOptions
+    from prgec.demo import checkpoint_dir
+
+    return CompileOptions(
+        str(checkpoint_dir()),
+        output=output,
+        method=method,
+        optimizer="adamw" if method == "exact" else "norm",
+        label_weights=method == "exact",
+        generate=True,
+        context=48,
+        seq_len=40,
+        num_labels=5,
+        batch_size=8,
+        q=4,
+    )
 
 
 def write_rows(path: Path, program: Path, examples: int) -> Path:

@@ -66,9 +66,15 @@ class Way:
         return f"{self.objective.upper()}, {'TRL' if self.trl else 'prgec'}{more}"
 
 
-WAYS = tuple(Way(objective, trl) for objective, trl in (("grpo", False), ("grpo", True), ("dpo", False), ("dpo", True)))
-# The last one takes about as much CPU time as TRL does.
-WAYS = (*WAYS, Way("es", False), Way("grpo", False, times=2.5))
+WAYS = (
+    Way("grpo", False),
+    Way("grpo", True),
+    Way("dpo", False),
+    Way("dpo", True),
+    Way("es", False),
+    # About as much CPU time as TRL takes.
+    Way("grpo", False, times=2.5),
+)
 
 
 @dataclass(frozen=True)
@@ -94,12 +100,14 @@ class Study:
         return path
 
     def take(self, findings: Path) -> None:
-        """Take runs that were measured before; each is a line with its name."""
+        """Take runs that were measured before and are not in the work folder; each is a line with its name."""
         (self.work / "found").mkdir(parents=True, exist_ok=True)
         for line in findings.read_text(encoding="utf-8").splitlines():
             finding = json.loads(line)
             name = finding.pop("run")
-            (self.work / "found" / f"{name}.json").write_text(json.dumps(finding), encoding="utf-8")
+            file = self.work / "found" / f"{name}.json"
+            if not file.exists():
+                file.write_text(json.dumps(finding), encoding="utf-8")
 
     def find(self, task: RewardTask, way: Way | None, trl: bool, seed: int) -> Finding:
         """Return the outcome of a run, or, without a way, the rewards of the model before it learns."""
@@ -200,17 +208,26 @@ def main() -> None:
     start = {trl: study.find(TASKS[0], None, trl, 0) for trl in (False, True)}
     settings = {name: " ".join(flags) for name, flags in {**PROGRAMS, **RUNS}.items()}
     found: dict[tuple[str, str], list[Finding]] = {}
+
+    def write() -> str:
+        page = report(options, settings, sizes, start, found)
+        if options.out is not None:
+            options.out.write_text(page, encoding="utf-8")
+            plot(options.out.with_suffix(".png"), start, found)
+        return page
+
     for way in (way for way in WAYS if way.objective in options.objectives.split(",")):
         for seed in seeds:
             for task in way.tasks:
-                if options.report and not study.file_of(task, way, way.trl, seed).exists():
+                is_new = not study.file_of(task, way, way.trl, seed).exists()
+                if is_new and options.report:
                     continue
                 found.setdefault((task.name, str(way)), []).append(study.find(task, way, way.trl, seed))
-                page = report(options, settings, sizes, start, found)
-                if options.out is not None:
-                    options.out.write_text(page, encoding="utf-8")
-                    plot(options.out.with_suffix(".png"), start, found)
-    print(page, end="")
+                if is_new:
+                    write()
+    if not found:
+        raise SystemExit("nothing was found: run without --report, or with --findings")
+    print(write(), end="")
 
 
 if __name__ == "__main__":

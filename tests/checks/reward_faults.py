@@ -13,13 +13,14 @@ import shutil
 import signal
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from prgec.core.formats.run_folder import ANSWERS_NAME
-from prgec.demo import checkpoint_dir, data_file
+from prgec.demo import data_file
 from tests.checks.fault_cases import steps_in
 from tests.checks.fault_drivers import Process, PythonDriver, acknowledged
+from tests.tiny_inputs import rewarded_options
 
 _STEPS, _QUERIES = 24, 2
 _WAYS = (("exact", "grpo"), ("exact", "rloo"), ("prge", "es"))
@@ -134,24 +135,11 @@ def _program(work: Path, method: str) -> Path:
 
     quiet_libraries()
     from prgec.compiler.compile import compile_model
-    from prgec.compiler.options import CompileOptions
 
-    options = CompileOptions(
-        str(checkpoint_dir()),
-        output=work / "program.pte",
-        method=method,
-        optimizer="adamw" if method == "exact" else "norm",
-        label_weights=method == "exact",
-        generate=True,
-        rollouts=4,
-        context=48,
-        seq_len=40,
-        num_labels=5,
-        batch_size=8 if method == "exact" else 2,
-        q=_QUERIES,
-    )
-    compile_model(options)
-    return work / "program.pte"
+    options = rewarded_options(method, work / "program.pte")
+    batch_size = options.batch_size if method == "exact" else 2
+    compile_model(replace(options, rollouts=4, q=_QUERIES, batch_size=batch_size))
+    return options.output
 
 
 def kill_run(run: RewardedRun, tally: RewardKills, kills: int, chance: random.Random) -> None:

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from prgec.cli.main import main
-from prgec.compiler.options import CompileOptions
 from prgec.core.formats.journal import read_journal
-from prgec.demo import checkpoint_dir, data_file
+from prgec.demo import data_file
 from prgec.errors import NumericsError, PrgecError
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.runs.run import run
-from prgec.runtime.training.advantages import ADVANTAGES, weights_of
+from prgec.runtime.training.advantages import ADVANTAGES
 from prgec.runtime.training.rollouts import answer_seed
 from tests.runs.killing import assert_same_run, kill, metrics_of
 from tests.shared import Shared
+from tests.tiny_inputs import rewarded_options
 
 STEPS = 9
 REWARD = """
@@ -37,24 +37,7 @@ Make = Callable[..., RunOptions]
 @pytest.fixture(scope="session")
 def rewarded_pte(shared: Shared) -> Callable[[str], Path]:
     """Programs that write answers, by method."""
-
-    def program(method: str) -> Path:
-        options = CompileOptions(
-            str(checkpoint_dir()),
-            output=Path("rewarded.pte"),
-            method=method,
-            optimizer="adamw" if method == "exact" else "norm",
-            label_weights=method == "exact",
-            generate=True,
-            context=48,
-            seq_len=40,
-            num_labels=5,
-            batch_size=8,
-            q=4,
-        )
-        return shared.program(options)
-
-    return program
+    return lambda method: shared.program(rewarded_options(method, Path("rewarded.pte")))
 
 
 @pytest.fixture
@@ -308,19 +291,6 @@ def test_a_talk_teaches_by_its_feedback(
     run(options)
     after = talk("".join(f"{line}\n" for line in lines), "--adapter", str(tmp_path / "out"))
     assert all(answer.strip().startswith("terrible") for answer in after) and after != before
-
-
-def test_weights_follow_the_formulas() -> None:
-    rewards = np.array([1.0, 0.0, 0.0, 2.0, 5.0, 5.0])
-    lengths = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    of = {name: weights_of(each, rewards, lengths, group=3, max_tokens=8).tolist() for name, each in ADVANTAGES.items()}
-    spread = np.std([1, 0, 0], ddof=1) + 1e-4
-    assert of["grpo"][:3] == pytest.approx([2 / 3 / spread, -1 / 3 / spread, -1 / 3 / spread])
-    assert of["dr-grpo"][:3] == pytest.approx([2 / 3 / 8, -2 / 3 / 8, -3 / 3 / 8])
-    # Each less the mean of the others, times its tokens.
-    assert of["rloo"] == pytest.approx([1.0, -0.5 * 2, -0.5 * 3, -3.0 * 4, 1.5 * 5, 1.5 * 6])
-    rewards[4] = np.nan
-    assert not weights_of(ADVANTAGES["rloo"], rewards, lengths, group=3, max_tokens=8)[3:].any()
 
 
 def test_every_answer_has_draws_of_its_own() -> None:
