@@ -15,7 +15,8 @@ from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
 from prgec.errors import UsageError
 from prgec.runtime.federated.flower.names import DEFAULT_PORT
-from prgec.runtime.federated.options import FLEET_TABLE, NODE_TABLE, FleetOptions, NodeOptions
+from prgec.runtime.federated.options import FLEET_TABLE, NODE_TABLE, FleetOptions, NodeOptions, privacy_terms
+from prgec.runtime.training.privacy import CLIP_HELP, DEFAULT_DELTA, DELTA_HELP, EPSILON_HELP
 
 FILE = click.Path(path_type=Path)
 
@@ -77,7 +78,10 @@ def join(server: str, ca: Path | None, key: Path | None, trusted: Path | None, *
 @options_of(FLEET_TABLE, kinds={"task": TASK})
 @click.option("--data", type=FILE, required=True, help="Rows that are dealt out to the devices.")
 @click.option("--skew", type=float, metavar="ALPHA", help="Deal out unequally: 0.1 very, 10 hardly [default: equally].")
-def simulate(data: Path, skew: float | None, **flags: Any) -> int:
+@click.option("--dp-epsilon", type=float, default=0.0, show_default=True, metavar="X", help=EPSILON_HELP)
+@click.option("--dp-delta", type=float, default=DEFAULT_DELTA, show_default=True, metavar="X", help=DELTA_HELP)
+@click.option("--dp-clip", type=float, default=0.0, show_default=True, metavar="X", help=CLIP_HELP)
+def simulate(data: Path, skew: float | None, dp_epsilon: float, dp_delta: float, dp_clip: float, **flags: Any) -> int:
     """Play all devices of PROGRAM on this machine, one after the other, to see what they would learn."""
     from prgec.runtime.federated.open import Fleet, simulation
 
@@ -85,7 +89,7 @@ def simulate(data: Path, skew: float | None, **flags: Any) -> int:
         raise UsageError(f"--skew is {skew}; expected a number above 0")
     options = FleetOptions(**flags)
     options.check()
-    exchange = simulation(options, data, skew)
+    exchange = simulation(options, data, skew, privacy_terms(dp_epsilon, dp_delta, dp_clip))
     with Fleet(options) as fleet:
         fleet.run(exchange, on_line=lambda line: print_lines(_round_line(line)))
     print_lines(f"run folder  {options.out}")

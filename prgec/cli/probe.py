@@ -29,7 +29,7 @@ _OF_RUNS_ONLY = {
     "window",
     "log_to",
 }
-_SECTIONS_OF_RUNS_ONLY = ("objective", "reward")
+_SECTIONS_OF_RUNS_ONLY = ("objective", "reward", "privacy")
 _TABLE = tuple(
     item for item in RUN_TABLE if item.name not in _OF_RUNS_ONLY and item.option.section not in _SECTIONS_OF_RUNS_ONLY
 )

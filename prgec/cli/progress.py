@@ -13,6 +13,7 @@ from prgec.core.data.dataset import Dataset
 from prgec.runtime.runs.probe import Probe
 from prgec.runtime.runs.result import Listener
 from prgec.runtime.training.evaluate import Evaluation
+from prgec.runtime.training.privacy_budget import PrivacyBudget
 from prgec.runtime.training.step import StepResult
 
 # Weight of the newest loss in the displayed running mean.
@@ -66,6 +67,10 @@ class RunDisplay(Listener):
             f"{m.model} on {m.backend}: {m.step_text} T={m.seq_len} rank={m.rank} state={m.state}, "
             f"{len(m.sites)} sites, {num_examples} examples{evaluated}"
         )
+
+    def on_privacy(self, budget: PrivacyBudget) -> None:
+        """Say how single rows are hidden."""
+        self._say(budget.describe())
 
     def on_resume(self, step: int) -> None:
         """Say where the run goes on."""

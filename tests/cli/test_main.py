@@ -240,8 +240,9 @@ def test_flags_are_frozen() -> None:
         "data show": "--json --map --model --no-eos --task -n",
         "tokenize": "--force --json --map --no-eos --output --task -o",
         "run": "--accumulate --adapter --base --beta --clip --config --data --desirable --device --diverged "
-        "--early-stop --engine --eps --estimator --eval-data --eval-every --eval-rows --force --gamma --help-all "
-        "--ignore-memory --init-adapter --json --log-to --low-volume --lr --lr-probe --lr-schedule --map "
+        "--dp-clip --dp-delta --dp-epsilon --early-stop --engine --eps --estimator --eval-data --eval-every "
+        "--eval-rows --force --gamma --help-all --ignore-memory --init-adapter --json "
+        "--log-to --low-volume --lr --lr-probe --lr-schedule --map "
         "--max-g --max-new-tokens --no-eos --no-verify --not-finite --num-generations --num-iterations --objective "
         "--out --over-limit --prefix-cache --resume --reward --reward-memory --reward-network --reward-timeout "
         "--rows --seed --snapshot-every --steps --task --temperature --top-k --top-p --torch-compile "

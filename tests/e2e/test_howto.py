@@ -81,6 +81,11 @@ _PAGES = {
     "lower-only": _Page(has=("tinyllama", "one"), needs=("coremltools",)),
     "openvino": _Page(has=("tinyllama", "train.jsonl"), needs=("openvino",)),
     "plan": _Page(has=()),
+    "privacy": _Page(
+        has=(_CHECKPOINT, "train.jsonl", "test.jsonl"),
+        elsewhere=("prgec federate join",),
+        seen=("private: epsilon 8 at delta 1e-05",),
+    ),
     "quantization": _Page(has=("model", "train.jsonl")),
     "side": _Page(
         has=(_CHECKPOINT, "train.jsonl", "test.jsonl"),

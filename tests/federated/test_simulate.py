@@ -92,7 +92,9 @@ def test_devices_that_harm_can_be_played(tiny_pte: Path, rows: list[Row], tmp_pa
     def silent(number: int, answer: Fields) -> Fields:
         return {**answer, "body": b""} if number == 2 else answer
 
-    exchange = Simulation(tmp_path / "d", open_pte(tiny_pte), split_rows(rows, DEVICES, skew=None, seed=0), silent)
+    exchange = Simulation(
+        tmp_path / "d", open_pte(tiny_pte), split_rows(rows, DEVICES, skew=None, seed=0), change=silent
+    )
     options = FleetOptions(
         program=tiny_pte, rounds=2, devices=DEVICES, local_steps=2, min_devices=3, out=tmp_path / "o"
     )

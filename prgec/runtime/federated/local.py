@@ -22,6 +22,7 @@ from prgec.runtime.federated.device import FederatedDevice
 from prgec.runtime.federated.merge import check_numbers
 from prgec.runtime.training.estimators import find_estimator
 from prgec.runtime.training.prge_trainer import PrgeTrainer
+from prgec.runtime.training.privacy import Privacy
 from prgec.runtime.training.schedules import Rates, learning_rate
 
 
@@ -98,8 +99,20 @@ class Contribution:
         check_numbers(self.g, self.num_rows, max_rows, what="a contribution", device=self.device)
 
 
+def local_steps(number: int, rates: Sequence[float]) -> range:
+    """Return the numbers of a device's own steps in a round, as the order of its rows counts them."""
+    before = (number - 1) * len(rates)
+    return range(before + 1, before + len(rates) + 1)
+
+
 def train_locally(
-    device: FederatedDevice, *, number: int, first: int, rates: Sequence[float], estimator: str
+    device: FederatedDevice,
+    *,
+    number: int,
+    first: int,
+    rates: Sequence[float],
+    estimator: str,
+    privacy: Privacy | None = None,
 ) -> Contribution:
     """Take the local steps of a round; the program is then in the state that it was in before.
 
@@ -109,13 +122,16 @@ def train_locally(
         first: Steps before its own ones.
         rates: Learning rate of each step.
         estimator: Row of the table of estimators; it remembers the steps of this round alone.
+        privacy: How single rows are hidden; None to send losses as they are.
     """
     program, m = device.program, device.program.manifest
     snapshot = program.read_state()
-    trainer = PrgeTrainer(program, find_estimator(estimator), eps=device.eps, seed=device.seed, step=first)
+    trainer = PrgeTrainer(
+        program, find_estimator(estimator), eps=device.eps, seed=device.seed, step=first, privacy=privacy
+    )
     try:
         g = []
-        for local, lr in enumerate(rates, start=(number - 1) * len(rates) + 1):
+        for local, lr in zip(local_steps(number, rates), rates, strict=True):
             g.append(trainer.step(step_batch(device.rows, device.order, local, m), lr).g)
     finally:
         # Steps taken back by negative ones would not give the same bits.

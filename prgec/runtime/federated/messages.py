@@ -68,6 +68,7 @@ class NodeTask:
         run: Identity of the run of all devices.
         program: Identity of the program.
         number: The round, from 1.
+        rounds: Rounds of the run.
         rates: Learning rate of each local step, M of them; empty where the device takes the common state alone.
         is_last: Whether the run is over with this task.
         state: The common state (`pack_state`); empty where the device gets it by applying steps.
@@ -77,6 +78,7 @@ class NodeTask:
     run: str
     program: str
     number: int
+    rounds: int
     rates: tuple[float, ...]
     is_last: bool = False
     state: bytes = b""
@@ -89,6 +91,7 @@ class NodeTask:
             "run": self.run,
             "program": self.program,
             "number": self.number,
+            "rounds": self.rounds,
             "rates": list(self.rates),
             "is_last": int(self.is_last),
             "state": self.state,
@@ -122,6 +125,7 @@ class NodeTask:
             run=_text(fields, "run"),
             program=_text(fields, "program"),
             number=_count(fields, "number"),
+            rounds=_count(fields, "rounds"),
             rates=tuple(_numbers(fields, "rates")),
             is_last=bool(_take(fields, "is_last", int)),
             state=_take(fields, "state", bytes),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prgec.core.contract.engine import TrainableProgram
+from prgec.core.data.batches import step_indices
 from prgec.core.data.row import Row
 from prgec.core.formats.adapter import identity, masters, masters_sha256, save_adapter
 from prgec.core.formats.run_folder import ADAPTER_NAME
@@ -20,9 +21,11 @@ from prgec.core.machine.files import write_atomic
 from prgec.errors import DataError, PrgecError, UsageError
 from prgec.runtime.federated.average import train_state
 from prgec.runtime.federated.device import FederatedDevice
+from prgec.runtime.federated.device_budget import DeviceBudget, PrivacyTerms
 from prgec.runtime.federated.ledger import Update
-from prgec.runtime.federated.local import train_locally
+from prgec.runtime.federated.local import local_steps, train_locally
 from prgec.runtime.federated.messages import Fields, NodeAnswer, NodeTask, SharedSteps, pack_state, unpack_state
+from prgec.runtime.training.privacy import Privacy
 
 # The run that a folder belongs to, and how far it is.
 NODE_NAME = "device.json"
@@ -37,12 +40,14 @@ class Node:
         folder: Folder of its state.
         program: Its program, freshly opened or used by this node alone.
         rows: Its rows.
+        terms: Its budget of privacy; None for a device that hides nothing.
     """
 
     name: str
     folder: Path
     program: TrainableProgram
     rows: Sequence[Row]
+    terms: PrivacyTerms | None = None
 
     def answer(self, fields: Fields) -> dict[str, object]:
         """Do a task, and return the answer; what goes wrong is an answer, too."""
@@ -112,9 +117,29 @@ class Node:
         if not task.rates:
             return answer
         found = train_locally(
-            device, number=task.number, first=steps.first, rates=task.rates, estimator=steps.estimator
+            device,
+            number=task.number,
+            first=steps.first,
+            rates=task.rates,
+            estimator=steps.estimator,
+            privacy=self._privacy(task),
         )
         return replace(answer, first=steps.first, num_rows=found.num_rows, body=found.g.astype("<f4").tobytes())
+
+    def _privacy(self, task: NodeTask) -> Privacy | None:
+        """Pay for the steps of a round, and return what hides their rows; None for a device that hides nothing.
+
+        Raises:
+            UsageError: If the budget is used up.
+        """
+        if self.terms is None:
+            return None
+        size, num_rows = self.program.manifest.batch_size, len(self.rows)
+        steps = task.rounds * len(task.rates)
+        budget = DeviceBudget(self.folder, self.terms, self.rows, steps=steps, batch_size=size)
+        return budget.charge(
+            [step_indices(num_rows, size, self.order, n) for n in local_steps(task.number, task.rates)]
+        )
 
     def _learn_state(self, task: NodeTask) -> NodeAnswer:
         program = self.program

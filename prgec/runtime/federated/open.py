@@ -26,6 +26,7 @@ from prgec.core.machine.folder_lock import FolderLock
 from prgec.errors import UsageError
 from prgec.runtime.engines.choose import open_program
 from prgec.runtime.federated.device import check_shares_steps
+from prgec.runtime.federated.device_budget import PrivacyTerms
 from prgec.runtime.federated.fleet import Exchange, Pace, RoundRecord, run_rounds
 from prgec.runtime.federated.local import ROUND_MERGES, RoundPlan
 from prgec.runtime.federated.merge import MERGES
@@ -188,20 +189,22 @@ def check_node(options: NodeOptions) -> None:
     open_node(options)
 
 
-def simulation(options: FleetOptions, data: Path, skew: float | None) -> Simulation:
+def simulation(options: FleetOptions, data: Path, skew: float | None, terms: PrivacyTerms | None = None) -> Simulation:
     """Return all devices of a run, as this process plays them.
 
     Args:
         options: Options of the server.
         data: Rows that are dealt out to the devices.
         skew: How unequally (`split_rows`).
+        terms: Budget of privacy of each device; None for devices that hide nothing.
 
     Raises:
         PrgecError: If the program or the data cannot be used.
     """
     program, rows = _open_rows(options.program, data, options.task)
+    _check_hides(program, terms)
     parts = split_rows(rows, options.devices, skew=skew, seed=options.seed)
-    return Simulation(options.out / "devices", program, parts)
+    return Simulation(options.out / "devices", program, parts, terms=terms)
 
 
 def open_node(options: NodeOptions) -> Node:
@@ -212,9 +215,20 @@ def open_node(options: NodeOptions) -> Node:
     """
     if options.data is None:
         raise UsageError("a device needs rows to learn from", hint="name them with --data")
+    terms = options.terms
     program, rows = _open_rows(options.program, options.data, options.task)
+    _check_hides(program, terms)
     options.out.mkdir(parents=True, exist_ok=True)
-    return Node(name=options.name or socket.gethostname(), folder=options.out, program=program, rows=rows)
+    name = options.name or socket.gethostname()
+    return Node(name=name, folder=options.out, program=program, rows=rows, terms=terms)
+
+
+def _check_hides(program: Engine, terms: PrivacyTerms | None) -> None:
+    if terms is not None and program.manifest.has_gradients:
+        raise UsageError(
+            "--dp-epsilon needs a program that measures losses: a trained state shows more than its steps",
+            hint="compile with --method prge",
+        )
 
 
 def _open_rows(path: Path, data: Path, task: str) -> tuple[Engine, list[Row]]:

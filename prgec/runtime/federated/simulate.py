@@ -13,6 +13,7 @@ import numpy as np
 from prgec.core.contract.engine import TrainableProgram
 from prgec.core.data.row import Row
 from prgec.errors import UsageError
+from prgec.runtime.federated.device_budget import PrivacyTerms
 from prgec.runtime.federated.messages import Fields
 from prgec.runtime.federated.node import Node
 
@@ -24,6 +25,7 @@ class Simulation:
         folder: Folder of their states.
         program: The program that plays them; another one than the server's.
         parts: Rows of each device.
+        terms: Budget of privacy of each device; None for devices that hide nothing.
         change: Changes the answer of a device by its number, as one that wants to harm would; None for honest ones.
     """
 
@@ -32,6 +34,8 @@ class Simulation:
         folder: Path,
         program: TrainableProgram,
         parts: Sequence[Sequence[Row]],
+        *,
+        terms: PrivacyTerms | None = None,
         change: Callable[[int, Fields], Fields] | None = None,
     ) -> None:
         self._program, self._start, self.change = program, program.read_state(), change
@@ -39,7 +43,9 @@ class Simulation:
         for number, rows in enumerate(parts):
             place = folder / f"device-{number}"
             place.mkdir(parents=True, exist_ok=True)
-            self._nodes[str(number)] = Node(name=f"device-{number}", folder=place, program=program, rows=rows)
+            self._nodes[str(number)] = Node(
+                name=f"device-{number}", folder=place, program=program, rows=rows, terms=terms
+            )
 
     def nodes(self) -> Sequence[str]:
         """Return the numbers of the devices."""

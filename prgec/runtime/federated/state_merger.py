@@ -83,6 +83,7 @@ class StateMerger:
             run=self._run,
             program=self._identity,
             number=self.number,
+            rounds=self.plan.rounds,
             rates=() if is_last else tuple(self.plan.rates(self._course, self.number)),
             is_last=is_last,
             state=self._packed,

@@ -105,6 +105,7 @@ class StepMerger:
             run=self._run,
             program=self._identity,
             number=rounds.number,
+            rounds=self.plan.rounds,
             rates=() if is_last else tuple(rounds.rates),
             is_last=is_last,
             state=self._state if sends_state else b"",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prgec.core.contract.engine import Engine
+from prgec.core.contract.manifest import Manifest
 from prgec.core.data.encode import Row
 from prgec.core.data.feedback_set import FeedbackSet
 from prgec.core.data.rows_file import RowSet
@@ -32,6 +33,8 @@ from prgec.runtime.training.loop import TrainingLoop
 from prgec.runtime.training.objective_estimate import ObjectiveEstimator
 from prgec.runtime.training.objective_trainer import ObjectiveTrainer
 from prgec.runtime.training.prge_trainer import PrgeTrainer
+from prgec.runtime.training.privacy import Privacy
+from prgec.runtime.training.privacy_budget import PrivacyBudget
 from prgec.runtime.training.reward_estimate import RewardEstimator
 from prgec.runtime.training.reward_trainer import RewardTrainer
 from prgec.runtime.training.schedules import Rates, find_schedule
@@ -75,6 +78,7 @@ class Opened:
         answers: The answers whose rows these are, in a run of an objective.
         feedback: The same with their reference, once it is measured.
         rewards: The prompts and their rewards, in a run by rewards.
+        budget: The budget of privacy; None for a run that hides nothing.
         task: Name or .toml file of the task of the rows; empty where no texts were read.
     """
 
@@ -87,6 +91,7 @@ class Opened:
     answers: FeedbackSet | None = None
     feedback: RunFeedback | None = None
     rewards: RunRewards | None = None
+    budget: PrivacyBudget | None = None
     task: str = ""
 
     def with_feedback(self, folder: RunFolder, should_stop: Callable[[], bool]) -> Opened:
@@ -117,7 +122,10 @@ class Opened:
             )
         if self.program.manifest.has_gradients:
             return GradientTrainer(self.program, options.limits)
-        return PrgeTrainer(self.program, estimator, eps=options.eps, seed=options.seed, limits=options.limits)
+        privacy = Privacy(noise_multiplier=self.budget.noise_multiplier, clip=options.dp_clip) if self.budget else None
+        return PrgeTrainer(
+            self.program, estimator, eps=options.eps, seed=options.seed, limits=options.limits, privacy=privacy
+        )
 
     def _reward_trainer(self, rewards: RunRewards, estimator: Estimator) -> StepTrainer[StepRecord]:
         options, rollouts = self.options, rewards.rollouts(self.program)
@@ -224,6 +232,9 @@ def open_run(options: RunOptions, listener: Listener, judge: Judge | None = None
     if options.prefix_cache is not None:
         program.keep_prefix_in(options.prefix_cache)
     listener.on_ready(program, len(rewards.train) if rewards else len(rows), len(eval_set.answers) if eval_set else 0)
+    budget = _budget_of(options, m, len(rows))
+    if budget is not None:
+        listener.on_privacy(budget)
     rates = Rates(options.steps, m.lr if options.lr is None else options.lr, options.schedule, options.warmup)
     return Opened(
         replace(options, lr=rates.lr),
@@ -234,5 +245,29 @@ def open_run(options: RunOptions, listener: Listener, judge: Judge | None = None
         dev_set,
         answers,
         rewards=rewards,
+        budget=budget,
         task=files.task if files else "",
+    )
+
+
+def _budget_of(options: RunOptions, manifest: Manifest, num_rows: int) -> PrivacyBudget | None:
+    """Return the budget of a run; None where it hides nothing.
+
+    Raises:
+        UsageError: If the program cannot hide single rows.
+    """
+    if not options.dp_epsilon:
+        return None
+    if manifest.has_gradients:
+        raise UsageError(
+            "--dp-epsilon needs a program that measures losses: a gradient is that of all rows of a call",
+            where=options.program,
+            hint="compile it with --method prge",
+        )
+    return PrivacyBudget.of_run(
+        epsilon=options.dp_epsilon,
+        delta=options.dp_delta,
+        steps=options.steps,
+        batch_size=manifest.batch_size,
+        num_rows=num_rows,
     )

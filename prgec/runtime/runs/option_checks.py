@@ -11,6 +11,7 @@ from prgec.runtime.runs.options import REWARDED, RunOptions
 from prgec.runtime.trackers.table import check_trackers
 from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.objectives import LIKELIHOOD, OBJECTIVES
+from prgec.runtime.training.privacy import check_privacy
 from prgec.runtime.training.sampling import Sampling
 
 # Calls of a step: sums of more would lose their last digits.
@@ -46,6 +47,7 @@ def check_run(options: RunOptions) -> None:
     check_engine(options.engine, options.base, options.device, options.compiled)
     options.limits.check()
     check_trackers(options.log_to)
+    check_privacy(options.dp_epsilon, options.dp_delta, options.dp_clip)
     _check_course(options)
     _check_objective(options)
 
@@ -80,6 +82,8 @@ def _check_objective(options: RunOptions) -> None:
         if number is not None and not (math.isfinite(number) and number >= 0):
             raise UsageError(f"{flag} is {number}; expected a finite number, 0 or more")
     _check_rewards(options)
+    if options.dp_epsilon and (options.rewarded or options.objective != LIKELIHOOD):
+        raise UsageError("--dp-epsilon is for runs that learn right answers", hint="leave out --objective and --reward")
     if options.rewarded:
         return
     if options.objective == LIKELIHOOD:

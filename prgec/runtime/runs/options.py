@@ -19,6 +19,7 @@ from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.limits import CLIP, NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES, STOP, Limits
 from prgec.runtime.training.objectives import LIKELIHOOD, OBJECTIVES
+from prgec.runtime.training.privacy import CLIP_HELP, DEFAULT_DELTA, DELTA_HELP, EPSILON_HELP
 from prgec.runtime.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
 
 # Objectives of rewards, and that of runs that name none.
@@ -126,6 +127,10 @@ class RunOptions:
     reward_timeout: float = option("reward", 10.0, "Most seconds for the reward of one answer.", metavar="SECONDS")
     reward_memory: int = option("reward", 4096, "Most memory of the reward's process.", metavar="MB")
     reward_network: bool = option("reward", False, "Let rewards reach the network.")
+
+    dp_epsilon: float = option("privacy", 0.0, EPSILON_HELP, metavar="X")
+    dp_delta: float = option("privacy", DEFAULT_DELTA, DELTA_HELP, metavar="X")
+    dp_clip: float = option("privacy", 0.0, CLIP_HELP, metavar="X")
 
     eval_every: int = option("evaluation", 0, "Also evaluate every N steps.", metavar="N")
     patience: int = option(

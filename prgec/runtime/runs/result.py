@@ -9,6 +9,7 @@ from typing import Any
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.dataset import Dataset
 from prgec.runtime.training.evaluate import Evaluation
+from prgec.runtime.training.privacy_budget import PrivacyBudget
 from prgec.runtime.training.step import StepResult
 
 
@@ -70,6 +71,9 @@ class Listener:
 
     def on_ready(self, program: GeneratingProgram, num_examples: int, num_eval_examples: int) -> None:
         """Observe that the program is open and the data are encoded."""
+
+    def on_privacy(self, budget: PrivacyBudget) -> None:
+        """Observe how a run hides single rows."""
 
     def on_resume(self, step: int) -> None:
         """Observe that an earlier run continues after `step`."""

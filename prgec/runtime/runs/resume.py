@@ -6,6 +6,7 @@ Not programs with `dual` state: in all others the noise of a step follows from (
 from __future__ import annotations
 
 import logging
+import zlib
 from pathlib import Path
 
 from prgec.core.contract.arrays import State
@@ -55,7 +56,11 @@ def header_of(opened: Opened) -> Header:
     m = program.manifest
     feedback, rewards = opened.feedback and opened.feedback.train, opened.rewards
     objective = feedback.objective.name if feedback else rewards.objective if rewards else ""
-    judged = feedback or rewards
+    judged, budget = feedback or rewards, opened.budget
+    rows_crc = judged.crc if judged else fingerprint(rows)
+    if budget is not None:
+        objective = "private"
+        rows_crc = zlib.crc32(f"{budget.epsilon} {budget.delta} {options.dp_clip}".encode(), rows_crc)
     # A step by an objective and gradients measures several pairs of numbers.
     pairs = (2 if feedback else RECORDED_QUERIES) if judged and m.has_gradients else m.q
     return Header(
@@ -68,7 +73,7 @@ def header_of(opened: Opened) -> Header:
         course(opened.rates),
         (m.optimizer or options.estimator) + (f"+{objective}" if objective else ""),
         len(rows),
-        judged.crc if judged else fingerprint(rows),
+        rows_crc,
         identity(m),
         masters_sha256(program),
         options.limits.max_g,
@@ -191,10 +196,12 @@ def find_journal(folder: RunFolder) -> Journal | None:
 def _check_same_run(journal: Journal, header: Header, manifest: Manifest) -> None:
     names = {**_NAMES, "estimator": "the program's optimizer"} if manifest.has_gradients else _NAMES
     if "+" in header.estimator + journal.header.estimator:
-        names |= {"estimator": f"--objective or {names['estimator']}"} | (
+        names |= {"estimator": f"--objective, --dp-epsilon or {names['estimator']}"} | (
             {"q": "--objective"} if manifest.has_gradients else {}
         )
-        names |= {"rows_crc": "the data, --beta, --gamma, --desirable, --undesirable or what belongs to --reward"}
+        names |= {
+            "rows_crc": "the data, --beta, --gamma, --desirable, --undesirable, --dp-... or what belongs to --reward"
+        }
     for field, name in names.items():
         found, expected = getattr(header, field), getattr(journal.header, field)
         if found != expected:

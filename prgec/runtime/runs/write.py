@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from prgec.core.contract.names import CONTRACT_VERSION
 from prgec.core.formats.adapter import save_adapter
@@ -54,6 +55,7 @@ def write_run(
             "status": _status(result, failure),
             "task": opened.task,
             "options": plain_values(opened.options),
+            "privacy": asdict(opened.budget) if opened.budget else None,
             "prgec": __version__,
             "contract": CONTRACT_VERSION,
             "base_sha256": manifest.base_sha256,

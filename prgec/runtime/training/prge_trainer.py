@@ -17,6 +17,7 @@ from prgec.core.contract.sums import ordered_mean
 from prgec.core.data.batches import Batch
 from prgec.runtime.training.estimators import Estimator
 from prgec.runtime.training.limits import Limits, coefficients, intervention
+from prgec.runtime.training.privacy import Privacy
 from prgec.runtime.training.step import StepResult
 
 
@@ -79,6 +80,7 @@ class PrgeTrainer:
         seed: Key of the noise.
         step: Number of steps already done.
         limits: Treatment of steps that measure too much, or nothing.
+        privacy: How single rows are hidden; None to use losses as they are.
     """
 
     def __init__(
@@ -90,12 +92,14 @@ class PrgeTrainer:
         seed: int,
         step: int = 0,
         limits: Limits | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         self._program = program
         self._estimator = estimator
         self._eps = eps
         self._seed = seed
         self._limits = limits or Limits()
+        self._privacy = privacy
         self._zeros: FloatArray = np.zeros(program.manifest.q, dtype=np.float32)
         self._pending = self._zeros
         self._pending_lr = 0.0
@@ -162,7 +166,8 @@ class PrgeTrainer:
 
     def _losses(self, losses: Float64Array, batch: Batch) -> Float64Array:
         """Return the loss of each query and sign, f64[q, 2], of the losses of their rows, f64[q, 2, B]."""
-        del batch
+        if self._privacy is not None:
+            return self._privacy.hide(losses, batch.indices[: losses.shape[-1]], self._eps)
         result: Float64Array = ordered_mean(losses)
         return result
 
