@@ -127,10 +127,10 @@ def test_visits_are_begun_epochs(steps: int, batch_size: int, num_rows: int, exp
     assert num_visits(steps, batch_size, num_rows) == expected
 
 
-def test_budget_is_told_in_one_line() -> None:
+def test_budget_is_one_line() -> None:
     budget = PrivacyBudget.of_run(epsilon=8.0, delta=1e-5, steps=5, batch_size=2, num_rows=10)
     assert budget.describe() == (
-        "private: epsilon 8 at delta 1e-05; each row is used once, and the noise is 0.6 times the bound of its share"
+        "private: epsilon 8 at delta 1e-05 for rows used once, by noise of 0.6 times a row's share"
     )
 
 

@@ -56,8 +56,8 @@ class PrivacyBudget:
         """Return one line for people."""
         times = "once" if self.visits == 1 else f"up to {self.visits} times"
         return (
-            f"private: epsilon {self.epsilon:g} at delta {self.delta:g}; each row is used {times}, and the noise is "
-            f"{self.noise_multiplier:.3g} times the bound of its share"
+            f"private: epsilon {self.epsilon:g} at delta {self.delta:g} for rows used {times}, "
+            f"by noise of {self.noise_multiplier:.3g} times a row's share"
         )
 
 
