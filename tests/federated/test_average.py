@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from prgec.core.contract.arrays import State
+from prgec.core.contract.engine import TrainableProgram
 from prgec.core.data.batches import step_indices, training_batch
 from prgec.core.data.dataset import Dataset
 from prgec.core.data.encode import Row
-from prgec.core.formats.adapter import masters_sha256
+from prgec.core.formats.adapter import masters, masters_sha256
 from prgec.errors import DataError, UsageError
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.federated.average import LocalState, average, train_state
+from prgec.runtime.federated.open import Fleet
+from prgec.runtime.federated.options import FleetOptions
 from prgec.runtime.training.gradient_trainer import GradientTrainer
 from tests.federated.fleet import mean_loss, read_rows
 
@@ -82,3 +87,45 @@ def test_states_that_cannot_be_used_are_refused_by_name(bad: LocalState, message
         average([_state("a", 1.0), bad], like=LIKE, max_rows=MAX_ROWS)
     with pytest.raises(UsageError, match="no device has sent a state"):
         average([], like=LIKE, max_rows=MAX_ROWS)
+
+
+def _stepped(program: TrainableProgram, rows: list[Row], proximal: float) -> State:
+    return train_state("only", program, rows, rates=RATES, number=1, order=7, proximal=proximal).state
+
+
+def test_proximal_steps_are_those_of_the_operator(gradient_pte: Path, rows: list[Row]) -> None:
+    """One step at a time, the pull in numbers of its own."""
+    program, mu = open_pte(gradient_pte), 3.0
+    common = {name: array.copy() for name, array in masters(program.read_state(), program.manifest).items()}
+    trainer = GradientTrainer(program)
+    for step, lr in enumerate(RATES, start=1):
+        indices = step_indices(len(rows), program.manifest.batch_size, 7, step)
+        trainer.step(training_batch(rows, indices, program.manifest), lr)
+        state = masters(program.read_state(), program.manifest)
+        # The minimum of 1/2 |B - moved|^2 + lr mu / 2 |B - common|^2, by its derivative.
+        program.write_state(
+            {name: moved - lr * mu / (1 + lr * mu) * (moved - common[name]) for name, moved in state.items()}
+        )
+    found = _stepped(open_pte(gradient_pte), rows, mu)
+    for name, expected in masters(program.read_state(), program.manifest).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_larger_mu_holds_nearer(gradient_pte: Path, rows: list[Row]) -> None:
+    common = masters(open_pte(gradient_pte).read_state(), open_pte(gradient_pte).manifest)
+    moved = []
+    for mu in (0.0, 1.0, 10.0, 1e6):
+        state = _stepped(open_pte(gradient_pte), rows, mu)
+        moved.append(max(float(np.abs(state[name] - common[name]).max()) for name in common))
+    assert moved[0] > moved[1] > moved[2] > 1e3 * moved[3]
+
+
+@pytest.mark.parametrize("mu", [-1.0, math.inf, math.nan])
+def test_impossible_mu_is_refused(gradient_pte: Path, mu: float) -> None:
+    with pytest.raises(UsageError, match="--proximal is"):
+        FleetOptions(program=gradient_pte, proximal=mu).check()
+
+
+def test_measured_losses_have_no_proximal_term(tiny_pte: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--proximal is not for prge"):
+        Fleet(FleetOptions(program=tiny_pte, proximal=1.0, out=tmp_path / "fleet")).__enter__()

@@ -38,9 +38,20 @@ class LocalState:
 
 
 def train_state(
-    name: str, program: TrainableProgram, rows: Sequence[Row], *, rates: Sequence[float], number: int, order: int
+    name: str,
+    program: TrainableProgram,
+    rows: Sequence[Row],
+    *,
+    rates: Sequence[float],
+    number: int,
+    order: int,
+    proximal: float = 0.0,
 ) -> LocalState:
     """Take the steps of a round on a device's own rows, from the common state that the program holds.
+
+    With `proximal` the loss has another term, mu/2 times the squared distance to the common state (FedProx: Li et al.,
+    "Federated Optimization in Heterogeneous Networks", algorithm 2). The optimiser takes the step of the loss, and the
+    proximal operator that of the term, B = (B + lr mu B_common) / (1 + lr mu): its length is the same under Adam.
 
     Args:
         name: Name of the device.
@@ -49,6 +60,7 @@ def train_state(
         rates: Learning rate of each step.
         number: The round, from 1.
         order: Seed of the order of its rows.
+        proximal: mu, 0 for none.
 
     Raises:
         NumericsError: If a loss or gradient is not finite.
@@ -56,8 +68,14 @@ def train_state(
     m = program.manifest
     program.forget_steps()
     trainer = GradientTrainer(program)
+    common = masters(program.read_state(), m) if proximal else {}
     for step, lr in enumerate(rates, start=(number - 1) * len(rates) + 1):
         trainer.step(step_batch(rows, order, step, m), lr)
+        if proximal:
+            pull, state = lr * proximal, masters(program.read_state(), m)
+            program.write_state(
+                {each: ((state[each] + pull * b) / (1 + pull)).astype(np.float32) for each, b in common.items()}
+            )
     return LocalState(device=name, num_rows=len(rates) * m.batch_size, state=masters(program.read_state(), m))
 
 

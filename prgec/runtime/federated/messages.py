@@ -70,6 +70,7 @@ class NodeTask:
         number: The round, from 1.
         rounds: Rounds of the run.
         rates: Learning rate of each local step, M of them; empty where the device takes the common state alone.
+        proximal: FedProx's mu, 0 for none; for programs that compute gradients.
         is_last: Whether the run is over with this task.
         state: The common state (`pack_state`); empty where the device gets it by applying steps.
         steps: The steps of `prge`; None for programs that compute gradients.
@@ -80,6 +81,7 @@ class NodeTask:
     number: int
     rounds: int
     rates: tuple[float, ...]
+    proximal: float = 0.0
     is_last: bool = False
     state: bytes = b""
     steps: SharedSteps | None = None
@@ -93,6 +95,7 @@ class NodeTask:
             "number": self.number,
             "rounds": self.rounds,
             "rates": list(self.rates),
+            "proximal": self.proximal,
             "is_last": int(self.is_last),
             "state": self.state,
         }
@@ -127,6 +130,7 @@ class NodeTask:
             number=_count(fields, "number"),
             rounds=_count(fields, "rounds"),
             rates=tuple(_numbers(fields, "rates")),
+            proximal=_number(fields, "proximal"),
             is_last=bool(_take(fields, "is_last", int)),
             state=_take(fields, "state", bytes),
             steps=_shared_steps(fields) if "g" in fields else None,
@@ -272,6 +276,13 @@ def _count(fields: Fields, name: str) -> int:
 
 def _text(fields: Fields, name: str) -> str:
     return _take(fields, name, str)[:_SHOWN]
+
+
+def _number(fields: Fields, name: str) -> float:
+    value = _take(fields, name, float)
+    if not (math.isfinite(value) and value >= 0):
+        raise DataError(f"a message has {name} = {value}")
+    return value
 
 
 def _numbers(fields: Fields, name: str) -> list[float]:

@@ -151,7 +151,15 @@ class Node:
         answer = NodeAnswer(device=self.name, number=task.number, sha256=masters_sha256(program))
         if not task.rates:
             return answer
-        found = train_state(self.name, program, self.rows, rates=task.rates, number=task.number, order=self.order)
+        found = train_state(
+            self.name,
+            program,
+            self.rows,
+            rates=task.rates,
+            number=task.number,
+            order=self.order,
+            proximal=task.proximal,
+        )
         return replace(answer, num_rows=found.num_rows, body=pack_state(program))
 
 

@@ -121,11 +121,14 @@ class Fleet:
         if options.merge not in merges:
             method = "exact" if m.has_gradients else "prge"
             raise UsageError(f"--merge {options.merge} is not for {method}", hint=f"take {' or '.join(merges)}")
-        if options.server_optimizer != "none" and not m.has_gradients:
-            raise UsageError(
-                "--server-optimizer is not for prge: devices apply each other's steps",
-                hint="compile with --method exact",
-            )
+        for flag, is_used in (
+            ("--server-optimizer", options.server_optimizer != "none"),
+            ("--proximal", options.proximal > 0),
+        ):
+            if is_used and not m.has_gradients:
+                raise UsageError(
+                    f"{flag} is not for prge: devices apply each other's steps", hint="compile with --method exact"
+                )
         plan = RoundPlan(rounds=options.rounds, places=options.devices, local_steps=options.local_steps)
         lr = m.lr if options.lr is None else options.lr
         course = Rates(options.rounds * options.local_steps, lr, options.schedule)
@@ -143,15 +146,23 @@ class Fleet:
             program_sha256=identity(m),
             start_sha256=masters_sha256(self.program),
         )
-        optimizer, kept = None, {}
+        optimizer: ServerAdam | None = None
+        kept: dict[str, object] = {}
         if options.server_optimizer != "none":
             optimizer = ServerAdam(folder=options.out, lr=options.server_lr)
             kept = {"server_optimizer": options.server_optimizer, "server_lr": options.server_lr}
+        if options.proximal:
+            kept["proximal"] = options.proximal
         document = {"journal": header.pack().hex(), "merge": options.merge, **kept, **vars(plan)}
         run = _claim(options.out, document)
         if m.has_gradients:
             return StateMerger(
-                *(options.out, run, self.program), plan=plan, course=course, merge=options.merge, optimizer=optimizer
+                *(options.out, run, self.program),
+                plan=plan,
+                course=course,
+                merge=options.merge,
+                proximal=options.proximal,
+                optimizer=optimizer,
             )
         return StepMerger(options.out, run, self.program, header=header, plan=plan, course=course, merge=options.merge)
 

@@ -49,6 +49,9 @@ class FleetOptions:
         choices=SERVER_OPTIMIZERS,
     )
     server_lr: float = option("rounds", 0.01, "Learning rate of the server's optimiser.")
+    proximal: float = option(
+        "rounds", 0.0, "Hold devices near the common state (exact): FedProx's mu, 0 for none.", metavar="MU"
+    )
 
     lr: float | None = option("training", None, "Learning rate.", unset="what the program says")
     schedule: str = option(
@@ -84,6 +87,8 @@ class FleetOptions:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise UsageError(f"--{name.replace('_', '-')} is {value}; expected a number above 0")
+        if not 0 <= self.proximal < float("inf"):
+            raise UsageError(f"--proximal is {self.proximal}; expected a number, 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ class StateMerger:
         plan: The numbers of the rounds.
         course: The course of the learning rate over the local steps of one device.
         merge: Row of the table of merges.
+        proximal: FedProx's mu, 0 for none.
         optimizer: Takes the server's step; None to take what the devices made as it is.
     """
 
@@ -41,11 +42,12 @@ class StateMerger:
         plan: RoundPlan,
         course: Rates,
         merge: str,
+        proximal: float = 0.0,
         optimizer: ServerAdam | None = None,
     ) -> None:
         self.plan, self.program = plan, program
         self._run, self._identity, self._course, self._merge = run, identity(program.manifest), course, merge
-        self._optimizer = optimizer
+        self._proximal, self._optimizer = proximal, optimizer
         self._snapshot = folder / ADAPTER_NAME
         self._max_rows = plan.local_steps * program.manifest.batch_size
         self._done = 0
@@ -85,6 +87,7 @@ class StateMerger:
             number=self.number,
             rounds=self.plan.rounds,
             rates=() if is_last else tuple(self.plan.rates(self._course, self.number)),
+            proximal=self._proximal,
             is_last=is_last,
             state=self._packed,
         )
