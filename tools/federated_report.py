@@ -2,15 +2,16 @@
 
     python tools/make_smollm2.py -o smollm2-135m
     python tools/make_reviews.py -o reviews
-    python tools/federated_report.py smollm2-135m reviews --work federated   # docs/reports/federated.md, about 2 hours
+    python tools/federated_report.py smollm2-135m reviews --work federated   # docs/reports/federated.md, about 3 hours
 
 All devices are played by this machine (`prgec federate simulate`), one after the other. Cases that are in the work
-folder are not run again.
+folder, or in the file of findings, are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,18 +22,20 @@ from typing import Any
 import numpy as np
 
 from prgec.core.formats.fleet_folder import read_rounds
-from prgec.core.machine.describe import machine_name
 from prgec.runtime.federated.messages import Fields
 from prgec.runtime.federated.open import Fleet, simulation
-from prgec.runtime.federated.options import FleetOptions
+from prgec.runtime.federated.options import FleetOptions, privacy_terms
 
 ROOT = Path(__file__).resolve().parent.parent
+FINDINGS = ROOT / "studies" / "results" / "federated.jsonl"
 TASK = ROOT / "studies" / "tasks" / "reviews.toml"
 COMPILE = ("--seq-len", "64", "--label-tokens", "1", "--quantize", "8da4w")
 METHODS = {"exact": ("--batch-size", "8"), "prge": ("--q", "4", "--batch-size", "4")}
 RATES = {"exact": 1e-3, "prge": 3e-3}
 # Rounds and local steps by devices; their product with the devices is the same for all of a method.
 ROUNDS = {1: (12, 40), 4: (12, 10), 16: (6, 5)}
+# Below one divided by the rows.
+DELTA = 1e-4
 # A device that harms sends what it learnt, turned around and this many times as long.
 HARM = -10.0
 
@@ -47,6 +50,9 @@ class Case:
         skew: How unequally answers are dealt out; None for equally.
         merge: How contributions become one.
         is_harmed: Whether one device harms.
+        server_lr: Learning rate of FedAdam; 0 without it.
+        proximal: FedProx's mu; 0 without it.
+        epsilon: Budget of privacy of each device; 0 for devices that hide nothing.
     """
 
     method: str
@@ -54,17 +60,32 @@ class Case:
     skew: float | None = None
     merge: str = "mean"
     is_harmed: bool = False
+    server_lr: float = 0.0
+    proximal: float = 0.0
+    epsilon: float = 0.0
 
     @property
     def name(self) -> str:
         """Name of its folder."""
         parts = [self.method, str(self.devices), f"skew{self.skew}" if self.skew else "equal", self.merge]
+        numbers = {"adam": self.server_lr, "proximal": self.proximal, "epsilon": self.epsilon}
+        parts += [f"{name}{number:g}" for name, number in numbers.items() if number]
         return "-".join([*parts, *(["harmed"] if self.is_harmed else [])])
+
+    @property
+    def merge_text(self) -> str:
+        """How the table names what the server makes of contributions."""
+        if self.server_lr:
+            return f"FedAdam, lr {self.server_lr:g}"
+        return f"mean, FedProx {self.proximal:g}" if self.proximal else self.merge
 
 
 CASES = [
     *(Case(method, devices) for method in METHODS for devices in ROUNDS),
+    *(Case("prge", 4, epsilon=epsilon) for epsilon in (8.0, 2.0)),
     Case("exact", 4, 0.1),
+    Case("exact", 4, 0.1, proximal=30.0),
+    Case("exact", 4, 0.1, server_lr=1e-2),
     Case("exact", 4, is_harmed=True),
     Case("exact", 4, merge="median", is_harmed=True),
 ]
@@ -88,6 +109,9 @@ def run(case: Case, program: Path, data: Path, folder: Path) -> list[dict[str, A
         local_steps=local_steps,
         lr=RATES[case.method],
         merge=case.merge,
+        server_optimizer="adam" if case.server_lr else "none",
+        server_lr=case.server_lr or FleetOptions.server_lr,
+        proximal=case.proximal,
         eval_data=data / "test.jsonl",
         eval_every=max(1, rounds // 6),
         task=str(TASK),
@@ -95,7 +119,8 @@ def run(case: Case, program: Path, data: Path, folder: Path) -> list[dict[str, A
     )
     # One line is from before the first round.
     if not options.out.exists() or len(read_rounds(options.out)) <= rounds:
-        exchange = simulation(options, data / "train.jsonl", case.skew)
+        terms = privacy_terms(case.epsilon, DELTA, 0.0)
+        exchange = simulation(options, data / "train.jsonl", case.skew, terms)
         if case.is_harmed:
             exchange.change = harm
         with Fleet(options) as fleet:
@@ -110,10 +135,20 @@ def row(case: Case, lines: list[Mapping[str, Any]]) -> str:
     up = np.mean([line["up_bytes"] / case.devices for line in rounds]) / 1e3
     down = np.mean([line["down_bytes"] / case.devices for line in rounds]) / 1e3
     last = lines[-1]
-    return (
-        f"| {case.method} | {case.devices} | {rows} | {case.merge} | {'one' if case.is_harmed else 'none'} | "
-        f"{len(rounds)} | {up:,.1f} | {down:,.1f} | {last['accuracy']:.1%} | {last['loss']:.4f} |"
-    )
+    cells = [
+        case.method,
+        case.devices,
+        rows,
+        case.merge_text,
+        "one" if case.is_harmed else "none",
+        f"{case.epsilon:g}" if case.epsilon else "",
+        len(rounds),
+        f"{up:,.1f}",
+        f"{down:,.1f}",
+        f"{last['accuracy']:.1%}",
+        f"{last['loss']:.4f}",
+    ]
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def compiled(method: str, model: Path, data: Path, folder: Path) -> Path:
@@ -132,11 +167,20 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="checkpoint of SmolLM2-135M-Instruct")
     parser.add_argument("data", type=Path, help="folder of make_reviews.py")
     parser.add_argument("--work", type=Path, default=Path("federated"), help="folder of programs and runs")
+    parser.add_argument("--findings", type=Path, default=FINDINGS, help="file of cases that were run")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "reports" / "federated.md")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    programs = {method: compiled(method, options.model, options.data, options.work) for method in METHODS}
-    found = {case: run(case, programs[case.method], options.data, options.work) for case in CASES}
+    known: dict[str, list[dict[str, Any]]] = {}
+    if options.findings.exists():
+        known = {each["case"]: each["rounds"] for each in map(json.loads, options.findings.read_text().splitlines())}
+    for case in CASES:
+        if case.name not in known:
+            program = compiled(case.method, options.model, options.data, options.work)
+            known[case.name] = run(case, program, options.data, options.work)
+            lines = [json.dumps({"case": name, "rounds": rounds}) + "\n" for name, rounds in sorted(known.items())]
+            options.findings.write_text("".join(lines), encoding="utf-8")
+    found = {case: known[case.name] for case in CASES}
     options.output.write_text(report(found), encoding="utf-8")
     print(options.output)
 
@@ -155,16 +199,15 @@ with 8 rows a step, `prge` with q = 4 and 4 rows. Accuracy is of the 600 test ro
 
 Bytes are those of the messages' values, of one device in one round, without what a transport adds.
 
-| method | devices | rows | merge | harm | rounds | kB up | kB down | accuracy | loss |
-|---|---:|---|---|---|---:|---:|---:|---:|---:|
+| method | devices | rows | merge | harm | epsilon | rounds | kB up | kB down | accuracy | loss |
+|---|---:|---|---|---|---:|---:|---:|---:|---:|---:|
 {table}
 
 - Up, `prge` sends 4 q bytes a local step and `exact` its whole state. Down, `prge` receives the steps of all devices.
 - A device that harms sends what it learnt, turned around and ten times as long.
+- With an epsilon, each device hides its rows by noise ([privacy](../privacy.md)), at a delta of {DELTA:g}.
 - More devices at equal rows take fewer steps one after the other: of {steps} steps, 16 devices take
   {ROUNDS[16][0] * ROUNDS[16][1]} each.
-
-{machine_name()}
 """
 
 

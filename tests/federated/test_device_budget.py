@@ -84,7 +84,7 @@ def test_a_damaged_budget_is_no_new_one(rows: list[Row], tmp_path: Path, text: s
 
 
 class _AsksTwice(Simulation):
-    """A server that wants more of a device than it said."""
+    """A server that wants more of a device than it announced."""
 
     def __init__(self, folder: Path, program: TrainableProgram, parts: Sequence[Sequence[Row]]) -> None:
         super().__init__(folder, program, parts, terms=TERMS)
