@@ -16,6 +16,7 @@ from prgec.api.notebook import notebook_bar
 from prgec.api.program import Program
 from prgec.compiler.cached import compile_cached
 from prgec.compiler.options import CompileOptions
+from prgec.compiler.options_from import options_from
 from prgec.compiler.plan.memory import Memory, memory_of
 from prgec.compiler.plan.source import read_shape
 from prgec.compiler.preflight import workload_of
@@ -107,7 +108,7 @@ def _options(given: Mapping[str, Any], lora: LoraConfig | None, options: Mapping
             raise UsageError(
                 f"prgec.compile has no option {name!r}", hint=f"did you mean {close[0]!r}?" if close else None
             )
-    return CompileOptions.of({**named, **(lora or LoraConfig()).to_options(), **given})
+    return options_from({**named, **(lora or LoraConfig()).to_options(), **given})
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from prgec.cli.task_option import TASK
 from prgec.compiler.cached import compile_cached
 from prgec.compiler.check import check_options
 from prgec.compiler.frontend.checkpoint import find_checkpoint
-from prgec.compiler.options import QUANTIZE_SCHEMES, SCHEMES_BY_BITS, CompileOptions, compile_table
+from prgec.compiler.options import QUANTIZE_SCHEMES, SCHEMES_BY_BITS, compile_table
+from prgec.compiler.options_from import options_from
 from prgec.device.emit import check_driver_folder
 from prgec.device.emit import emit_driver as write_driver
 
@@ -50,7 +51,7 @@ def compile_command(emit_driver: Path | None, no_cache: bool, as_json: bool, **s
 
     MODEL is a folder, an alias such as tinyllama, a hub id, or `demo` for the bundled model.
     """
-    options = CompileOptions.of(said)
+    options = options_from(said)
     check_options(options)
     if emit_driver is not None:
         check_driver_folder(emit_driver)

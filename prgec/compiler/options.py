@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from prgec.backends import AUTO_ROUTE, BACKENDS, IN_PLACE, STOCK, all_settings, find_backend
+from prgec.backends import AUTO_ROUTE, BACKENDS, IN_PLACE, STOCK, all_settings
 from prgec.core.config.option import Item, Option, argument, option, table_of
 from prgec.core.config.toml_file import write_options
 from prgec.core.contract.names import (
     CACHE_BITS,
     CHEAP,
-    DEFAULT_OPTIMIZERS,
     GPTQ,
     METHODS,
     OPTIMIZERS,
     QUANTIZER_GROUP,
     RECOMPUTATIONS,
     ROUNDINGS,
-    SIDE,
     STATE_MODES,
 )
 from prgec.core.contract.plugins import plugins_of
@@ -122,7 +119,11 @@ class CompileOptions:
 
     seq_len: int = option("rows", 128, "Most tokens a row may have.", unset="what --data needs, else 128")
     num_labels: int = option(
-        "rows", 4, "Most tokens a completion may have.", "--label-tokens", unset="what --data needs, else 4"
+        "rows",
+        4,
+        "Most tokens a completion may have.",
+        "--label-tokens",
+        unset="what --data needs, else 4, or 32 with --rollouts",
     )
     data: tuple[Path, ...] = option(
         "rows", (), "Rows the program must hold; repeat for more files.", no_path=NO_FILE, is_kept=False
@@ -231,33 +232,6 @@ class CompileOptions:
         "output", None, "Save the traced graph as .pt2 for prgec opt.", metavar="FILE", is_kept=False
     )
 
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> CompileOptions:
-        """Return options from a user's values.
-
-        Args:
-            said: By name, settings of backends among them; T and K are None where the data should say them, the
-                method, the optimizer and q where nobody did.
-        """
-        names = {setting.name for _, setting in all_settings()}
-        settings = {name: value for name, value in said.items() if name in names and value is not None}
-        values = {name: value for name, value in said.items() if name not in names}
-        if values.get("quantize") in SCHEMES_BY_BITS:
-            values["quantize"] = _scheme_for(values["quantize"], values.get("backend", cls.backend))
-        if values.get("method") is None:
-            values["method"] = _method_for(values)
-        if values.get("optimizer") is None:
-            values["optimizer"] = DEFAULT_OPTIMIZERS[values["method"]]
-        if values.get("q") is None:
-            values["q"] = cls.q
-        for name in ("seq_len", "num_labels"):
-            if values.get(name) is None:
-                values[name] = 0 if values.get("data") else getattr(cls, name)
-                # Candidates are distinguished by the token they begin with.
-                if name == "num_labels" and values.get("method") == SIDE:
-                    values[name] = 1
-        return cls(**values, settings=settings)
-
     @property
     def is_calibrated(self) -> bool:
         """Whether A is chosen from prompts of the data."""
@@ -279,25 +253,6 @@ class CompileOptions:
     def num_rows(self) -> int:
         """N: 2qB where losses are measured, B where gradients are computed."""
         return 2 * self.q * self.batch_size if self.method == "prge" else self.batch_size
-
-
-def _scheme_for(bits: str, backend: str) -> str:
-    """Return the scheme of a backend for weights of so many bits; the usual one where it has none, to be refused."""
-    first, *others = SCHEMES_BY_BITS[bits]
-    schemes = find_backend(backend).schemes if backend in BACKENDS else ()
-    return next((each for each in (first, *others) if each in schemes), first)
-
-
-def _method_for(said: Mapping[str, Any]) -> str:
-    """Return the method of a user who named none: that of the backend, or the papers' where something speaks of it."""
-    asks_for_losses = (
-        said.get("q") is not None
-        or said.get("state") == "dual"
-        or said.get("prefix") == "shared"
-        or said.get("passes") is not None
-    )
-    backend = said.get("backend", CompileOptions.backend)
-    return "prge" if asks_for_losses or backend not in BACKENDS else find_backend(backend).default_method
 
 
 def compile_table() -> tuple[Item, ...]:

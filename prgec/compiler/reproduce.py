@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prgec.compiler.options import CompileOptions, compile_table
+from prgec.compiler.options_from import options_from
 from prgec.compiler.progress import Listener, ignore
 from prgec.core.config.toml_file import read_options
 from prgec.core.contract.inspection import inspect_program
@@ -56,7 +57,7 @@ def options_again(program: Path, changes: Mapping[str, Any]) -> CompileOptions:
         said = read_options(path, compile_table())
     missing = {each.name: None for each in fields(CompileOptions) if each.name in ("method", "q", "optimizer")}
     given = {name: value for name, value in changes.items() if value}
-    return CompileOptions.of({**missing, **said, **given})
+    return options_from({**missing, **said, **given})
 
 
 def compare_again(program: Path, changes: Mapping[str, Any], listener: Listener = ignore) -> Comparison:

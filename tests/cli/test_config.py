@@ -14,6 +14,7 @@ import pytest
 from prgec.cli.main import COMMANDS, main
 from prgec.cli.main import cli as group
 from prgec.compiler.options import CompileOptions, compile_table
+from prgec.compiler.options_from import options_from
 from prgec.core.config.option import Item
 from prgec.core.contract.inspection import inspect_program
 from prgec.core.contract.manifest import Manifest
@@ -146,14 +147,14 @@ def test_every_row_is_a_flag_with_its_default(name: str, table: tuple[Item, ...]
         found: Any = RunOptions(**{item.name: said[item.name] for item in table})
         assert found == RunOptions(program=Path("m"))
     else:
-        found = CompileOptions.of({item.name: said[item.name] for item in table})
+        found = options_from({item.name: said[item.name] for item in table})
         # docs/decisions/018-default-method.md and 024-default-optimizer.md
         assert found == CompileOptions(model="m", method="exact", optimizer="adamw")
 
 
 def test_lengths_that_data_say_need_no_number() -> None:
     said = {"model": "m", "data": (Path("x"),), "seq_len": None, "num_labels": 3, "soc": None, "q": 4}
-    assert CompileOptions.of(said) == replace(CompileOptions("m"), data=(Path("x"),), seq_len=0, num_labels=3)
+    assert options_from(said) == replace(CompileOptions("m"), data=(Path("x"),), seq_len=0, num_labels=3)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_lengths_that_data_say_need_no_number() -> None:
     ],
 )
 def test_the_method_of_who_names_none(said: dict[str, Any], method: str) -> None:
-    options = CompileOptions.of({"model": "m", **said})
+    options = options_from({"model": "m", **said})
     assert (options.method, options.q) == (method, 4)
 
 
@@ -185,7 +186,23 @@ def test_the_method_of_who_names_none(said: dict[str, Any], method: str) -> None
     ],
 )
 def test_the_optimizer_of_who_names_none(said: dict[str, Any], optimizer: str) -> None:
-    assert CompileOptions.of({"model": "m", **said}).optimizer == optimizer
+    assert options_from({"model": "m", **said}).optimizer == optimizer
+
+
+@pytest.mark.parametrize(
+    ("said", "num_labels"),
+    [
+        ({}, 4),
+        ({"rollouts": 8}, 32),
+        ({"rollouts": 8, "seq_len": 32}, 4),
+        ({"rollouts": 8, "num_labels": 5}, 5),
+        ({"rollouts": 8, "data": (Path("x"),)}, 0),
+        ({"method": "side"}, 1),
+        ({"method": "side", "data": (Path("x"),)}, 1),
+    ],
+)
+def test_the_longest_answer_of_who_names_none(said: dict[str, Any], num_labels: int) -> None:
+    assert options_from({"model": "m", **said}).num_labels == num_labels
 
 
 @pytest.mark.parametrize("name", ["run", "compile", "probe"])
@@ -194,5 +211,5 @@ def test_help_has_a_heading_for_every_section(name: str, capsys: pytest.CaptureF
     assert main([name, "--help" if name == "probe" else "--help-all"]) == 0
     out = capsys.readouterr().out
     sections = {item.option.section.capitalize() for item in (compile_table() if name == "compile" else RUN_TABLE)}
-    sections -= {""} if name != "probe" else {"", "Evaluation", "Objective", "Reward", "Output"}
+    sections -= {""} if name != "probe" else {"", "Evaluation", "Objective", "Reward", "Privacy", "Output"}
     assert {line[:-1] for line in out.splitlines() if line.endswith(":") and line[0] != " "} == {*sections, "Other"}

@@ -10,7 +10,7 @@ import pytest
 from prgec.cli import main as cli_main
 from prgec.cli.habits import EVERYWHERE, HERE
 from prgec.cli.main import main
-from prgec.compiler.options import CompileOptions
+from prgec.compiler.options_from import options_from
 from prgec.errors import UsageError
 
 
@@ -58,7 +58,7 @@ def test_hints_name_options_that_exist() -> None:
     ],
 )
 def test_bits_are_a_scheme_of_the_backend(bits: str, backend: str, scheme: str) -> None:
-    options = CompileOptions.of({"model": "demo", "quantize": bits, "backend": backend, "output": Path("m.pte")})
+    options = options_from({"model": "demo", "quantize": bits, "backend": backend, "output": Path("m.pte")})
     assert options.quantize == scheme
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from starlette.responses import Response
 
 from prgec.compiler.check import check_options
-from prgec.compiler.options import CompileOptions, compile_table
+from prgec.compiler.options import compile_table
+from prgec.compiler.options_from import options_from
 from prgec.errors import PrgecError, UsageError
 from prgec.runtime.runs.option_checks import check_run
 from prgec.runtime.runs.options import RUN_TABLE, RunOptions
@@ -90,7 +91,7 @@ class StartPages:
             if "model" not in values:
                 raise UsageError("a program needs a model")
             defaults = {item.name: None if item.option.unset else item.default for item in compile_table()}
-            check_options(CompileOptions.of({**defaults, **values}))
+            check_options(options_from({**defaults, **values}))
             target = self._free(request.form.get("name", ""), Path(values["model"]).name, SUFFIX)
             text = options_text(values, compile_table(), "prgec compile")
             if request.form.get("do") == "show":
