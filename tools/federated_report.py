@@ -113,7 +113,7 @@ def run(case: Case, program: Path, data: Path, folder: Path) -> list[dict[str, A
         server_lr=case.server_lr or FleetOptions.server_lr,
         proximal=case.proximal,
         eval_data=data / "test.jsonl",
-        eval_every=max(1, rounds // 6),
+        eval_every=rounds,
         task=str(TASK),
         out=folder / case.name,
     )

@@ -50,9 +50,12 @@ def coordinator(path: Path, program: TrainableProgram, merge: str = "mean", **ch
     return Coordinator(path, header(program, **changes), RATES, merge=merge)
 
 
-def rounds(path: Path, program: TrainableProgram, merge: str = "mean", plan: RoundPlan = PLAN) -> Rounds:
+def rounds(
+    path: Path, program: TrainableProgram, merge: str = "mean", plan: RoundPlan = PLAN, estimator: str = "norm"
+) -> Rounds:
     """The side that merges rounds of local steps."""
-    return Rounds(path, header(program, steps=plan.steps, lr=COURSE.lr), plan, COURSE, merge=merge)
+    changed = header(program, steps=plan.steps, lr=COURSE.lr, estimator=estimator)
+    return Rounds(path, changed, plan, COURSE, merge=merge)
 
 
 def mean_loss(program: TrainableProgram, rows: Sequence[Row]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from prgec.core.formats.journal import read_journal
 from prgec.errors import DataError, NumericsError, UsageError
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.federated.device import FederatedDevice
-from prgec.runtime.federated.local import Contribution, RoundPlan, train_locally
+from prgec.runtime.federated.local import Contribution, RoundPlan, scales, train_locally
 from prgec.runtime.federated.rounds import Rounds
 from prgec.runtime.runs.resume import rebuild
 from prgec.runtime.training.estimators import find_estimator
@@ -36,7 +37,7 @@ def _contribution(server: Rounds, each: FederatedDevice) -> Contribution:
     place = server.place_of(each.name)
     assert place is not None
     first = server.plan.first(server.number, place)
-    return train_locally(each, number=server.number, first=first, rates=server.rates, estimator="norm")
+    return train_locally(each, number=server.number, first=first, rates=server.rates, estimator=server.header.estimator)
 
 
 def _finish(server: Rounds, devices: Sequence[FederatedDevice]) -> None:
@@ -89,11 +90,14 @@ def test_one_device_and_one_round_are_an_ordinary_run_bit_for_bit(
     assert only.state_sha256() == masters_sha256(program)
 
 
-def test_a_round_is_the_mean_of_what_its_devices_learnt(tiny_pte: Path, rows: list[Row], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("estimator", "divisor"), [("norm", math.sqrt(2)), ("plain", 2.0)])
+def test_a_round_adds_what_its_devices_learnt(
+    tiny_pte: Path, rows: list[Row], tmp_path: Path, estimator: str, divisor: float
+) -> None:
     """The oracle adds up the changes of the masters that each device would have alone."""
     devices = [device(tiny_pte, rows, number, 2) for number in range(2)]
     changes = []
-    with rounds(tmp_path / "journal.bin", open_pte(tiny_pte)) as server:
+    with rounds(tmp_path / "journal.bin", open_pte(tiny_pte), estimator=estimator) as server:
         for each in devices:
             found = _contribution(server, each)
             server.submit(found)
@@ -106,7 +110,7 @@ def test_a_round_is_the_mean_of_what_its_devices_learnt(tiny_pte: Path, rows: li
         _finish(server, devices)
     for each in devices:
         (found_state,) = each.program.read_state().values()
-        np.testing.assert_allclose(found_state, (changes[0] + changes[1]) / 2, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(found_state, (changes[0] + changes[1]) / divisor, rtol=1e-4, atol=1e-6)
     # They drew different noise.
     assert abs(np.corrcoef(changes[0].ravel(), changes[1].ravel())[0, 1]) < 0.9
 
@@ -193,3 +197,17 @@ def test_a_device_that_fails_keeps_the_common_state(tiny_pte: Path, rows: list[R
     with pytest.raises(NumericsError):
         train_locally(each, number=1, first=0, rates=[1.0, 1e38, 1e38, 1e38], estimator="norm")
     assert each.state_sha256() == start
+
+
+@pytest.mark.parametrize("merge", ["mean", "clipped"])
+def test_merged_steps_have_the_length_of_one(merge: str) -> None:
+    """Directions are orthogonal, so lengths add in squares."""
+    g = np.full((3, 2), 0.5, dtype=np.float32)
+    found = scales(
+        {place: Contribution(device=str(place), number=1, num_rows=n, g=g) for place, n in enumerate((10, 10, 30))},
+        merge,
+        [0.1] * 3,
+        estimator="norm",
+    )
+    assert sum(factor**2 for factor in found.values()) == pytest.approx(1.0)
+    assert found[2] == pytest.approx(found[0] * (3 if merge == "mean" else 1))

@@ -139,22 +139,36 @@ def train_locally(
     return Contribution(device=device.name, number=number, num_rows=len(rates) * m.batch_size, g=np.stack(g))
 
 
-def scales(contributions: Mapping[int, Contribution], merge: str, rates: Sequence[float]) -> dict[int, float]:
-    """Return the factor of each contribution by its place: its share of the rows, and less where it is too long.
+def scales(
+    contributions: Mapping[int, Contribution], merge: str, rates: Sequence[float], *, estimator: str
+) -> dict[int, float]:
+    """Return the factor of each contribution by its place: its share, and less where it is too long.
+
+    With `norm` a step has one length whatever the number of its queries. Devices are further queries, in directions of
+    their own. The mean of D devices is sqrt(D) times shorter than the steps of one, and is brought to their length.
 
     Args:
         contributions: By place.
         merge: Row of `ROUND_MERGES`.
         rates: Learning rate of each local step.
+        estimator: Row of the table of estimators, by which the devices took their steps.
     """
     total = sum(each.num_rows for each in contributions.values())
-    shares = {place: each.num_rows / total for place, each in contributions.items()}
+    # By rows alone a device that claims many of them counts most; where lengths are bounded, all count the same.
+    shares = {
+        place: 1 / len(contributions) if merge == "clipped" else each.num_rows / total
+        for place, each in contributions.items()
+    }
+    if estimator == "norm":
+        length = math.sqrt(sum(share * share for share in shares.values()))
+        shares = {place: share / length for place, share in shares.items()}
     if merge == "mean":
         return shares
     lengths = {place: _length(each.g, rates) for place, each in contributions.items()}
     bound = float(np.median(list(lengths.values())))
-    # By rows alone a device that claims many of them counts most; here all count the same.
-    return {place: min(1.0, bound / lengths[place] if lengths[place] else 1.0) / len(lengths) for place in shares}
+    return {
+        place: share * min(1.0, bound / lengths[place] if lengths[place] else 1.0) for place, share in shares.items()
+    }
 
 
 # `clipped` shortens the steps of a device to the median length of the round.

@@ -98,7 +98,7 @@ class Rounds(Ledger):
         if not self._contributions:
             raise UsageError(f"no device has contributed to round {self.number}")
         rates = self.rates
-        factors = scales(self._contributions, self._merge, rates)
+        factors = scales(self._contributions, self._merge, rates, estimator=self.header.estimator)
         records: list[StepRecord] = []
         for place in range(self.plan.places):
             g_Mq = np.zeros((self.plan.local_steps, self.header.q), dtype=np.float32)
