@@ -33,7 +33,7 @@ COMPILE = ("--seq-len", "64", "--label-tokens", "1", "--quantize", "8da4w")
 METHODS = {"exact": ("--batch-size", "8"), "prge": ("--q", "4", "--batch-size", "4")}
 RATES = {"exact": 1e-3, "prge": 3e-3}
 # Rounds and local steps by devices; their product with the devices is the same for all of a method.
-ROUNDS = {1: (12, 40), 4: (12, 10), 16: (6, 5)}
+ROUNDS = {1: (12, 40), 4: (12, 10), 16: (6, 5), 64: (3, 3)}
 # Below one divided by the rows.
 DELTA = 1e-4
 # A device that harms sends what it learnt, turned around and this many times as long.
@@ -81,13 +81,18 @@ class Case:
 
 
 CASES = [
-    *(Case(method, devices) for method in METHODS for devices in ROUNDS),
+    *(Case(method, devices) for method in METHODS for devices in (1, 4, 16)),
     *(Case("prge", 4, epsilon=epsilon) for epsilon in (8.0, 2.0)),
     Case("exact", 4, 0.1),
-    Case("exact", 4, 0.1, proximal=30.0),
     Case("exact", 4, 0.1, server_lr=1e-2),
+    Case("exact", 4, 0.1, proximal=30.0),
+    Case("prge", 4, 0.1),
+    *(Case(method, 64) for method in METHODS),
+    *(Case(method, 4, 1.0) for method in METHODS),
     Case("exact", 4, is_harmed=True),
     Case("exact", 4, merge="median", is_harmed=True),
+    Case("prge", 4, is_harmed=True),
+    Case("prge", 4, merge="clipped", is_harmed=True),
 ]
 
 
@@ -168,33 +173,95 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of make_reviews.py")
     parser.add_argument("--work", type=Path, default=Path("federated"), help="folder of programs and runs")
     parser.add_argument("--findings", type=Path, default=FINDINGS, help="file of cases that were run")
+    parser.add_argument("--cases", type=int, default=len(CASES), help="run the first so many, and report all known")
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs" / "reports" / "federated.md")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     known: dict[str, list[dict[str, Any]]] = {}
     if options.findings.exists():
         known = {each["case"]: each["rounds"] for each in map(json.loads, options.findings.read_text().splitlines())}
-    for case in CASES:
+    for case in CASES[: options.cases]:
         if case.name not in known:
             program = compiled(case.method, options.model, options.data, options.work)
             known[case.name] = run(case, program, options.data, options.work)
             lines = [json.dumps({"case": name, "rounds": rounds}) + "\n" for name, rounds in sorted(known.items())]
             options.findings.write_text("".join(lines), encoding="utf-8")
-    found = {case: known[case.name] for case in CASES}
-    options.output.write_text(report(found), encoding="utf-8")
+    found = {case: known[case.name] for case in CASES if case.name in known}
+    image = options.output.with_suffix(".png")
+    plot(image, found)
+    options.output.write_text(report(found, image.name), encoding="utf-8")
     print(options.output)
 
 
-def report(found: Mapping[Case, list[dict[str, Any]]]) -> str:
-    """Return the report."""
+def plot(path: Path, found: Mapping[Case, list[dict[str, Any]]]) -> None:
+    """Draw accuracy against the number of devices, and against the bytes that a device sends in the whole run."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 3.8), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    by_devices, by_bytes = figure.subplots(1, 2, sharey=True)
+    for method, colour in (("exact", "tab:red"), ("prge", "tab:blue")):
+        plain = [case for case in found if case == Case(method, case.devices)]
+        accuracy = [100 * found[case][-1]["accuracy"] for case in plain]
+        by_devices.plot([case.devices for case in plain], accuracy, "o-", color=colour, label=method)
+        for marker, label, fits in (
+            ("o", "equal rows", lambda case: case == Case(case.method, case.devices)),
+            ("s", "Dirichlet", lambda case: case.skew is not None),
+            ("x", "one that harms", lambda case: case.is_harmed),
+            ("^", "private", lambda case: case.epsilon > 0),
+        ):
+            cases = [case for case in found if case.method == method and fits(case)]
+            sent = [sum(line.get("up_bytes", 0) for line in found[case]) / case.devices for case in cases]
+            scores = [100 * found[case][-1]["accuracy"] for case in cases]
+            by_bytes.scatter(sent, scores, marker=marker, color=colour, label=f"{method}, {label}" if cases else None)
+    start = 100 * next(iter(found.values()))[0]["accuracy"]
+    for axes in (by_devices, by_bytes):
+        axes.axhline(start, color="grey", linestyle=":", linewidth=0.8)
+    devices = sorted({case.devices for case in found})
+    by_devices.set_xscale("log", base=2)
+    by_devices.set_xticks(devices, labels=map(str, devices))
+    by_bytes.set_xscale("log")
+    by_devices.set(xlabel="devices, equal rows", ylabel="accuracy, %")
+    by_bytes.set(xlabel="bytes that a device sends in all")
+    by_devices.legend()
+    by_bytes.legend(fontsize="x-small")
+    figure.savefig(path)
+
+
+def costs(state: float, local_steps: int, q: int = 4) -> str:
+    """Return a table of what a round costs by the number of its devices, from the sizes of messages alone.
+
+    Args:
+        state: Bytes of the trained state.
+        local_steps: Steps that a device takes in a round.
+        q: Queries a step.
+    """
+    lines = [
+        "| devices in a round | `prge`: kB up | kB down | server, GB | `exact`: kB up | kB down | server, GB |",
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for devices in (10, 100, 1_000, 10_000, 1_000_000):
+        up = 4 * q * local_steps
+        down = min((4 * q + 8) * local_steps * devices, state)
+        sides = ((up, down), (state, state))
+        cells = [f"{one / 1e3:,.1f} | {two / 1e3:,.1f} | {(one + two) * devices / 1e9:,.3f}" for one, two in sides]
+        lines.append(f"| {devices:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def report(found: Mapping[Case, list[dict[str, Any]]], image: str) -> str:
+    """Return the report, which shows the plot at `image`."""
     start = next(iter(found.values()))[0]
     table = "\n".join(row(case, lines) for case, lines in found.items())
     steps = ROUNDS[1][0] * ROUNDS[1][1]
+    states = [line["up_bytes"] / case.devices for case, lines in found.items() for line in lines if "up_bytes" in line]
+    local_steps = 100
     return f"""# Many devices, one adapter
 
 Made by `python tools/federated_report.py`: SmolLM2-135M-Instruct (8da4w) on 1,000 real movie reviews, dealt out to
-devices that this machine plays one after the other. One seed. All cases take {steps} local steps: `exact`
-with 8 rows a step, `prge` with q = 4 and 4 rows. Accuracy is of the 600 test rows; before the first round it is
+devices that this machine plays one after the other. One seed. All cases take about {steps} local steps:
+`exact` with 8 rows a step, `prge` with q = 4 and 4 rows. Accuracy is of the 600 test rows; before the first round it is
 {start["accuracy"]:.1%}, with a loss of {start["loss"]:.4f}.
 
 Bytes are those of the messages' values, of one device in one round, without what a transport adds.
@@ -207,7 +274,21 @@ Bytes are those of the messages' values, of one device in one round, without wha
 - A device that harms sends what it learnt, turned around and ten times as long.
 - With an epsilon, each device hides its rows by noise ([privacy](../privacy.md)), at a delta of {DELTA:g}.
 - More devices at equal rows take fewer steps one after the other: of {steps} steps, 16 devices take
-  {ROUNDS[16][0] * ROUNDS[16][1]} each.
+  {ROUNDS[16][0] * ROUNDS[16][1]} each, and 64 take {ROUNDS[64][0] * ROUNDS[64][1]}.
+
+![accuracy by devices, and by bytes]({image})
+
+## Cost of a round
+
+Computed from the sizes of messages, for {local_steps} local steps of q = 4 and this model's trained state. A device of
+`prge` gets the steps of all devices, or the state where that is shorter. So a million devices are better asked a few
+hundred a round.
+
+{costs(max(states), local_steps)}
+
+Published figures of other ways: FedKSeed sends less than 18 kB a round (arXiv 2312.06353), and FeedSign one bit a step
+in either direction (arXiv 2501.17610). They took other steps on other models. `python tools/federated_rate.py` measures
+how many messages a second the server's core takes.
 """
 
 
