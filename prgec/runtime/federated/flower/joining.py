@@ -23,7 +23,7 @@ from prgec.runtime.federated.flower.children import (
     running,
 )
 from prgec.runtime.federated.flower.names import OPTIONS_KEY
-from prgec.runtime.federated.node import NODE_NAME
+from prgec.runtime.federated.node import read_node
 from prgec.runtime.federated.options import NODE_TABLE, NodeOptions
 
 # Times in a row that a SuperNode may end soon after its start.
@@ -114,7 +114,4 @@ def join(options: NodeOptions, superlink: Superlink, *, should_stop: Callable[[]
 
 
 def _is_over(out: Path) -> bool:
-    try:
-        return bool(json.loads((out / NODE_NAME).read_bytes())["is_over"])
-    except (FileNotFoundError, ValueError, KeyError):
-        return False
+    return bool(read_node(out).get("is_over"))
