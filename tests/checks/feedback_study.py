@@ -57,8 +57,13 @@ class Way:
 
     @property
     def tasks(self) -> Sequence[RewardTask]:
-        """Tasks that are learnt this way: all from rewards by gradients, else the first."""
-        return TASKS if self.objective == "grpo" and self.times == 1 else TASKS[:1]
+        """Tasks that are learnt this way: all from rewards by gradients, else the first.
+
+        More steps go to the tasks that the study's steps leave below TRL's reward.
+        """
+        if self.objective != "grpo":
+            return TASKS[:1]
+        return TASKS if self.times == 1 else (TASKS[0], TASKS[2])
 
     def __str__(self) -> str:
         """Return the name that a reader sees."""
