@@ -21,7 +21,7 @@ from prgec.core.data.encode import Row
 from prgec.core.formats.adapter import masters
 from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.estimators import Plain
-from prgec.runtime.training.prge_trainer import PrgeTrainer
+from prgec.runtime.training.prge_trainer import Estimation, PrgeTrainer
 from tests.oracle import Example, Mezo, Settings
 
 Step = tuple[Sequence[Example], float]
@@ -65,7 +65,7 @@ class Run:
     def __init__(self, program: PteProgram, *, eps: float, seed: int, step: int = 0) -> None:
         self.program = program
         self._recorder = _Recorder(program)
-        self.trainer = PrgeTrainer(self._recorder, Plain(), eps=eps, seed=seed, step=step)
+        self.trainer = PrgeTrainer(self._recorder, Estimation(estimator=Plain(), eps=eps, seed=seed), step=step)
 
     def step(self, examples: Sequence[Example], lr: float) -> FloatArray:
         """Run one step on B examples; return the loss of every row: f32[N]."""

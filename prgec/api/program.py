@@ -30,6 +30,7 @@ from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR, find_estimator
 from prgec.runtime.training.evaluate import Evaluation, evaluate, row_losses
 from prgec.runtime.training.generate import DEFAULT_MAX_TOKENS, generate
 from prgec.runtime.training.gradient_trainer import GradientTrainer
+from prgec.runtime.training.prge_trainer import Estimation
 from prgec.runtime.training.prge_trainer import PrgeTrainer as EstimatingTrainer
 from prgec.runtime.training.step import StepResult
 
@@ -204,7 +205,7 @@ class Program:
     def _trainer(self) -> GradientTrainer | EstimatingTrainer:
         if self.manifest.has_gradients:
             return GradientTrainer(self.engine)
-        return EstimatingTrainer(self.engine, find_estimator(DEFAULT_ESTIMATOR), eps=1e-2, seed=0)
+        return EstimatingTrainer(self.engine, Estimation(estimator=find_estimator(DEFAULT_ESTIMATOR), eps=1e-2, seed=0))
 
 
 def load(path: str | Path, *, engine: str = "executorch") -> Program:

@@ -251,7 +251,7 @@ def test_flags_are_frozen() -> None:
         "--eval-rows --ignore-memory --init-adapter --json --low-volume --lr --map --max-g --no-eos --no-verify "
         "--not-finite --over-limit --prefix-cache --rows --seed --steps --task --torch-compile -c",
         "study": "--data --forward-rows --json --lr --model --on --only --out --preset --seeds",
-        "replay": "--adapter --force --json --no-verify --output --program --step -o",
+        "replay": "--adapter --force --json --no-verify --output --program --signers --step -o",
         "export": "--base --data --format --json --output --program -o",
         "report": "--force --json --output --side -o",
         "ui": "--port --program",

@@ -22,7 +22,7 @@ from prgec.runtime.federated.local import Contribution, RoundPlan, scales, train
 from prgec.runtime.federated.rounds import Rounds
 from prgec.runtime.runs.resume import rebuild
 from prgec.runtime.training.estimators import find_estimator
-from prgec.runtime.training.prge_trainer import PrgeTrainer
+from prgec.runtime.training.prge_trainer import Estimation, PrgeTrainer
 from prgec.runtime.training.schedules import learning_rate
 from tests.federated.fleet import COURSE, DEVICES, EPS, PLAN, SEED, device, mean_loss, read_rows, rounds
 
@@ -76,7 +76,7 @@ def test_one_device_and_one_round_are_an_ordinary_run_bit_for_bit(
     only = FederatedDevice("only", open_pte(tiny_pte), rows, seed=SEED, eps=EPS, order=SEED)
     plan = RoundPlan(rounds=1, places=1, local_steps=20)
     program = open_pte(tiny_pte)
-    trainer = PrgeTrainer(program, find_estimator("norm"), eps=EPS, seed=SEED)
+    trainer = PrgeTrainer(program, Estimation(estimator=find_estimator("norm"), eps=EPS, seed=SEED))
     for step in range(1, 21):
         indices = step_indices(len(rows), program.manifest.batch_size, SEED, step)
         trainer.step(training_batch(rows, indices, program.manifest), learning_rate(COURSE, step))

@@ -20,7 +20,7 @@ from prgec.runtime.federated.device import FederatedDevice
 from prgec.runtime.federated.merge import MERGES, Report, merged
 from prgec.runtime.runs.resume import rebuild
 from prgec.runtime.training.estimators import find_estimator
-from prgec.runtime.training.prge_trainer import PrgeTrainer
+from prgec.runtime.training.prge_trainer import Estimation, PrgeTrainer
 from prgec.runtime.training.schedules import learning_rate
 from tests.federated.fleet import DEVICES, EPS, RATES, SEED, STEPS, coordinator, device, mean_loss, read_rows
 from tests.shared import Shared
@@ -83,7 +83,7 @@ def test_devices_are_one_device_with_all_rows(
 ) -> None:
     """The oracle is an ordinary run of a program with the batch of all devices, on the same rows."""
     large = open_pte(_sized(shared, sum(sizes), tokenizer_blob))
-    trainer = PrgeTrainer(large, find_estimator("norm"), eps=EPS, seed=SEED)
+    trainer = PrgeTrainer(large, Estimation(estimator=find_estimator("norm"), eps=EPS, seed=SEED))
     here = [device(_sized(shared, size, tokenizer_blob), rows, n, len(sizes)) for n, size in enumerate(sizes)]
     with coordinator(tmp_path / "journal.bin", open_pte(tiny_pte), batch_size=max(sizes)) as server:
         for step in range(1, 21):
@@ -108,7 +108,7 @@ def test_devices_are_one_device_with_all_rows(
 def test_one_device_is_an_ordinary_run_bit_for_bit(tiny_pte: Path, rows: list[Row], tmp_path: Path) -> None:
     only = FederatedDevice("only", open_pte(tiny_pte), rows, seed=SEED, eps=EPS, order=SEED)
     program = open_pte(tiny_pte)
-    trainer = PrgeTrainer(program, find_estimator("norm"), eps=EPS, seed=SEED)
+    trainer = PrgeTrainer(program, Estimation(estimator=find_estimator("norm"), eps=EPS, seed=SEED))
     with coordinator(tmp_path / "journal.bin", program) as server:
         while not server.is_over:
             indices = step_indices(len(rows), program.manifest.batch_size, SEED, server.step)

@@ -18,7 +18,7 @@ from prgec.errors import NumericsError
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.estimators import Plain
-from prgec.runtime.training.prge_trainer import EstimatedStep, PrgeTrainer
+from prgec.runtime.training.prge_trainer import EstimatedStep, Estimation, PrgeTrainer
 from prgec.runtime_ops import noise
 
 # g is a difference of losses over 2 EPS, so a narrow EPS turns the last bits of a loss, which differ between
@@ -63,7 +63,7 @@ def _textbook(model: nn.Module, batches: list[Batch]) -> tuple[list[float], np.n
 
 
 def test_follows_textbook_mezo(program: PteProgram, make_eager: Callable[[], nn.Module], batches: list[Batch]) -> None:
-    trainer = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED)
+    trainer = PrgeTrainer(program, Estimation(estimator=Plain(), eps=EPS, seed=SEED))
     losses = [trainer.step(batch, LR).loss for batch in batches]
     trainer.flush()
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_follows_textbook_mezo(program: PteProgram, make_eager: Callable[[], nn.
 
 
 def test_update_is_one_step_late_until_flushed(program: PteProgram, batches: list[Batch]) -> None:
-    trainer = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED)
+    trainer = PrgeTrainer(program, Estimation(estimator=Plain(), eps=EPS, seed=SEED))
     assert trainer.is_flushed
     trainer.step(batches[0], LR)
     assert not program.read_state()["head.lora_B"].any()
@@ -88,7 +88,7 @@ def test_flushing_in_between_changes_nothing(tiny_pte: Path, batches: list[Batch
     hashes, losses = set(), set()
     for flush_every in (1, 3, 100):
         program = open_pte(tiny_pte)
-        trainer = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED)
+        trainer = PrgeTrainer(program, Estimation(estimator=Plain(), eps=EPS, seed=SEED))
         for number, batch in enumerate(batches, start=1):
             result = trainer.step(batch, LR)
             if number % flush_every == 0:
@@ -104,7 +104,7 @@ def test_lr_belongs_to_the_step_that_measured_g(tiny_pte: Path, batches: list[Ba
     states = []
     for rates in ([LR, 0.0], [0.0, LR]):
         program = open_pte(tiny_pte)
-        trainer = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED)
+        trainer = PrgeTrainer(program, Estimation(estimator=Plain(), eps=EPS, seed=SEED))
         trainer.step(batches[0], rates[0])
         trainer.step(batches[1], rates[1])
         states.append(bool(program.read_state()["head.lora_B"].any()))
@@ -112,7 +112,7 @@ def test_lr_belongs_to_the_step_that_measured_g(tiny_pte: Path, batches: list[Ba
 
 
 def test_reports_the_mean_over_all_rows(program: PteProgram, batches: list[Batch]) -> None:
-    result = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED).step(batches[0], LR)
+    result = PrgeTrainer(program, Estimation(estimator=Plain(), eps=EPS, seed=SEED)).step(batches[0], LR)
     assert result.step == 1
     assert result.losses.shape == (2, 2)
     assert result.loss == pytest.approx(result.losses.mean())
@@ -120,12 +120,12 @@ def test_reports_the_mean_over_all_rows(program: PteProgram, batches: list[Batch
 
 
 def test_loss_that_is_not_finite_stops_with_the_state_kept(program: PteProgram, batches: list[Batch]) -> None:
-    trainer = PrgeTrainer(program, Plain(), eps=EPS, seed=SEED)
+    trainer = PrgeTrainer(program, Estimation(estimator=Plain(), eps=EPS, seed=SEED))
     trainer.step(batches[0], LR)
     trainer.step(batches[1], LR)
     trainer.flush()
     kept = program.state_sha256()
-    huge = PrgeTrainer(program, Plain(), eps=1e38, seed=SEED, step=2)
+    huge = PrgeTrainer(program, Estimation(estimator=Plain(), eps=1e38, seed=SEED), step=2)
     with pytest.raises(NumericsError, match="the loss of step 3 is not finite; training stopped, state kept"):
         huge.step(batches[2], LR)
     huge.flush()
@@ -134,18 +134,18 @@ def test_loss_that_is_not_finite_stops_with_the_state_kept(program: PteProgram, 
 
 def test_coefficient_that_is_not_finite_stops(program: PteProgram, batches: list[Batch]) -> None:
     with pytest.raises(NumericsError, match="projected gradient of step 1"), np.errstate(all="ignore"):
-        PrgeTrainer(program, _Overflow(), eps=EPS, seed=SEED).step(batches[0], LR)
+        PrgeTrainer(program, Estimation(estimator=_Overflow(), eps=EPS, seed=SEED)).step(batches[0], LR)
     assert not program.read_state()["head.lora_B"].any()
 
 
 def test_failed_step_leaves_nothing_to_flush(tiny_pte: Path, batches: list[Batch]) -> None:
     failed, reference = open_pte(tiny_pte), open_pte(tiny_pte)
-    trainer = PrgeTrainer(failed, _NanAfterOne(), eps=EPS, seed=SEED)
+    trainer = PrgeTrainer(failed, Estimation(estimator=_NanAfterOne(), eps=EPS, seed=SEED))
     trainer.step(batches[0], LR)
     with pytest.raises(NumericsError, match="step 2"):
         trainer.step(batches[1], LR)
     trainer.flush()
-    one_step = PrgeTrainer(reference, Plain(), eps=EPS, seed=SEED)
+    one_step = PrgeTrainer(reference, Estimation(estimator=Plain(), eps=EPS, seed=SEED))
     one_step.step(batches[0], LR)
     one_step.flush()
     assert failed.state_sha256() == reference.state_sha256()
@@ -188,13 +188,13 @@ def test_nothing_is_pending_before_a_step_and_after_a_flush(program: PteProgram,
         def __getattr__(self, name: str) -> Any:
             return getattr(program, name)
 
-    trainer = PrgeTrainer(Watched(), Plain(), eps=EPS, seed=SEED)  # type: ignore[arg-type]
+    trainer = PrgeTrainer(Watched(), Estimation(estimator=Plain(), eps=EPS, seed=SEED))  # type: ignore[arg-type]
     first = trainer.step(batches[0], LR)
     trainer.step(batches[1], LR)
     trainer.flush()
     trainer.step(batches[2], LR)
     assert passed == [([0.0, 0.0], 0.0), (first.g.tolist(), LR), ([0.0, 0.0], 0.0)]
-    failing = PrgeTrainer(Watched(), _Overflow(), eps=EPS, seed=SEED)  # type: ignore[arg-type]
+    failing = PrgeTrainer(Watched(), Estimation(estimator=_Overflow(), eps=EPS, seed=SEED))  # type: ignore[arg-type]
     for batch in batches[:2]:
         with pytest.raises(NumericsError), np.errstate(all="ignore"):
             failing.step(batch, LR)

@@ -10,7 +10,7 @@ from typing import Any
 
 from prgec.lab.study.programs import prepare_program, shared_program
 from prgec.runtime.training.estimators import Estimator, find_estimator
-from prgec.runtime.training.prge_trainer import PrgeTrainer
+from prgec.runtime.training.prge_trainer import Estimation, PrgeTrainer
 
 
 class Prge(PrgeTrainer):
@@ -28,7 +28,7 @@ class Prge(PrgeTrainer):
     def __init__(self, model: str, *, seed: int, eps: float = 1e-2, estimator: str = "plain", **options: Any) -> None:
         chosen = _with_constants(estimator, options)
         self.program, self.held_bytes = shared_program(model, options)
-        super().__init__(self.program, chosen, eps=eps, seed=seed)
+        super().__init__(self.program, Estimation(estimator=chosen, eps=eps, seed=seed))
         self.rows_per_step = self.program.manifest.num_rows
 
     @staticmethod

@@ -21,7 +21,7 @@ from prgec.errors import DataError, UsageError
 from prgec.runtime.federated.device import FederatedDevice
 from prgec.runtime.federated.merge import check_numbers
 from prgec.runtime.training.estimators import find_estimator
-from prgec.runtime.training.prge_trainer import PrgeTrainer
+from prgec.runtime.training.prge_trainer import Estimation, PrgeTrainer
 from prgec.runtime.training.privacy import Privacy
 from prgec.runtime.training.schedules import Rates, learning_rate
 
@@ -126,9 +126,8 @@ def train_locally(
     """
     program, m = device.program, device.program.manifest
     snapshot = program.read_state()
-    trainer = PrgeTrainer(
-        program, find_estimator(estimator), eps=device.eps, seed=device.seed, step=first, privacy=privacy
-    )
+    estimation = Estimation(estimator=find_estimator(estimator), eps=device.eps, seed=device.seed, privacy=privacy)
+    trainer = PrgeTrainer(program, estimation, step=first)
     try:
         g = []
         for local, lr in zip(local_steps(number, rates), rates, strict=True):

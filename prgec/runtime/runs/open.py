@@ -26,13 +26,13 @@ from prgec.runtime.runs.option_checks import check_run
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.runs.result import Listener
 from prgec.runtime.runs.rewards import RunRewards
-from prgec.runtime.training.estimators import Estimator, find_estimator
+from prgec.runtime.training.estimators import find_estimator
 from prgec.runtime.training.evolution import EvolutionTrainer
 from prgec.runtime.training.gradient_trainer import GradientTrainer
 from prgec.runtime.training.loop import TrainingLoop
 from prgec.runtime.training.objective_estimate import ObjectiveEstimator
 from prgec.runtime.training.objective_trainer import ObjectiveTrainer
-from prgec.runtime.training.prge_trainer import PrgeTrainer
+from prgec.runtime.training.prge_trainer import Estimation, PrgeTrainer
 from prgec.runtime.training.privacy import Privacy
 from prgec.runtime.training.privacy_budget import PrivacyBudget
 from prgec.runtime.training.reward_estimate import RewardEstimator
@@ -111,39 +111,36 @@ class Opened:
     def trainer(self) -> StepTrainer[StepRecord]:
         """Return a new trainer of the program's kind, within the limits of the options."""
         options = self.options
-        estimator = find_estimator(options.estimator)
         if self.rewards is not None:
-            return self._reward_trainer(self.rewards, estimator)
+            return self._reward_trainer(self.rewards)
         if self.feedback is not None and self.program.manifest.has_gradients:
             return ObjectiveTrainer(self.program, self.feedback.train, options.limits)
         if self.feedback is not None:
-            return ObjectiveEstimator(
-                self.program, estimator, self.feedback.train, eps=options.eps, seed=options.seed, limits=options.limits
-            )
+            return ObjectiveEstimator(self.program, self._estimation, self.feedback.train)
         if self.program.manifest.has_gradients:
             return GradientTrainer(self.program, options.limits)
-        privacy = Privacy(noise_multiplier=self.budget.noise_multiplier, clip=options.dp_clip) if self.budget else None
-        return PrgeTrainer(
-            self.program, estimator, eps=options.eps, seed=options.seed, limits=options.limits, privacy=privacy
-        )
+        return PrgeTrainer(self.program, self._estimation)
 
-    def _reward_trainer(self, rewards: RunRewards, estimator: Estimator) -> StepTrainer[StepRecord]:
-        options, rollouts = self.options, rewards.rollouts(self.program)
+    def _reward_trainer(self, rewards: RunRewards) -> StepTrainer[StepRecord]:
+        limits, rollouts = self.options.limits, rewards.rollouts(self.program)
         if rewards.advantage is None:
-            return EvolutionTrainer(
-                self.program, estimator, rollouts, eps=options.eps, seed=options.seed, limits=options.limits
-            )
+            return EvolutionTrainer(self.program, self._estimation, rollouts)
         if self.program.manifest.has_gradients:
-            return RewardTrainer(self.program, rollouts, rewards.advantage, beta=rewards.beta, limits=options.limits)
-        return RewardEstimator(
-            self.program,
-            estimator,
-            rollouts,
-            rewards.advantage,
-            beta=rewards.beta,
+            return RewardTrainer(self.program, rollouts, rewards.advantage, beta=rewards.beta, limits=limits)
+        return RewardEstimator(self.program, self._estimation, rollouts, rewards.advantage, beta=rewards.beta)
+
+    @property
+    def _estimation(self) -> Estimation:
+        """The way from measured losses to an update, with an estimator that remembers nothing yet."""
+        options = self.options
+        return Estimation(
+            estimator=find_estimator(options.estimator),
             eps=options.eps,
             seed=options.seed,
             limits=options.limits,
+            privacy=Privacy(noise_multiplier=self.budget.noise_multiplier, clip=options.dp_clip)
+            if self.budget
+            else None,
         )
 
     def loop(self, trainer: Steps, rates: Rates) -> TrainingLoop:

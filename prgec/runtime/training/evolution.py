@@ -16,9 +16,7 @@ from prgec.core.contract.arrays import Float64Array, State
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.contract.sums import ordered_mean
 from prgec.core.data.batches import Batch
-from prgec.runtime.training.estimators import Estimator
-from prgec.runtime.training.limits import Limits
-from prgec.runtime.training.prge_trainer import EstimatedStep, PrgeTrainer
+from prgec.runtime.training.prge_trainer import EstimatedStep, Estimation, PrgeTrainer
 from prgec.runtime.training.rollouts import Rollouts
 from prgec.runtime_ops.host import dual_update
 
@@ -36,24 +34,12 @@ class EvolutionTrainer(PrgeTrainer):
 
     Args:
         program: The program to train, of a state that is not `dual`.
-        estimator: Turns losses into g.
+        estimation: The way from its losses to an update.
         rollouts: The program's answers.
-        eps: Perturbation scale, > 0.
-        seed: Key of the noise.
-        limits: Treatment of steps that measure too much, or nothing.
     """
 
-    def __init__(
-        self,
-        program: GeneratingProgram,
-        estimator: Estimator,
-        rollouts: Rollouts,
-        *,
-        eps: float,
-        seed: int,
-        limits: Limits | None = None,
-    ) -> None:
-        super().__init__(program, estimator, eps=eps, seed=seed, limits=limits)
+    def __init__(self, program: GeneratingProgram, estimation: Estimation, rollouts: Rollouts) -> None:
+        super().__init__(program, estimation)
         self._writer, self._rollouts = program, rollouts
 
     def step(self, batch: Batch, lr: float) -> EstimatedStep:

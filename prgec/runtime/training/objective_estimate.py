@@ -10,11 +10,9 @@ import numpy as np
 from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.batches import Batch
-from prgec.runtime.training.estimators import Estimator
 from prgec.runtime.training.evaluate import losses_of
 from prgec.runtime.training.feedback import Feedback
-from prgec.runtime.training.limits import Limits
-from prgec.runtime.training.prge_trainer import EstimatedStep, PrgeTrainer
+from prgec.runtime.training.prge_trainer import EstimatedStep, Estimation, PrgeTrainer
 
 
 class ObjectiveEstimator(PrgeTrainer):
@@ -22,24 +20,12 @@ class ObjectiveEstimator(PrgeTrainer):
 
     Args:
         program: The program to train.
-        estimator: Turns losses into g.
+        estimation: The way from its losses to an update.
         feedback: The objective and the answers.
-        eps: Perturbation scale, > 0.
-        seed: Key of the noise.
-        limits: Treatment of steps that measure too much, or nothing.
     """
 
-    def __init__(
-        self,
-        program: GeneratingProgram,
-        estimator: Estimator,
-        feedback: Feedback,
-        *,
-        eps: float,
-        seed: int,
-        limits: Limits | None = None,
-    ) -> None:
-        super().__init__(program, estimator, eps=eps, seed=seed, limits=limits)
+    def __init__(self, program: GeneratingProgram, estimation: Estimation, feedback: Feedback) -> None:
+        super().__init__(program, estimation)
         self._scored, self._feedback = program, feedback
         self._others: Float64Array = np.zeros(0)
 

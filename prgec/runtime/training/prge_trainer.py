@@ -68,6 +68,25 @@ class Recorded(Protocol):
         """Coefficients of its update, as applied: f32[q]."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Estimation:
+    """The way from measured losses to an update.
+
+    Attributes:
+        estimator: Turns losses into g; it remembers the steps of one run.
+        eps: Perturbation scale, > 0.
+        seed: Key of the noise.
+        limits: Treatment of steps that measure too much, or nothing.
+        privacy: How single rows are hidden; None to use losses as they are.
+    """
+
+    estimator: Estimator
+    eps: float
+    seed: int
+    limits: Limits = Limits()
+    privacy: Privacy | None = None
+
+
 class PrgeTrainer:
     """Drives a program through training steps.
 
@@ -75,31 +94,14 @@ class PrgeTrainer:
 
     Args:
         program: The program to train.
-        estimator: Turns losses into g.
-        eps: Perturbation scale, > 0.
-        seed: Key of the noise.
+        estimation: The way from its losses to an update.
         step: Number of steps already done.
-        limits: Treatment of steps that measure too much, or nothing.
-        privacy: How single rows are hidden; None to use losses as they are.
     """
 
-    def __init__(
-        self,
-        program: TrainableProgram,
-        estimator: Estimator,
-        *,
-        eps: float,
-        seed: int,
-        step: int = 0,
-        limits: Limits | None = None,
-        privacy: Privacy | None = None,
-    ) -> None:
+    def __init__(self, program: TrainableProgram, estimation: Estimation, *, step: int = 0) -> None:
         self._program = program
-        self._estimator = estimator
-        self._eps = eps
-        self._seed = seed
-        self._limits = limits or Limits()
-        self._privacy = privacy
+        self._estimator, self._limits, self._privacy = estimation.estimator, estimation.limits, estimation.privacy
+        self._eps, self._seed = estimation.eps, estimation.seed
         self._zeros: FloatArray = np.zeros(program.manifest.q, dtype=np.float32)
         self._pending = self._zeros
         self._pending_lr = 0.0

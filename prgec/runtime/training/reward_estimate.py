@@ -12,9 +12,7 @@ from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.contract.sums import ordered_mean
 from prgec.core.data.batches import Batch, training_batch
 from prgec.runtime.training.advantages import Advantage
-from prgec.runtime.training.estimators import Estimator
-from prgec.runtime.training.limits import Limits
-from prgec.runtime.training.prge_trainer import EstimatedStep, PrgeTrainer
+from prgec.runtime.training.prge_trainer import EstimatedStep, Estimation, PrgeTrainer
 from prgec.runtime.training.reward_trainer import from_start, label_weights
 from prgec.runtime.training.rollouts import Rollouts
 
@@ -24,28 +22,22 @@ class RewardEstimator(PrgeTrainer):
 
     Args:
         program: The program to train.
-        estimator: Turns losses into g.
+        estimation: The way from its losses to an update.
         rollouts: The program's answers.
         advantage: The objective.
         beta: Cost of a unit of the distance to the start; it is taken from the rewards.
-        eps: Perturbation scale, > 0.
-        seed: Key of the noise.
-        limits: Treatment of steps that measure too much, or nothing.
     """
 
     def __init__(
         self,
         program: GeneratingProgram,
-        estimator: Estimator,
+        estimation: Estimation,
         rollouts: Rollouts,
         advantage: Advantage,
         *,
         beta: float,
-        eps: float,
-        seed: int,
-        limits: Limits | None = None,
     ) -> None:
-        super().__init__(program, estimator, eps=eps, seed=seed, limits=limits)
+        super().__init__(program, estimation)
         self._writer, self._rollouts, self._advantage, self._beta = program, rollouts, advantage, beta
         self._weights: Float64Array = np.zeros(0)
 
