@@ -196,11 +196,10 @@ def find_journal(folder: RunFolder) -> Journal | None:
 def _check_same_run(journal: Journal, header: Header, manifest: Manifest) -> None:
     names = {**_NAMES, "estimator": "the program's optimizer"} if manifest.has_gradients else _NAMES
     if "+" in header.estimator + journal.header.estimator:
-        names |= {"estimator": f"--objective, --dp-epsilon or {names['estimator']}"} | (
-            {"q": "--objective"} if manifest.has_gradients else {}
-        )
-        names |= {
-            "rows_crc": "the data, --beta, --gamma, --desirable, --undesirable, --dp-... or what belongs to --reward"
+        names = names | {
+            "estimator": f"--objective, --dp-epsilon or {names['estimator']}",
+            "rows_crc": "the data, --beta, --gamma, --desirable, --undesirable, --dp-... or what belongs to --reward",
+            **({"q": "--objective"} if manifest.has_gradients else {}),
         }
     for field, name in names.items():
         found, expected = getattr(header, field), getattr(journal.header, field)
