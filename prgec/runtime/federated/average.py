@@ -18,6 +18,7 @@ from prgec.core.data.batches import step_batch
 from prgec.core.data.row import Row
 from prgec.core.formats.adapter import masters
 from prgec.errors import DataError, UsageError
+from prgec.runtime.federated.local import local_steps
 from prgec.runtime.federated.merge import check_numbers, find_merge
 from prgec.runtime.training.gradient_trainer import GradientTrainer
 
@@ -69,7 +70,7 @@ def train_state(
     program.forget_steps()
     trainer = GradientTrainer(program)
     common = masters(program.read_state(), m) if proximal else {}
-    for step, lr in enumerate(rates, start=(number - 1) * len(rates) + 1):
+    for step, lr in zip(local_steps(number, rates), rates, strict=True):
         trainer.step(step_batch(rows, order, step, m), lr)
         if proximal:
             pull, state = lr * proximal, masters(program.read_state(), m)
