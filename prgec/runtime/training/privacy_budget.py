@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prgec.errors import UsageError
@@ -98,11 +99,7 @@ def epsilon_of(noise_multiplier: float, delta: float, visits: int = 1) -> float:
         return 0.0
     if not noise_multiplier or delta_of(noise_multiplier, MAX_EPSILON, visits) > delta:
         return math.inf
-    low, high = 0.0, MAX_EPSILON
-    for _ in range(_STEPS_OF_SEARCH):
-        middle = (low + high) / 2
-        low, high = (low, middle) if delta_of(noise_multiplier, middle, visits) <= delta else (middle, high)
-    return high
+    return _least(lambda epsilon: delta_of(noise_multiplier, epsilon, visits) <= delta, 0.0, MAX_EPSILON)
 
 
 def noise_for(epsilon: float, delta: float, visits: int) -> float:
@@ -121,9 +118,14 @@ def noise_for(epsilon: float, delta: float, visits: int) -> float:
     low, high = 1e-3, 1e-3
     while delta_of(high, epsilon, visits) > delta:
         low, high = high, 2 * high
+    return _least(lambda noise: delta_of(noise, epsilon, visits) <= delta, low, high)
+
+
+def _least(is_enough: Callable[[float], bool], low: float, high: float) -> float:
+    """Return the least number from `low` to `high` that is enough, as `high` is."""
     for _ in range(_STEPS_OF_SEARCH):
         middle = (low + high) / 2
-        low, high = (low, middle) if delta_of(middle, epsilon, visits) <= delta else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 
