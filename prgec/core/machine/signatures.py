@@ -1,4 +1,4 @@
-"""Signatures of files, as OpenSSH makes and checks them: whoever has the key of a machine can sign what it wrote."""
+"""Signatures of files, made and checked by OpenSSH."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from prgec.core.data.batches import step_batch
 from prgec.errors import DataError, UsageError
 from prgec.runtime.federated.device import FederatedDevice
 from prgec.runtime.federated.merge import check_numbers
-from prgec.runtime.training.estimators import find_estimator
+from prgec.runtime.training.estimators import OF_ONE_LENGTH, find_estimator
 from prgec.runtime.training.prge_trainer import Estimation, PrgeTrainer
 from prgec.runtime.training.privacy import Privacy
 from prgec.runtime.training.schedules import Rates, learning_rate
@@ -158,7 +158,7 @@ def scales(
         place: 1 / len(contributions) if merge == "clipped" else each.num_rows / total
         for place, each in contributions.items()
     }
-    if estimator == "norm":
+    if estimator in OF_ONE_LENGTH:
         length = math.sqrt(sum(share * share for share in shares.values()))
         shares = {place: share / length for place, share in shares.items()}
     if merge == "mean":

@@ -111,6 +111,8 @@ class Norm:
 
 
 ESTIMATORS: dict[str, Callable[[], Estimator]] = {"plain": Plain, "norm": Norm, "std": Std}
+# Rows whose steps have one length, whatever the number of queries.
+OF_ONE_LENGTH = ("norm",)
 # docs/decisions/010-default-estimator.md: at one lr for all tasks it is ahead of the others with an lr tuned for each.
 DEFAULT_ESTIMATOR = "norm"
 
