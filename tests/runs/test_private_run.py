@@ -78,6 +78,16 @@ def test_does_not_go_on_with_another_budget(options: RunOptions, change: dict[st
         run(replace(options, resume=True, **change))  # type: ignore[arg-type]
 
 
+def test_one_refusal_leaves_nothing_for_the_next(options: RunOptions) -> None:
+    kill(options, 3)
+    said = []
+    for _ in range(2):
+        with pytest.raises(UsageError) as refusal:
+            run(replace(options, resume=True, dp_epsilon=0.0))
+        said.append(str(refusal.value))
+    assert said[0] == said[1]
+
+
 def test_says_what_is_hidden(options: RunOptions, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(
         ["run", str(options.program), "--data", str(options.data), "--steps", "3", "--dp-epsilon", "4"]
