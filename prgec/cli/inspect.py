@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from prgec.cli.render import print_json, print_lines, stdout_console
 from prgec.core.contract.inspection import Inspection, inspect_program
 from prgec.core.formats.materials import bill_of_materials
 from prgec.core.machine.extras import check_compiler
+from prgec.core.machine.versions import version_of
 from prgec.errors import ProgramError, UsageError
-from prgec.version import __version__
 
 
 @click.command("inspect")
@@ -70,7 +69,11 @@ def _recipe(inspection: Inspection, program: Path) -> list[str]:
     m = inspection.manifest
     _config_lines(inspection, program)
     data = " --data FILE" if m.prompts_sha256 else ""
-    others = [f"{name} is {here}" for name, there in m.versions.items() if (here := _version(name)) != there]
+    others = [
+        f"{name} is {here}"
+        for name, there in m.versions.items()
+        if (here := version_of(name) or "not installed") != there
+    ]
     lines = [
         f"prgec inspect {program} --config > again.toml",
         f"prgec compile -c again.toml{data} --no-cache -o again.pte",
@@ -81,14 +84,6 @@ def _recipe(inspection: Inspection, program: Path) -> list[str]:
     if m.prompts_sha256:
         lines.insert(3, f"data        prompts sha256 {m.prompts_sha256}")
     return lines
-
-
-def _version(package: str) -> str:
-    """The version that is installed, of prgec itself or of a package."""
-    try:
-        return __version__ if package == "prgec" else importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _check(program: Path, changes: Mapping[str, Any]) -> int:

@@ -17,8 +17,8 @@ from prgec.cli.machine_faults import describe
 from prgec.cli.repeats import refuse_repeats
 from prgec.core.machine.extras import missing_compiler
 from prgec.core.machine.quiet import DEBUG_VARIABLE, is_debug, quiet_libraries
+from prgec.core.machine.versions import version_of
 from prgec.errors import InternalError, PrgecError
-from prgec.version import __version__
 
 INTERRUPTED_EXIT_CODE = 130
 _CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -114,7 +114,7 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
 
 
 @click.group(cls=LazyGroup, context_settings=_CONTEXT_SETTINGS)
-@click.version_option(__version__, prog_name="prgec")
+@click.version_option(version_of("prgec"), prog_name="prgec")
 @click.option(
     "--debug",
     is_flag=True,

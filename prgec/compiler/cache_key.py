@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -16,8 +15,8 @@ from prgec.compiler.options import CompileOptions
 from prgec.core.data.folders import files_of
 from prgec.core.data.records import NO_FILE
 from prgec.core.machine.files import sha256_of
+from prgec.core.machine.versions import version_of
 from prgec.errors import DataError
-from prgec.version import __version__
 
 # Fields that no byte of a program depends on. --memory stays: it decides whether there is a program.
 _IRRELEVANT = ("model", "data", "lora_a", "output", "force", "dump_passes", "save_program")
@@ -43,8 +42,8 @@ def cache_key(options: CompileOptions, checkpoint: Checkpoint) -> str | None:
         "merged": [*_hashes(_files_of(checkpoint.adapter))] if checkpoint.adapter else [],
         "data": [[path.name, *_hashes(_data_files(path))] for path in options.data],
         "lora_a": _of_adapter(options),
-        "prgec": [__version__, *_code()],
-        "packages": [[name, _version(name)] for name in _PACKAGES],
+        "prgec": [version_of("prgec"), *_code()],
+        "packages": [[name, version_of(name)] for name in _PACKAGES],
         "machine": [platform.machine(), platform.python_version()],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
@@ -82,10 +81,3 @@ def _code() -> Iterator[str]:
     for folder, folders, names in os.walk(Path(__file__).parents[1], followlinks=True):
         folders.sort()
         yield from _hashes(Path(folder, name) for name in sorted(names) if name.endswith(".py"))
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +10,7 @@ from prgec.compiler.source import Source
 from prgec.core.contract.manifest import Manifest, Site
 from prgec.core.contract.names import HOST_STATE, RATES, SIDE, UPDATE_NUMBERS
 from prgec.core.contract.tokenizer import Tokenizer
+from prgec.core.machine.versions import installed_versions
 from prgec.errors import UsageError
 from prgec.passes.differentiate import Differentiate
 from prgec.passes.dualize import Dualize
@@ -23,7 +23,6 @@ from prgec.passes.quantize_base import QuantizeBase
 from prgec.passes.quantize_embedding import QuantizeEmbedding
 from prgec.passes.return_state import ReturnState
 from prgec.passes.spec import print_pipeline
-from prgec.version import __version__
 
 P = TypeVar("P", bound=Pass)
 
@@ -57,7 +56,7 @@ def manifest_of(
         sites=sites,
         pipeline=print_pipeline(passes),
         base_sha256=source.base_sha256,
-        versions=_versions(),
+        versions=installed_versions(),
         pad_token_id=_pad_id(source),
         has_checksums=True,
         **(_of_side(options) if options.method == SIDE else _method_of(options, passes)),
@@ -133,8 +132,3 @@ def scheme_of(passes: Sequence[Pass]) -> str:
 
 def _first(passes: Sequence[Pass], kind: type[P]) -> P | None:
     return next((each for each in passes if isinstance(each, kind)), None)
-
-
-def _versions() -> dict[str, str]:
-    packages = ("torch", "executorch", "torchao", "transformers")
-    return {"prgec": __version__, **{name: importlib.metadata.version(name) for name in packages}}

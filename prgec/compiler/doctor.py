@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from prgec.core.machine.cross import arm64_missing
 from prgec.core.machine.describe import describe_machine
 from prgec.core.machine.extras import check_compiler
 from prgec.core.machine.memory import available_memory_bytes
+from prgec.core.machine.versions import version_of
 from prgec.errors import PrgecError
 
 # The largest model the reports have figures for.
@@ -82,7 +82,7 @@ class Health:
 def examine() -> Health:
     """Examine this machine; whatever is wrong ends up in the result, never in an exception."""
     machine = describe_machine()
-    machine["versions"].update({name: version for name in _OPTIONAL if (version := _version(name))})
+    machine["versions"].update({name: version for name in _OPTIONAL if (version := version_of(name))})
     kernels, has_kernels = _kernels()
     missing = _compiler_missing()
     backends = () if missing else tuple(_backend(name) for name in BACKENDS)
@@ -116,10 +116,3 @@ def _kernels() -> tuple[str, bool]:
         return str(kernel_library()), True
     except PrgecError as error:
         return str(error), False
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

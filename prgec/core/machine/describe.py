@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import os
 import platform
 from pathlib import Path
 from typing import Any
 
-from prgec.version import __version__
-
-_PACKAGES = ("torch", "executorch", "torchao", "transformers")
+from prgec.core.machine.versions import installed_versions
 
 
 def describe_machine() -> dict[str, Any]:
     """Processor, cores, memory, system, versions and the load others put on the machine, as JSON types."""
-    versions = {"prgec": __version__, "python": platform.python_version()}
     return {
         "cpu": _cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.machine()}",
         "load_1min": round(os.getloadavg()[0], 2),
-        "versions": {**versions, **_installed()},
+        "versions": {"python": platform.python_version(), **installed_versions()},
     }
-
-
-def _installed() -> dict[str, str]:
-    """Return the versions of the compiler's packages; none where only the runtime is installed."""
-    found = {}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
 
 
 def machine_name() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import importlib.metadata
 import json
 import multiprocessing
 import time
@@ -26,6 +25,7 @@ from prgec.compiler.write import write_program
 from prgec.core.contract.names import FORWARD_METHOD
 from prgec.core.machine.apart import call_apart
 from prgec.core.machine.files import write_atomic
+from prgec.core.machine.versions import installed_versions
 from prgec.lab.bench.feed_copies import FeedCopies
 from prgec.lab.bench.options import BenchOptions, Cell
 from prgec.lab.bench.sources import sources_sha256
@@ -38,7 +38,6 @@ from prgec.passes.spec import print_pipeline
 
 # Says what a program without manifest is for; a program with this method trains nothing.
 BENCH_METHOD = "prgec_bench"
-_PACKAGES = ("torch", "executorch", "torchao", "transformers")
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ def _plan(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
         seq_len=cell.seq_len,
         num_labels=compile_options.num_labels,
         pipeline=print_pipeline(passes),
-        versions={name: importlib.metadata.version(name) for name in _PACKAGES},
+        versions=installed_versions(),
         sources=sources_sha256(__name__),
     )
     path = folder / f"{_sha256(json.dumps(asdict(recipe), sort_keys=True))[:16]}.pte"

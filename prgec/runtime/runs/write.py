@@ -11,6 +11,7 @@ from prgec.core.formats.adapter import save_adapter
 from prgec.core.formats.run_folder import ADAPTER_NAME, CONFIG_NAME, PLOT_NAME, RunFolder
 from prgec.core.machine.files import write_atomic
 from prgec.core.machine.memory import process_memory
+from prgec.core.machine.versions import version_of
 from prgec.errors import NumericsError
 from prgec.runtime.report.plot import plot_run
 from prgec.runtime.runs.log import RunLog
@@ -19,7 +20,6 @@ from prgec.runtime.runs.options import plain_values, repeating_text
 from prgec.runtime.runs.result import RunResult
 from prgec.runtime.runs.samples import samples
 from prgec.runtime.training.evaluate import Evaluation
-from prgec.version import __version__
 
 
 def write_run(
@@ -56,7 +56,7 @@ def write_run(
             "task": opened.task,
             "options": plain_values(opened.options),
             "privacy": asdict(opened.budget) if opened.budget else None,
-            "prgec": __version__,
+            "prgec": version_of("prgec"),
             "contract": CONTRACT_VERSION,
             "base_sha256": manifest.base_sha256,
             "manifest": json.loads(manifest.to_json()),

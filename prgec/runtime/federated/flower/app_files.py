@@ -10,10 +10,10 @@ from typing import Any
 from prgec.core.config.option import Item
 from prgec.core.config.toml_file import write_options
 from prgec.core.machine.files import write_atomic
+from prgec.core.machine.versions import version_of
 from prgec.errors import UsageError
 from prgec.runtime.federated.flower.names import OPTIONS_KEY
 from prgec.runtime.federated.options import FLEET_TABLE, FleetOptions
-from prgec.version import __version__
 
 _PACKAGE = "prgec_federated"
 # Flower packs an app and sends it to its nodes: they need prgec, not a copy of it.
@@ -68,7 +68,7 @@ def write_settings(path: Path, values: Mapping[str, Any], table: Sequence[Item])
 def _project(options: Path) -> str:
     return f"""[project]
 name = "prgec-federated"
-version = "{__version__}"
+version = "{version_of("prgec")}"
 description = "Federated fine-tuning by prgec"
 license = "Apache-2.0"
 dependencies = []
