@@ -1,4 +1,4 @@
-"""What is installed."""
+"""Versions of the packages that are installed."""
 
 import importlib.metadata
 

@@ -6,7 +6,7 @@ import importlib.metadata
 
 from prgec.version import __version__
 
-# What decides the bytes of a program.
+# Packages that decide the bytes of a program.
 PACKAGES = ("torch", "executorch", "torchao", "transformers")
 
 
