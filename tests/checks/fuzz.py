@@ -7,7 +7,7 @@ Inputs are mutations of good files and of those in tests/fuzz/corpus, most with 
 again. The Python readers may raise errors of `prgec.errors` and nothing else, and take neither long nor much memory;
 the C++ readers run under address and undefined-behaviour sanitisers. Inputs that break one are kept in build/fuzz. The
 exit code is 1 if something did. With --atheris, mutations of one kind of file are guided by coverage (pip install
-atheris).
+atheris); with --guided N, libFuzzer gives N inputs of every kind to the C++ readers (needs clang).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import random
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from tests.checks.fuzz_guided import build_guided, guide_native
 from tests.checks.fuzz_inputs import mutate
 from tests.checks.fuzz_readers import NATIVE_KINDS, NativeReader, Reader, build_reader, make_readers
 
@@ -159,7 +161,10 @@ def main() -> int:
     parser.add_argument("--only", metavar="KIND", help="one kind of file")
     parser.add_argument("--inputs", type=int, default=0, help="inputs of each kind, however long they take")
     parser.add_argument("--atheris", metavar="KIND", help="one kind of file, guided by coverage")
+    parser.add_argument("--guided", type=int, default=0, metavar="N", help="inputs of each kind for libFuzzer")
     options = parser.parse_args()
+    if options.guided and shutil.which("clang++") is None:
+        parser.error("--guided needs clang++, which brings libFuzzer: install clang")
     from tests.tiny_inputs import make_inputs
 
     with _instrumented(is_wanted=options.atheris is not None):
@@ -170,6 +175,9 @@ def main() -> int:
             program, *_ = make_inputs(work)
         with _instrumented(is_wanted=options.atheris is not None):
             readers = make_readers(program, pack_tokenizer(work / "checkpoint"), work)
+        if options.guided:
+            chosen = [reader for reader in readers if options.only in (None, reader.kind)]
+            return int(guide_native(build_guided(work, KEPT / "guided"), program, chosen, options.guided, KEPT) > 0)
         if not options.atheris:
             from tests.checks.fuzz_http import http_readers
 

@@ -7,14 +7,15 @@ import io
 import json
 import struct
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
-# As tests/fuzz/read_inputs.cpp numbers them.
-NATIVE_KINDS = {"journal": 0, "rows": 1, "adapter": 2, "manifest": 3}
+# As tests/fuzz/readers.h numbers them.
+_NATIVE = ("journal", "rows", "adapter", "manifest", "tokenizer", "envelope", "program")
+NATIVE_KINDS = {kind: number for number, kind in enumerate(_NATIVE)}
 _JSONL = b"""{"sentence": "a film of rare warmth", "label": 1}
 {"sentence": "dull", "label": 0}
 {"sentence": "the plot is a plot", "label": 0}
@@ -231,13 +232,18 @@ def _gguf(path: Path) -> bytes:
 
 def build_reader(work: Path, build: Path) -> Path:
     """Build the C++ readers with sanitisers in the folder `build`."""
+    return build_native(work, build, "read_inputs", [])
+
+
+def build_native(work: Path, build: Path, target: str, flags: Sequence[str]) -> Path:
+    """Build a program of tests/fuzz in the folder `build`, with further flags of CMake."""
     from prgec.device.emit import emit_driver
 
     emit_driver(work / "driver")
-    flags = ["-DCMAKE_CXX_FLAGS_RELEASE=-O1", f"-DPRGE_DRIVER={work / 'driver'}"]
+    flags = ["-DCMAKE_CXX_FLAGS_RELEASE=-O1", f"-DPRGE_DRIVER={work / 'driver'}", *flags]
     for command in (
         ["cmake", "-S", ROOT / "tests" / "fuzz", "-B", build, "-G", "Ninja", *flags],
-        ["cmake", "--build", build, "--target", "read_inputs"],
+        ["cmake", "--build", build, "--target", target],
     ):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return build / "read_inputs"
+    return build / target

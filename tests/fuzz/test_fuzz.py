@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def readers(tiny_pte: Path, tokenizer_blob: bytes, tmp_path_factory: pytest.Temp
 
 def test_every_reader_is_tried(readers: dict[str, Reader]) -> None:
     assert set(readers) == set(KINDS) > set(NATIVE_KINDS)
+
+
+def test_kinds_have_the_same_numbers_in_cpp() -> None:
+    source = (Path(__file__).parent / "readers.h").read_text(encoding="utf-8")
+    names = re.search(r"enum class Kind : uint32_t \{ (.*) \};", source)
+    assert names and {name.lower(): number for number, name in enumerate(names[1].split(", "))} == NATIVE_KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)
