@@ -25,7 +25,7 @@ def guide_native(executable: Path, program: Path, readers: Sequence[Reader], inp
     """Try inputs of every kind that C++ reads, print a table, and return how many kinds broke a reader.
 
     Args:
-        executable: What `build_guided` built.
+        executable: The program that `build_guided` built.
         program: A .pte that adapters are loaded into.
         readers: The Python readers, for their good files.
         inputs: Inputs of each kind.

@@ -27,7 +27,7 @@ _GRADIENTS = ("passes/test_derivatives.py", "passes/test_differentiate.py")
 _RUNS = ("runs/test_resume.py", "runs/test_run_limits.py")
 MODULES = {
     "passes/derivatives.py": (_GRADIENTS, ()),
-    "passes/elementwise_derivatives.py": (_GRADIENTS, ()),
+    "passes/elementwise_derivatives.py": ((*_GRADIENTS, "passes/test_half_derivatives.py"), ()),
     "passes/reverse.py": (("passes/test_reverse.py", *_GRADIENTS), ()),
     "passes/rematerialize.py": (("passes/test_rematerialize.py", "passes/test_recomputation.py"), ()),
     "passes/insert_optimizer.py": (("passes/test_insert_optimizer.py", "passes/test_decompose_optimizer.py"), ()),

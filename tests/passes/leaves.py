@@ -67,14 +67,17 @@ def program_of(make: MakeNode) -> GraphProgram:
     return b.done(make(b))
 
 
-def differentiate(program: GraphProgram) -> None:
-    """Let a graph return the gradients of its leaves, with the gradient of its result as the last input."""
+def differentiate(program: GraphProgram, *, half: bool = False) -> None:
+    """Let a graph return the gradients of its leaves, with the gradient of its result as the last input.
+
+    It computes in f64, or with `half` in f16.
+    """
     leaves, end = program.placeholders()[3:], program.graph.output_node()
     (result,) = end.all_input_nodes
     rewriter = Rewriter(program, RULE)
     seed = rewriter.input_like("seed", result)
     with rewriter.before(end):
-        found = gradients(rewriter, RULES, {result: seed}, leaves)
+        found = gradients(rewriter, RULES, {result: seed}, leaves, half=half)
     rewriter.return_values([found[leaf] for leaf in leaves])
     program.finish()
-    program.module.double()
+    program.module.to(torch.float16 if half else torch.float64)
