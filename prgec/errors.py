@@ -78,6 +78,10 @@ class NumericsError(PrgecError):
     exit_code = 8
 
 
+class Cancelled(Exception):
+    """Raised by a listener, to end what reports to it; never seen by users."""
+
+
 class InternalError(Exception):
     """A broken invariant inside prgec. Never the user's fault."""
 

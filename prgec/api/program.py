@@ -107,9 +107,7 @@ class Program:
             adapter: Adapter to put in first; None for the present state.
         """
         self._prepare(adapter)
-        found = row_losses(self.engine, rows, lambda done, total: None, lambda: False)
-        assert found is not None, "nothing stops it"
-        return found
+        return row_losses(self.engine, rows)
 
     def step(self, rows: Sequence[Row], *, learning_rate: float | None = None) -> StepResult:
         """Take one training step.
@@ -160,9 +158,7 @@ class Program:
         """
         self._prepare(adapter)
         with data_file(data) as path:
-            found = evaluate(self.engine, encode_eval_set(load_dataset(path, task), self.engine))
-        assert found is not None, "nothing stops it"
-        return found
+            return evaluate(self.engine, encode_eval_set(load_dataset(path, task), self.engine))
 
     def generate(
         self,
@@ -187,9 +183,7 @@ class Program:
         self._prepare(adapter)
         tokenizer = self.tokenizer
         ids = tokenizer.encode(prompt) if isinstance(prompt, str) else tokenizer.encode_chat_prompt(list(prompt))
-        answers = generate(self.engine, [ids], max_tokens=max_tokens, stop=stop)
-        assert answers is not None, "nothing stops it"
-        return answers[0]
+        return generate(self.engine, [ids], max_tokens=max_tokens, stop=stop)[0]
 
     def _prepare(self, adapter: AnyAdapter | None) -> None:
         if adapter is not None:

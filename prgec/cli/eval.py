@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from prgec.cli.adapters_option import ADAPTERS, take_turns
-from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.interrupt import end_on_terminate
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import COLUMNS, NO_EOS, TASK
@@ -21,9 +21,10 @@ from prgec.errors import UsageError
 if TYPE_CHECKING:
     from prgec.core.contract.engine import Engine
     from prgec.core.data.dataset import Dataset
-    from prgec.runtime.training.evaluate import BatchListener, Evaluation
+    from prgec.runtime.training.evaluate import Evaluation
+    from prgec.runtime.training.listener import CallListener
 
-    Measure: TypeAlias = Callable[[BatchListener, Callable[[], bool]], Evaluation | None]
+    Measure: TypeAlias = Callable[[CallListener], Evaluation]
 
 FILE = click.Path(path_type=Path)
 
@@ -79,7 +80,7 @@ def eval_command(
     dataset = None if rewards else load_dataset(data, task, no_eos=no_eos, columns=columns)
     loaded = open_with_adapter(program, None, verify=not no_verify)
     documents: list[dict[str, Any]] = []
-    with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
+    with end_on_terminate(), RunDisplay(steps=0) as display:
         for adapter, swap_ms in take_turns(loaded, adapters):
             if not documents:
                 name, measure = (
@@ -87,9 +88,7 @@ def eval_command(
                     if dataset is None
                     else _labelled(loaded, dataset, display)
                 )
-            result = measure(display.on_eval_batch, should_stop)
-            if result is None:
-                raise KeyboardInterrupt
+            result = measure(display.on_eval_batch)
             document = _document(result, loaded.state_sha256(), name)
             if len(adapters) > 1:
                 document = {"adapter": str(adapter), "swap_ms": round(swap_ms, 3), **document}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from prgec.cli.adapters_option import ADAPTERS, take_turns
-from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.interrupt import end_on_terminate
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import COLUMNS, TASK
@@ -95,14 +94,12 @@ def predict(
     choices = candidates or found.candidates or loaded.manifest.answers
     answers: list[dict[str, Any]] = []
     shown: list[str] = []
-    with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
+    with end_on_terminate(), RunDisplay(steps=0) as display:
         for adapter, swap_ms in take_turns(loaded, adapters):
             if max_tokens is not None:
-                rows, lines = _write(loaded, items, max_tokens, display, should_stop)
+                rows, lines = _write(loaded, items, max_tokens, display)
             else:
-                rows, lines = _choose(loaded, items, choices, display, should_stop)
-            if should_stop():
-                raise KeyboardInterrupt
+                rows, lines = _choose(loaded, items, choices, display)
             answer: dict[str, Any] = {"state_sha256": loaded.state_sha256(), "predictions": rows}
             if len(adapters) > 1:
                 answer = {"adapter": str(adapter), "swap_ms": round(swap_ms, 3), **answer}
@@ -118,33 +115,27 @@ def predict(
 
 
 def _choose(
-    program: GeneratingProgram,
-    items: list[Item],
-    choices: tuple[str, ...],
-    display: RunDisplay,
-    should_stop: Callable[[], bool],
+    program: GeneratingProgram, items: list[Item], choices: tuple[str, ...], display: RunDisplay
 ) -> tuple[list[dict[str, Any]], list[str]]:
     from prgec.runtime.training.predict import predict as choose
 
     examples = [item for item in items if isinstance(item, Example)]
     if len(examples) < len(items):
         raise UsageError("conversations and plain text have no candidates to choose from", hint="use --generate N")
-    predictions = choose(program, examples, choices, display.on_eval_batch, should_stop)
+    predictions = choose(program, examples, choices, display.on_eval_batch)
     return [vars(each) for each in predictions], [_line(each) for each in predictions]
 
 
 def _write(
-    program: GeneratingProgram, items: list[Item], max_tokens: int, display: RunDisplay, should_stop: Callable[[], bool]
+    program: GeneratingProgram, items: list[Item], max_tokens: int, display: RunDisplay
 ) -> tuple[list[dict[str, Any]], list[str]]:
     from prgec.core.data.encode import prompt_ids
     from prgec.runtime.training.generate import generate
 
     prompts = [prompt_ids(item, program.tokenizer) for item in items]
-    answers = (
-        generate(program, prompts, max_tokens=max_tokens, on_call=display.on_eval_batch, should_stop=should_stop) or []
-    )
+    answers = generate(program, prompts, max_tokens=max_tokens, on_call=display.on_eval_batch)
     shown = [program.tokenizer.decode(ids) for ids in prompts]
-    rows = [{"prompt": prompt, "completion": answer} for prompt, answer in zip(shown, answers, strict=False)]
+    rows = [{"prompt": prompt, "completion": answer} for prompt, answer in zip(shown, answers, strict=True)]
     return rows, [row["completion"] for row in rows]
 
 

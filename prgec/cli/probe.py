@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.interrupt import end_on_terminate
 from prgec.cli.options import SectionedCommand, options_of
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
@@ -44,8 +44,8 @@ def probe(as_json: bool, **flags: Any) -> int:
 
     Every rate trains from the same state on the same rows with the same noise. Nothing is written.
     """
-    with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
-        result = probe_rates(RunOptions(**flags), display, should_stop, display.on_probe)
+    with end_on_terminate(), RunDisplay(steps=0) as display:
+        result = probe_rates(RunOptions(**flags), display, display.on_probe)
     if as_json:
         print_json(result.to_json())
         return 0

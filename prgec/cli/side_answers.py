@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.interrupt import end_on_terminate
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.core.data.task import MATTHEWS, Item
@@ -70,11 +70,9 @@ def evaluate_side(beside: Beside, data: Path, task: str, as_json: bool) -> int:
     dataset = load_dataset(data, task)
     assisted = beside.open()
     encoded = encode_dataset(dataset, assisted.program.tokenizer, assisted.program.manifest)
-    with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
+    with end_on_terminate(), RunDisplay(steps=0) as display:
         display.on_data(dataset)
-        result = evaluate(assisted, encoded, display.on_eval_batch, should_stop)
-    if result is None:
-        raise KeyboardInterrupt
+        result = evaluate(assisted, encoded, display.on_eval_batch)
     if as_json:
         print_json(
             {
@@ -102,10 +100,8 @@ def predict_side(beside: Beside, items: Sequence[Item], candidates: Sequence[str
     assisted = beside.open()
     backbone = assisted.program
     encoded = encode_first_tokens(items, candidates, backbone.tokenizer, backbone.manifest)
-    with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
-        found = assisted.scores(encoded, display.on_eval_batch, should_stop)
-    if found is None:
-        raise KeyboardInterrupt
+    with end_on_terminate(), RunDisplay(steps=0) as display:
+        found = assisted.scores(encoded, display.on_eval_batch)
     rows: list[dict[str, object]] = []
     for prompt, scores in zip(encoded.prompts, found[1].tolist(), strict=True):
         by_choice: dict[str, float] = dict(zip(encoded.choices, scores, strict=True))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from prgec.cli.interrupt import stop_on_interrupt
+from prgec.cli.interrupt import end_on_terminate
 from prgec.cli.progress import RunDisplay
 from prgec.cli.render import print_json, print_lines
 from prgec.cli.side_emit import KEY_HELP
@@ -48,10 +48,8 @@ def audit(
     ids = row_ids(encoded.rows, load_key(key or default_key_path()))
     if not set(ids) <= place.keys():
         raise DataError("the shards are not of these rows, or of another key", where=shards)
-    with stop_on_interrupt("stopping") as should_stop, RunDisplay(steps=0) as display:
-        found = assisted.scores(encoded, display.on_eval_batch, should_stop)
-    if found is None:
-        raise KeyboardInterrupt
+    with end_on_terminate(), RunDisplay(steps=0) as display:
+        found = assisted.scores(encoded, display.on_eval_batch)
     order = np.array([place[row] for row in ids], dtype=np.int64)
     tried = attacks(cache.dy[order][:, 0], cache.values(order)[:, -1, 0], found[0], encoded.answers, known)
     if as_json:

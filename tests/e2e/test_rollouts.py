@@ -42,8 +42,9 @@ def _written(
     """Answers to texts of these lengths, each drawn with a seed of its own."""
     texts = {each: OpenText(text_of(LENGTHS[each]), Sampler(Sampling(temperature, seed=each))) for each in order}
     writer = AnswerWriter(program, max_tokens=most, has_ended=lambda ids: ids[-1] in ends)
-    ended = list(writer.write(list(texts.values())))
-    assert sorted(ended) == list(range(len(texts)))
+    ended: list[int] = []
+    writer.write(list(texts.values()), lambda done, total: ended.append(done))
+    assert sorted(ended) == ended and ended[-1] == len(texts)
     return {each: text.ids for each, text in texts.items()}
 
 

@@ -60,6 +60,4 @@ def rounds(
 
 def mean_loss(program: TrainableProgram, rows: Sequence[Row]) -> float:
     """Loss of the present state over rows."""
-    found = row_losses(program, rows, lambda done, total: None, lambda: False)  # type: ignore[arg-type]
-    assert found is not None
-    return float(found.mean())
+    return float(row_losses(program, rows).mean())  # type: ignore[arg-type]

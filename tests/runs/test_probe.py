@@ -30,7 +30,7 @@ def options(tiny_pte: Path, train_jsonl: Path, dev_jsonl: Path, tmp_path: Path) 
 
 
 def _probe(options: RunOptions, steps: int) -> ProbeResult:
-    return probe_rates(replace(options, steps=steps), Listener(), lambda: False, lambda probe: None)
+    return probe_rates(replace(options, steps=steps), Listener(), lambda probe: None)
 
 
 @pytest.mark.parametrize("kind", ["tiny_pte", "gradient_pte"])

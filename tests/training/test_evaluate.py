@@ -12,7 +12,7 @@ from prgec.core.data.dataset import Dataset, load_dataset
 from prgec.core.data.encode import encode_row
 from prgec.core.data.eval_set import encode_eval_set
 from prgec.core.data.task import Example
-from prgec.errors import NumericsError, UsageError
+from prgec.errors import Cancelled, NumericsError, UsageError
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.evaluate import evaluate
@@ -63,9 +63,17 @@ def test_progress_reaches_the_end(program: PteProgram, dev_data: Dataset) -> Non
     assert seen[-1] == (74, 74)
 
 
-def test_can_be_stopped(program: PteProgram, dev_data: Dataset) -> None:
-    answers = iter([False, False, True])
-    assert evaluate(program, encode_eval_set(dev_data, program), should_stop=lambda: next(answers)) is None
+def test_a_listener_ends_it(program: PteProgram, dev_data: Dataset) -> None:
+    seen: list[int] = []
+
+    def listen(done: int, total: int) -> None:
+        seen.append(done)
+        if len(seen) == 2:
+            raise Cancelled
+
+    with pytest.raises(Cancelled):
+        evaluate(program, encode_eval_set(dev_data, program), listen)
+    assert seen == [8, 16]
 
 
 def _completions(tmp_path: Path, completions: list[str]) -> Dataset:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from prgec.core.data.rows_file import RowSet
 from prgec.core.formats.journal_records import EvaluationRecord, Record
+from prgec.errors import Cancelled
 from prgec.runtime.runs.log import RunLog
 from prgec.runtime.runs.open import Opened
 from prgec.runtime.runs.result import Listener
@@ -65,21 +67,32 @@ class Evaluations:
             The scores; None where nothing is to be scored, or it was stopped.
         """
         rows = (self._opened.dev_set if between else None) or self._opened.eval_set
-        if rows is None:
+        if rows is None or self._should_stop():
             return None
-        how = self._listener.on_eval_batch, self._should_stop
-        feedback, rewards = self._opened.feedback, self._opened.rewards
-        result: Evaluation | None
-        if rewards is not None:
-            result = rewards.evaluate(self._opened.program, *how)
-        elif feedback is not None and feedback.test is not None:
-            result = evaluate_feedback(self._opened.program, feedback.test, *how)
-        else:
-            result = evaluate(self._opened.program, rows, *how)
-        if result is None:
+        try:
+            result = self._scores(rows)
+        except Cancelled:
             return None
         if not is_known:
             log.evaluation(step, result)
             self.done.append((step, result))
         self._listener.on_evaluation(step, result)
         return result
+
+    def _scores(self, rows: RowSet) -> Evaluation:
+        """Score the program.
+
+        Raises:
+            Cancelled: If it was stopped.
+        """
+        feedback, rewards = self._opened.feedback, self._opened.rewards
+        if rewards is not None:
+            return rewards.evaluate(self._opened.program, self._on_batch)
+        if feedback is not None and feedback.test is not None:
+            return evaluate_feedback(self._opened.program, feedback.test, self._on_batch)
+        return evaluate(self._opened.program, rows, self._on_batch)
+
+    def _on_batch(self, done: int, total: int) -> None:
+        self._listener.on_eval_batch(done, total)
+        if done < total and self._should_stop():
+            raise Cancelled

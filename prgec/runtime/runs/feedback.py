@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from prgec.core.machine.files import write_atomic
 from prgec.errors import DataError, UsageError
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.training.feedback import Feedback, Reference, measure_reference
+from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.objectives import OBJECTIVES, Numbers, Objective
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def with_references(
     train: FeedbackSet,
     test: FeedbackSet | None,
     folder: RunFolder,
-    should_stop: Callable[[], bool],
+    on_batch: CallListener = ignore,
 ) -> RunFeedback:
     """Return the feedback of a run with its references: those the folder keeps, or new ones, kept from now on.
 
@@ -100,10 +100,7 @@ def with_references(
         train: Answers to learn from.
         test: Answers to evaluate.
         folder: The run folder.
-        should_stop: Called before every call of the program.
-
-    Raises:
-        KeyboardInterrupt: If it was stopped.
+        on_batch: Called with (rows done, all rows) after every call; it may raise to end the rest.
     """
     objective = objective_of(options)
     assert objective is not None
@@ -118,12 +115,7 @@ def with_references(
     references = _kept(folder.path / REFERENCE_NAME, key, sets, objective)
     if references is None:
         logger.info("measuring the reference")
-        references = {}
-        for name, each in sets.items():
-            found = measure_reference(program, objective, each, should_stop)
-            if found is None:
-                raise KeyboardInterrupt
-            references[name] = found
+        references = {name: measure_reference(program, objective, each, on_batch) for name, each in sets.items()}
         tensors = {f"{name}.{part}": getattr(each, part) for name, each in references.items() for part in _PARTS}
         write_atomic(folder.file(REFERENCE_NAME), pack_tensors(tensors, {"key": key}))
     made = {name: Feedback(objective, numbers, each, references[name]) for name, each in sets.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from prgec.runtime.runs.rewards import RunRewards
 from prgec.runtime.training.estimators import find_estimator
 from prgec.runtime.training.evolution import EvolutionTrainer
 from prgec.runtime.training.gradient_trainer import GradientTrainer
+from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.loop import TrainingLoop
 from prgec.runtime.training.objective_estimate import ObjectiveEstimator
 from prgec.runtime.training.objective_trainer import ObjectiveTrainer
@@ -94,18 +95,17 @@ class Opened:
     budget: PrivacyBudget | None = None
     task: str = ""
 
-    def with_feedback(self, folder: RunFolder, should_stop: Callable[[], bool]) -> Opened:
+    def with_feedback(self, folder: RunFolder, on_batch: CallListener = ignore) -> Opened:
         """Return the same with what the folder keeps of its answers: references, or rewards so far.
 
-        Raises:
-            KeyboardInterrupt: If it was stopped.
+        `on_batch` is called with (rows done, all rows) after every call for a reference; it may raise to end them.
         """
         if self.rewards is not None:
             return replace(self, rewards=self.rewards.kept_in(folder, resume=self.options.resume))
         if self.answers is None:
             return self
         test = self.eval_set if isinstance(self.eval_set, FeedbackSet) else None
-        found = with_references(self.options, self.program, self.answers, test, folder, should_stop)
+        found = with_references(self.options, self.program, self.answers, test, folder, on_batch)
         return replace(self, feedback=found)
 
     def trainer(self) -> StepTrainer[StepRecord]:

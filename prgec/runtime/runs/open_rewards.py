@@ -22,9 +22,10 @@ from prgec.runtime.rewards.process import RewardLimits, RewardProcess
 from prgec.runtime.rewards.source import parse_rewards
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.runs.rewards import RunRewards, judge_most_likely
-from prgec.runtime.training.evaluate import BatchListener, Evaluation
+from prgec.runtime.training.evaluate import Evaluation
 from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.limits import SKIP
+from prgec.runtime.training.listener import CallListener
 from prgec.runtime.training.rollouts import Rollouts
 from prgec.runtime.training.sampling import Sampling
 
@@ -80,7 +81,7 @@ def open_rewards(options: RunOptions, program: Engine, judge: Judge | None) -> R
 
 def evaluate_rewards(
     program: Engine, data: Path, columns: tuple[str, ...], rewards: Sequence[str], *, max_new_tokens: int, where: Path
-) -> Callable[[BatchListener, Callable[[], bool]], Evaluation | None]:
+) -> Callable[[CallListener], Evaluation]:
     """Read prompts for a program that is only measured; return what measures its present state.
 
     Args:

@@ -84,34 +84,28 @@ class ProbeResult:
         }
 
 
-def probe_rates(
-    options: RunOptions, listener: Listener, should_stop: Callable[[], bool], on_probe: Callable[[Probe], None]
-) -> ProbeResult:
+def probe_rates(options: RunOptions, listener: Listener, on_probe: Callable[[Probe], None]) -> ProbeResult:
     """Try rates around that of a run on the program and the data of a run; nothing is written.
 
     Args:
         options: The run the rates are for, with the training steps of each rate.
         listener: Observes the data and evaluation calls.
-        should_stop: True ends the sweep.
         on_probe: Observes each rate as it is done.
 
     Raises:
         PrgecError: As a run would.
-        KeyboardInterrupt: If it was stopped.
     """
     opened = open_run(options, listener)
     few = opened.rows[:MAX_JUDGED]
     judged = opened.dev_set or opened.eval_set or RowSet(tuple(few), 1, (0,) * len(few))
     program = opened.program
     start = program.read_state(), program.read_optimizer()
-    before = evaluate(program, judged, listener.on_eval_batch, should_stop)
-    if before is None:
-        raise KeyboardInterrupt
+    before = evaluate(program, judged, listener.on_eval_batch)
     probes = []
     for factor in FACTORS:
         _set_back(program, *start)
         rates = Rates(options.steps, _rounded(opened.rates.lr * factor), CONSTANT)
-        probes.append(_probe(opened, judged, rates, should_stop))
+        probes.append(_probe(opened, judged, rates))
         on_probe(probes[-1])
     _set_back(program, *start)
     return ProbeResult(options.steps, before.loss, tuple(probes))
@@ -123,18 +117,15 @@ def _set_back(program: Engine, state: State, optimizer: State) -> None:
         program.write_optimizer(optimizer)
 
 
-def _probe(opened: Opened, judged: RowSet, rates: Rates, should_stop: Callable[[], bool]) -> Probe:
+def _probe(opened: Opened, judged: RowSet, rates: Rates) -> Probe:
     trainer = opened.trainer()
     try:
         for _ in opened.loop(trainer, rates):
-            if should_stop():
-                raise KeyboardInterrupt
+            pass
         trainer.flush()
-        result = evaluate(opened.program, judged, should_stop=should_stop)
+        result = evaluate(opened.program, judged)
     except NumericsError:
         return Probe(rates.lr, None, None)
-    if result is None:
-        raise KeyboardInterrupt
     return Probe(rates.lr, result.loss, result.accuracy)
 
 

@@ -21,7 +21,8 @@ from prgec.core.formats.run_folder import ANSWERS_NAME, RunFolder
 from prgec.errors import DataError, NumericsError
 from prgec.runtime.rewards.judge import Judge
 from prgec.runtime.training.advantages import ADVANTAGES, Advantage
-from prgec.runtime.training.evaluate import BatchListener, Evaluation
+from prgec.runtime.training.evaluate import Evaluation
+from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.rollouts import Collected, Rollouts, WrittenAnswer, training_row
 from prgec.runtime.training.sampling import Sampling
 
@@ -155,15 +156,15 @@ class RunRewards:
             self.answers.append(step, call, list(map(_line, answers, rewards)))
         return np.array(rewards)
 
-    def evaluate(self, program: Engine, on_batch: BatchListener, should_stop: Callable[[], bool]) -> Evaluation | None:
-        """Return the mean reward of the most likely answers to the prompts of evaluations; None if stopped.
+    def evaluate(self, program: Engine, on_call: CallListener) -> Evaluation:
+        """Return the mean reward of the most likely answers to the prompts of evaluations.
 
         Raises:
             NumericsError: If an answer has none, and the run does not skip it.
         """
         assert self.test is not None, "there is something to evaluate"
         rollouts = replace(self.rollouts(program), prompts=self.test)
-        return judge_most_likely(rollouts, self._reward, on_batch, should_stop)
+        return judge_most_likely(rollouts, self._reward, on_call)
 
     def _reward(self, prompt: Prompt, text: str) -> float:
         try:
@@ -175,24 +176,20 @@ class RunRewards:
 
 
 def judge_most_likely(
-    rollouts: Rollouts, reward: Callable[[Prompt, str], float], on_batch: BatchListener, should_stop: Callable[[], bool]
-) -> Evaluation | None:
-    """Return the mean reward of the most likely answers to prompts, under the present state; None if stopped.
+    rollouts: Rollouts, reward: Callable[[Prompt, str], float], on_call: CallListener = ignore
+) -> Evaluation:
+    """Return the mean reward of the most likely answers to prompts, under the present state.
 
     Args:
         rollouts: The writer of answers, with the prompts.
         reward: Returns the reward of an answer; NaN where it has none and others go on.
-        on_batch: Called with (prompts answered, all prompts) after each.
-        should_stop: Checked between tokens.
+        on_call: Called with (prompts answered, all prompts) after every call; it may raise to end the rest.
 
     Raises:
         NumericsError: If no answer has a reward.
     """
     start = time.monotonic()
-    written = rollouts.most_likely(on_batch, should_stop)
-    if written is None:
-        return None
-    texts = [each.text for each in written]
+    texts = [each.text for each in rollouts.most_likely(on_call)]
     rewards = list(map(reward, rollouts.prompts, texts))
     known = [each for each in rewards if math.isfinite(each)]
     if not known:

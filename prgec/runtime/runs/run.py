@@ -28,6 +28,7 @@ from prgec.runtime.trackers.sink import TrackedRun
 from prgec.runtime.trackers.table import make_sinks
 from prgec.runtime.training.divergence import Divergence
 from prgec.runtime.training.evaluate import Evaluation
+from prgec.runtime.training.listener import CallListener
 from prgec.runtime.training.step import StepResult
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def run(
         folder.sweep()
         if not (options.resume or options.force):
             check_nothing_is_lost(folder)
-        opened = open_run(options, listener, judge).with_feedback(folder, should_stop)
+        opened = open_run(options, listener, judge).with_feedback(folder, _interrupting(should_stop))
         initial = opened.program.read_state() if options.diverged else {}
         header = header_of(opened)
         journal = resume(opened.program, folder, header) if options.resume else None
@@ -82,6 +83,16 @@ def run(
             result = session.train(log)
             trackers.summary = result.to_json()
         return result
+
+
+def _interrupting(should_stop: Callable[[], bool]) -> CallListener:
+    """Return a listener that ends, as Ctrl-C does, what is not worth keeping in part."""
+
+    def check(done: int, total: int) -> None:
+        if should_stop():
+            raise KeyboardInterrupt
+
+    return check
 
 
 class _Session:

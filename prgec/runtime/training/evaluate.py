@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,10 +25,9 @@ from prgec.core.data.rows_file import RowSet
 from prgec.core.data.task import ROUGE, Example
 from prgec.errors import NumericsError
 from prgec.runtime.training.generate import LINE_END, generate
+from prgec.runtime.training.listener import CallListener, ignore
 
 logger = logging.getLogger(__name__)
-
-BatchListener = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -70,31 +69,20 @@ class Evaluation:
         return -self.loss if metric is None else metric
 
 
-def evaluate(
-    program: GeneratingProgram,
-    eval_set: RowSet,
-    on_batch: BatchListener = lambda done, total: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Evaluation | None:
+def evaluate(program: GeneratingProgram, eval_set: RowSet, on_batch: CallListener = ignore) -> Evaluation:
     """Score the program's present state. Flush pending updates first: they are not part of the state.
 
     Args:
         program: The program.
         eval_set: Encoded examples.
-        on_batch: Called with (rows done, all rows) after every call.
-        should_stop: Checked before every call.
-
-    Returns:
-        The scores; None if it was stopped.
+        on_batch: Called with (rows done, all rows) after every call, and again from 0 while answers are written; it
+            may raise to end the rest.
 
     Raises:
         NumericsError: If the mean loss is not finite.
     """
     start = time.monotonic()
-    all_losses = row_losses(program, eval_set.rows, on_batch, should_stop)
-    if all_losses is None:
-        return None
-    losses = all_losses.reshape(-1, eval_set.num_candidates)
+    losses = row_losses(program, eval_set.rows, on_batch).reshape(-1, eval_set.num_candidates)
     answers = np.array(eval_set.answers)
     loss = float(ordered_mean(losses[np.arange(len(answers)), answers]))
     if not np.isfinite(loss):
@@ -109,10 +97,8 @@ def evaluate(
         chosen = [choices[i] for choices, i in zip(eval_set.choices, best.tolist(), strict=True)]
     if isinstance(eval_set, EvalSet) and eval_set.questions:
         generated = generate(
-            program, eval_set.questions, max_tokens=program.manifest.num_labels, stop=LINE_END, should_stop=should_stop
+            program, eval_set.questions, max_tokens=program.manifest.num_labels, stop=LINE_END, on_call=on_batch
         )
-        if generated is None:
-            return None
         chosen = generated
         if eval_set.metric == ROUGE:
             summed = rouge(generated, [example.references for example in eval_set.examples])
@@ -131,26 +117,18 @@ def _compare(examples: Sequence[Example], answers: Sequence[str]) -> tuple[float
     )
 
 
-def row_losses(
-    program: GeneratingProgram, rows: Sequence[Row], on_batch: BatchListener, should_stop: Callable[[], bool]
-) -> Float64Array | None:
-    """Return the mean negative log-likelihood of every row under the present state: f64[len(rows)], None if stopped."""
+def row_losses(program: GeneratingProgram, rows: Sequence[Row], on_batch: CallListener = ignore) -> Float64Array:
+    """Return the mean negative log-likelihood of every row under the present state: f64[len(rows)].
+
+    `on_batch` is called with (rows done, all rows) after every call; it may raise to end the rest.
+    """
     losses = np.empty(len(rows), dtype=np.float64)
     done = 0
     for batch in evaluation_batches(rows, program.manifest):
-        if should_stop():
-            return None
         loss_N = program.evaluate(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
         losses[batch.indices] = loss_N[: len(batch.indices)]
         done += len(batch.indices)
         on_batch(done, len(rows))
-    return losses
-
-
-def losses_of(program: GeneratingProgram, rows: Sequence[Row]) -> Float64Array:
-    """Return the same, f64[len(rows)], without a way to stop."""
-    losses = row_losses(program, rows, lambda done, total: None, lambda: False)
-    assert losses is not None, "nobody stops it"
     return losses
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,8 @@ from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.feedback_set import FeedbackSet
 from prgec.core.data.row import Row
 from prgec.errors import NumericsError
-from prgec.runtime.training.evaluate import BatchListener, Evaluation, row_losses, without_adapter
+from prgec.runtime.training.evaluate import Evaluation, row_losses, without_adapter
+from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.objectives import Answers, Judged, Numbers, Objective
 
 
@@ -79,44 +80,34 @@ class Feedback:
 
 
 def measure_reference(
-    program: GeneratingProgram, objective: Objective, answers: FeedbackSet, should_stop: Callable[[], bool]
-) -> Reference | None:
-    """Return losses under the program without its adapter, and leave it as it was; None if stopped.
+    program: GeneratingProgram, objective: Objective, answers: FeedbackSet, on_batch: CallListener = ignore
+) -> Reference:
+    """Return losses under the program without its adapter, and leave it as it was.
 
     Args:
         program: The program; B of every site is set to zero meanwhile.
         objective: The reader of the losses.
         answers: The answers.
-        should_stop: Called before every call of the program.
+        on_batch: Called with (rows done, all rows) after every call; it may raise to end the rest.
     """
     with without_adapter(program):
-        found = [
-            row_losses(program, rows, lambda done, total: None, should_stop) if is_read else np.zeros(0)
+        of_rows, of_others = (
+            row_losses(program, rows, on_batch) if is_read else np.zeros(0)
             for rows, is_read in ((answers.rows, objective.needs_reference), (answers.others, objective.needs_drift))
-        ]
-    of_rows, of_others = found
-    if of_rows is None or of_others is None:
-        return None
+        )
     return Reference(of_rows.astype(np.float32), of_others.astype(np.float32))
 
 
-def evaluate_feedback(
-    program: GeneratingProgram, feedback: Feedback, on_batch: BatchListener, should_stop: Callable[[], bool]
-) -> Evaluation | None:
-    """Score answers by an objective: its loss, and the share of answers it has on the right side; None if stopped.
+def evaluate_feedback(program: GeneratingProgram, feedback: Feedback, on_batch: CallListener) -> Evaluation:
+    """Score answers by an objective: its loss, and the share of answers it has on the right side.
 
     Raises:
         NumericsError: If the loss is not finite.
     """
     start = time.monotonic()
     answers = feedback.answers
-    losses = row_losses(program, answers.rows, on_batch, should_stop)
-    others = np.zeros(0)
-    if feedback.objective.needs_drift and losses is not None:
-        found = row_losses(program, answers.others, lambda done, total: None, should_stop)
-        losses, others = (None, others) if found is None else (losses, found)
-    if losses is None:
-        return None
+    losses = row_losses(program, answers.rows, on_batch)
+    others = row_losses(program, answers.others, on_batch) if feedback.objective.needs_drift else np.zeros(0)
     judged = feedback.judge(np.arange(len(losses)), losses, others)
     if not np.isfinite(judged.loss):
         raise NumericsError("the evaluation loss is not finite", hint="the state has diverged: lower --lr")

@@ -9,13 +9,14 @@ Letters: N rows of a forward call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.batches import evaluation_batches
 from prgec.core.data.cut import cut_prompt
 from prgec.core.data.encode import Row
 from prgec.errors import UsageError
+from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.sampling import Sampler, Sampling
 from prgec.runtime.training.writing import AnswerWriter, OpenText
 
@@ -30,9 +31,8 @@ def generate(
     *,
     max_tokens: int = DEFAULT_MAX_TOKENS,
     stop: str | None = None,
-    on_call: Callable[[int, int], None] = lambda done, total: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> list[str] | None:
+    on_call: CallListener = ignore,
+) -> list[str]:
     """Continue every prompt with its most likely tokens.
 
     Args:
@@ -40,11 +40,10 @@ def generate(
         prompts: Ids; those longer than T, or the cache, less `max_tokens` lose tokens on their left.
         max_tokens: Most tokens to add.
         stop: Text at which an answer ends, itself left out; EOS and the end of a turn always end it.
-        on_call: Called with (prompts ended, all prompts) after every call.
-        should_stop: Checked between calls.
+        on_call: Called with (prompts ended, all prompts) after every call; it may raise to end the rest.
 
     Returns:
-        The continuations as text; None if it was stopped.
+        The continuations as text.
 
     Raises:
         UsageError: If the program has no `next_tokens`, or `max_tokens` leaves no room for a prompt.
@@ -58,13 +57,11 @@ def generate(
         raise UsageError(f"cannot generate {max_tokens} tokens with {name} = {room}")
     texts = [cut_prompt(list(prompt), room - max_tokens + 1, program.tokenizer.bos_id) for prompt in prompts]
     if manifest.context:
-        return _with_cache(program, texts, max_tokens, stop, on_call, should_stop)
+        return _with_cache(program, texts, max_tokens, stop, on_call)
     lengths = [len(text) for text in texts]
     open_ones = list(range(len(texts)))
     for _ in range(max_tokens):
-        for index, token in _next(program, texts, open_ones, should_stop):
-            if token is None:
-                return None
+        for index, token in _next(program, texts, open_ones, on_call):
             texts[index].append(token)
         open_ones = [i for i in open_ones if not _has_ended(program, texts[i][lengths[i] :], stop)]
         on_call(len(texts) - len(open_ones), len(texts))
@@ -74,19 +71,12 @@ def generate(
 
 
 def _with_cache(
-    program: GeneratingProgram,
-    prompts: list[list[int]],
-    max_tokens: int,
-    stop: str | None,
-    on_call: Callable[[int, int], None],
-    should_stop: Callable[[], bool],
-) -> list[str] | None:
+    program: GeneratingProgram, prompts: list[list[int]], max_tokens: int, stop: str | None, on_call: CallListener
+) -> list[str]:
     """Continue as many texts at once as the program can."""
-    writer = answer_writer(program, max_tokens=max_tokens, stop=stop)
     texts = [OpenText(prompt, Sampler(Sampling())) for prompt in prompts]
-    for done, _ in enumerate(writer.write(texts, should_stop), 1):
-        on_call(done, len(texts))
-    return None if should_stop() else [text_of(program, text.ids, stop) for text in texts]
+    answer_writer(program, max_tokens=max_tokens, stop=stop).write(texts, on_call)
+    return [text_of(program, text.ids, stop) for text in texts]
 
 
 def answer_writer(program: GeneratingProgram, *, max_tokens: int, stop: str | None = None) -> AnswerWriter:
@@ -99,14 +89,13 @@ def answer_writer(program: GeneratingProgram, *, max_tokens: int, stop: str | No
 
 
 def _next(
-    program: GeneratingProgram, texts: list[list[int]], chosen: list[int], should_stop: Callable[[], bool]
-) -> list[tuple[int, int | None]]:
-    """Return the next token of each chosen text; None for one where it was stopped."""
+    program: GeneratingProgram, texts: list[list[int]], chosen: list[int], on_call: CallListener
+) -> list[tuple[int, int]]:
+    """Return the next token of each chosen text."""
     rows = [Row(tuple(texts[i]), (len(texts[i]) - 1,), (0,)) for i in chosen]
-    found: list[tuple[int, int | None]] = []
+    found: list[tuple[int, int]] = []
     for batch in evaluation_batches(rows, program.manifest):
-        if should_stop():
-            return [(chosen[0], None)]
+        on_call(len(texts) - len(chosen), len(texts))
         tokens = program.next_tokens(batch.tokens_NT, batch.label_pos_NK)[: len(batch.indices), 0]
         found += [(chosen[row], int(token)) for row, token in zip(batch.indices.tolist(), tokens, strict=True)]
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.batches import Batch
-from prgec.runtime.training.evaluate import losses_of
+from prgec.runtime.training.evaluate import row_losses
 from prgec.runtime.training.feedback import Feedback
 from prgec.runtime.training.prge_trainer import EstimatedStep, Estimation, PrgeTrainer
 
@@ -39,7 +39,7 @@ class ObjectiveEstimator(PrgeTrainer):
             # It is measured in the middle, so nothing may be pending.
             self.flush()
             others = [self._feedback.answers.others[index] for index in self._rows(batch)]
-            self._others = losses_of(self._scored, others)
+            self._others = row_losses(self._scored, others)
         return super().step(batch, lr)
 
     def _losses(self, losses: Float64Array, batch: Batch) -> Float64Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prgec.core.contract.engine import GeneratingProgram
@@ -10,7 +10,8 @@ from prgec.core.data.classes import texts_of
 from prgec.core.data.encode import encode_rows
 from prgec.core.data.task import Example
 from prgec.errors import UsageError
-from prgec.runtime.training.evaluate import BatchListener, row_losses
+from prgec.runtime.training.evaluate import row_losses
+from prgec.runtime.training.listener import CallListener, ignore
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,11 @@ class Prediction:
 
 
 def predict(
-    program: GeneratingProgram,
-    examples: Sequence[Example],
-    candidates: Sequence[str],
-    on_batch: BatchListener = lambda done, total: None,
-    should_stop: Callable[[], bool] = lambda: False,
+    program: GeneratingProgram, examples: Sequence[Example], candidates: Sequence[str], on_batch: CallListener = ignore
 ) -> list[Prediction]:
-    """Score every candidate after every prompt, N rows a call; the list is empty if it was stopped.
+    """Score every candidate after every prompt, N rows a call.
 
-    Without candidates, each example's own are scored.
+    Without candidates, each example's own are scored. `on_batch` is called with (rows done, all rows) after every call.
 
     Raises:
         UsageError: If there are fewer than two different candidates.
@@ -51,9 +48,7 @@ def predict(
         )
     pairs = [(example, choice) for example, each in zip(examples, choices, strict=True) for choice in each]
     rows = encode_rows(pairs, program.tokenizer, program.manifest)
-    losses = row_losses(program, rows, on_batch, should_stop)
-    if losses is None:
-        return []
+    losses = row_losses(program, rows, on_batch)
     return [
         Prediction(_read(example, program), each[int(row.argmin())], dict(zip(each, row.tolist(), strict=True)))
         for example, each, row in zip(examples, choices, losses.reshape(len(examples), -1), strict=True)

@@ -15,7 +15,7 @@ from prgec.core.contract.arrays import Float64Array, FloatArray
 from prgec.core.contract.engine import Call, GeneratingProgram
 from prgec.core.data.batches import Batch, training_batch
 from prgec.runtime.training.advantages import Advantage, weights_of, within_ratio
-from prgec.runtime.training.evaluate import is_moved, losses_of, without_adapter
+from prgec.runtime.training.evaluate import is_moved, row_losses, without_adapter
 from prgec.runtime.training.gradient_trainer import GradientStep, GradientTrainer
 from prgec.runtime.training.limits import Limits
 from prgec.runtime.training.prge_trainer import Recorded
@@ -160,7 +160,7 @@ class RewardTrainer(GradientTrainer):
         """Return drift and weights of a later step on the same answers, f64[n], and which count no more."""
         collected, advantage = held.collected, self._advantage
         assert collected.losses is not None and held.start is not None, "there are several steps on these answers"
-        now = losses_of(self._writer, collected.rows)
+        now = row_losses(self._writer, collected.rows)
         log_ratios = (collected.losses - now) * (collected.num_labels if advantage.is_of_whole else 1.0)
         weights, is_out = within_ratio(held.weights, log_ratios, self._rollouts.clip)
         return (held.start - now) * collected.num_labels, weights, is_out
@@ -205,9 +205,9 @@ def from_start(program: GeneratingProgram, collected: Collected) -> tuple[Float6
     if written is None:
         if not is_moved(program):
             return None, np.zeros(len(collected.rows))
-        written = losses_of(program, collected.rows)
+        written = row_losses(program, collected.rows)
     with without_adapter(program):
-        start = losses_of(program, collected.rows)
+        start = row_losses(program, collected.rows)
     return start, (start - written) * collected.num_labels
 
 

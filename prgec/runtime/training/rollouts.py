@@ -5,7 +5,7 @@ Letters: T tokens, K label positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,8 +15,9 @@ from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.data.prompts import Prompt
 from prgec.core.data.row import Row
-from prgec.runtime.training.evaluate import losses_of
+from prgec.runtime.training.evaluate import row_losses
 from prgec.runtime.training.generate import answer_writer, text_of
+from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.sampling import Sampler, Sampling
 from prgec.runtime.training.writing import OpenText
 from prgec.runtime_ops.philox import MASK, philox4x32
@@ -119,41 +120,33 @@ class Rollouts:
             for copy in range(self.group):
                 seed = answer_seed(self.sampling.seed, step, draws, place * self.group + copy)
                 texts.append(OpenText(self.prompts[number].ids, Sampler(replace(self.sampling, seed=seed))))
-        written = list(self._written([number for number in numbers for _ in range(self.group)], texts))
+        written = self._written([number for number in numbers for _ in range(self.group)], texts)
         rows = [training_row(self.prompts[each.prompt].ids, each.ids) for each in written]
         if self.iterations == 1:
             return Collected(rows, self.scorer(step, call, written))
-        losses = losses_of(self.program, rows)
+        losses = row_losses(self.program, rows)
         kept = [replace(answer, loss=loss) for answer, loss in zip(written, losses.tolist(), strict=True)]
         return Collected(rows, self.scorer(step, call, kept), losses)
 
-    def most_likely(
-        self, on_answer: Callable[[int, int], None], should_stop: Callable[[], bool]
-    ) -> list[WrittenAnswer] | None:
-        """Return the most likely answer to every prompt; None if stopped.
+    def most_likely(self, on_call: CallListener) -> list[WrittenAnswer]:
+        """Return the most likely answer to every prompt.
 
         Args:
-            on_answer: Called with (prompts answered, all prompts) after each.
-            should_stop: Checked between tokens.
+            on_call: Called with (prompts answered, all prompts) after every call; it may raise to end the rest.
         """
         texts = [OpenText(prompt.ids, Sampler(Sampling())) for prompt in self.prompts]
-        written = list(self._written(range(len(texts)), texts, on_answer, should_stop))
-        return None if should_stop() else written
+        return self._written(range(len(texts)), texts, on_call)
 
     def _written(
-        self,
-        numbers: Sequence[int],
-        texts: Sequence[OpenText],
-        on_answer: Callable[[int, int], None] = lambda done, total: None,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> Iterator[WrittenAnswer]:
-        """Write the texts, and yield them with the numbers of their prompts."""
+        self, numbers: Sequence[int], texts: Sequence[OpenText], on_call: CallListener = ignore
+    ) -> list[WrittenAnswer]:
+        """Write the texts, and return them with the numbers of their prompts."""
         # One of its own: the state has changed since the last call.
-        writer = answer_writer(self.program, max_tokens=self.max_tokens)
-        for done, _ in enumerate(writer.write(texts, should_stop), 1):
-            on_answer(done, len(texts))
-        for number, text in zip(numbers, texts, strict=True):
-            yield WrittenAnswer(number, tuple(text.ids), text_of(self.program, text.ids))
+        answer_writer(self.program, max_tokens=self.max_tokens).write(texts, on_call)
+        return [
+            WrittenAnswer(number, tuple(text.ids), text_of(self.program, text.ids))
+            for number, text in zip(numbers, texts, strict=True)
+        ]
 
 
 def training_row(prompt: Sequence[int], answer: Sequence[int]) -> Row:

@@ -5,13 +5,14 @@ Letters: R texts that a program continues at once, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from prgec.core.contract.arrays import FloatArray
 from prgec.core.contract.engine import GeneratingProgram
+from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.reader import Reader, finite
 from prgec.runtime.training.sampling import Sampler
 
@@ -53,39 +54,42 @@ class AnswerWriter:
         # Logits after the last prompt: several answers to one follow each other.
         self._last: tuple[Sequence[int], FloatArray] | None = None
 
-    def write(self, texts: Sequence[OpenText], should_stop: Callable[[], bool] = lambda: False) -> Iterator[int]:
-        """Write the answer of every text; yield the number of each one as it ends.
+    def write(self, texts: Sequence[OpenText], on_call: CallListener = ignore) -> None:
+        """Write the answer of every text.
 
         Args:
             texts: Prompts; their answers are written to.
-            should_stop: Checked before every call; where it says so, the rest stays as it is.
+            on_call: Called with (texts ended, all texts) after every call; it may raise to end the rest.
 
         Raises:
             UsageError: If a prompt does not fit the cache.
             ProgramError: If the program computes values that are not finite.
         """
-        waiting = iter(enumerate(texts))
-        # By row: the number of the text that is written there.
-        open_ones: dict[int, int] = {}
+        waiting = iter(texts)
+        # By row: the text that is written there.
+        open_ones: dict[int, OpenText] = {}
         free = list(range(max(1, self._program.manifest.rollouts)))
+        num_ended = 0
         while True:
-            while free and not should_stop() and (found := next(waiting, None)) is not None:
-                number, text = found
+            while free and (text := next(waiting, None)) is not None:
                 self._take(text, self._after_prompt(text.prompt))
                 if self._is_whole(text):
-                    yield number
+                    num_ended += 1
                 else:
                     row = free.pop()
-                    open_ones[row] = number
+                    open_ones[row] = text
                     self._enter(row, text)
-            if not open_ones or should_stop():
+                on_call(num_ended, len(texts))
+            if not open_ones:
                 return
-            for row, logits_V in self._continue({row: texts[number] for row, number in open_ones.items()}):
-                text = texts[open_ones[row]]
+            for row, logits_V in self._continue(open_ones):
+                text = open_ones[row]
                 self._take(text, logits_V)
                 if self._is_whole(text):
+                    num_ended += 1
                     free.append(row)
-                    yield open_ones.pop(row)
+                    del open_ones[row]
+            on_call(num_ended, len(texts))
 
     def _after_prompt(self, prompt: Sequence[int]) -> FloatArray:
         if self._last is None or self._last[0] != prompt or not self._program.manifest.rollouts:

@@ -42,12 +42,9 @@ class Assisted:
     key: bytes
 
     def scores(
-        self,
-        data: FirstTokens,
-        on_rows: Callable[[int, int], None] = lambda done, total: None,
-        should_stop: Callable[[], bool] = lambda: False,
-    ) -> tuple[FloatArray, FloatArray] | None:
-        """Return what the backbone says, and what to answer by: f32[n, C] each; None if it was stopped.
+        self, data: FirstTokens, on_rows: Callable[[int, int], None] = lambda done, total: None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the backbone's scores, and those to answer by: f32[n, C] each.
 
         Raises:
             ProgramError: If the network is of another program or another number of answers.
@@ -57,8 +54,6 @@ class Assisted:
         before = np.empty((len(data.rows), num_classes), dtype=np.float32)
         after = np.empty_like(before)
         for at in range(0, len(data.rows), _CHUNK):
-            if should_stop():
-                return None
             rows = data.rows[at : at + _CHUNK]
             acts, scores = run_rows(self.program, rows, data.first_tokens)
             if self.side is not None and self.side.description.shape.y_pre == SECRET:
@@ -128,12 +123,9 @@ class SideEvaluation:
 
 
 def evaluate(
-    assisted: Assisted,
-    data: FirstTokens,
-    on_rows: Callable[[int, int], None] = lambda done, total: None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> SideEvaluation | None:
-    """Score labelled rows; None if it was stopped.
+    assisted: Assisted, data: FirstTokens, on_rows: Callable[[int, int], None] = lambda done, total: None
+) -> SideEvaluation:
+    """Score labelled rows.
 
     Raises:
         DataError: If a row has no label.
@@ -142,10 +134,7 @@ def evaluate(
     if -1 in data.answers:
         raise DataError("a row has no label")
     started = time.monotonic()
-    found = assisted.scores(data, on_rows, should_stop)
-    if found is None:
-        return None
-    before, after = found
+    before, after = assisted.scores(data, on_rows)
     missing = difference(before, data.wanted) - (after - centred(before))
     loss = float(np.square(missing, dtype=np.float64).mean())
     return SideEvaluation(loss, len(data.rows), time.monotonic() - started, **_measures(data, after))
