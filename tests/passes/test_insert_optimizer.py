@@ -176,6 +176,8 @@ def test_miss_keeps_what_is_no_gradient() -> None:
     [
         (InsertOptimizer("sgd"), "rule is 'sgd'; expected one of norm, momentum, adamw"),
         (InsertOptimizer(beta1=1.0), "beta1 is 1.0 and beta2 0.999; expected 0 or more and less than 1"),
+        (InsertOptimizer(beta1=-0.1), "beta1 is -0.1 and beta2 0.999; expected 0 or more and less than 1"),
+        (InsertOptimizer(beta2=1.0), "beta1 is 0.9 and beta2 1.0; expected 0 or more and less than 1"),
         (InsertOptimizer(beta2=-0.1), "beta1 is 0.9 and beta2 -0.1; expected 0 or more and less than 1"),
         (InsertOptimizer(clip=-1.0), "clip is -1.0, eps 1e-08, decay 0.0 and polyak 0.2; expected 0 or more"),
         (InsertOptimizer(eps=-1.0), "clip is 0.0, eps -1.0, decay 0.0 and polyak 0.2; expected 0 or more"),
@@ -185,6 +187,11 @@ def test_miss_keeps_what_is_no_gradient() -> None:
 )
 def test_failure_options(each: InsertOptimizer, reason: str) -> None:
     assert refusal(example(), each) == f"insert-optimizer: cannot run: {reason}"
+
+
+@pytest.mark.parametrize("each", [InsertOptimizer(beta1=0.0), InsertOptimizer(beta2=0.0)])
+def test_hit_without_a_memory(each: InsertOptimizer) -> None:
+    assert run_pass(example(), each).changed
 
 
 def test_failure_a_gradient_is_missing() -> None:

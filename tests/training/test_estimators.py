@@ -42,13 +42,14 @@ def test_norm_takes_small_steps_where_the_loss_is_flat() -> None:
     assert Norm().remark(1) is None
 
 
-def test_norm_with_a_running_mean() -> None:
-    estimator, moment = Norm(decay=0.9, floor=0.0), 0.0
+@pytest.mark.parametrize("floor", [0.0, 0.5])
+def test_norm_with_a_running_mean(floor: float) -> None:
+    estimator, moment = Norm(decay=0.9, floor=floor), 0.0
     for step, scale in enumerate((1.0, 3.0, 0.5), 1):
         g = scale * np.array([5.0, -5.0, 0.0, 15.0])
         moment = 0.9 * moment + 0.1 * (g**2).mean()
         found = estimator.coefficients(1.0 + scale * (PLUS - MINUS), MINUS, 1e-2)
-        np.testing.assert_allclose(found, 2.0 * g / np.sqrt(moment / (1 - 0.9**step)), rtol=1e-12)
+        np.testing.assert_allclose(found, 2.0 * g / (np.sqrt(moment / (1 - 0.9**step)) + floor), rtol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1.0, 100.0])
@@ -78,6 +79,11 @@ def test_std_with_one_query_caps_and_says_so() -> None:
 
 def test_estimators_with_memory_are_not_shared() -> None:
     assert find_estimator("norm") is not find_estimator("norm")
+
+
+def test_defaults_are_those_of_the_decision() -> None:
+    """As docs/decisions/010-default-estimator.md measured them."""
+    assert Norm() == Norm(decay=0.99, floor=0.01) and Std() == Std(floor=0.01, cap=4.0)
 
 
 def test_table() -> None:

@@ -90,6 +90,23 @@ def test_certain_answers_leave_finite_numbers(name: str) -> None:
         assert math.isfinite(judged.loss) and np.isfinite(judged.slope).all()
 
 
+def test_defaults_are_those_that_users_know() -> None:
+    """DPO, KTO and ORPO: those of TRL's configurations. SimPO: those of docs/feedback.md."""
+    assert {name: each.beta for name, each in OBJECTIVES.items()} == {"dpo": 0.1, "kto": 0.1, "orpo": 0.1, "simpo": 2.0}
+    assert Numbers(beta=1.0) == Numbers(beta=1.0, gamma=1.0, desirable=1.0, undesirable=1.0)
+    assert {name for name, each in OBJECTIVES.items() if each.needs_reference} == {"dpo", "kto"}
+    assert {name for name, each in OBJECTIVES.items() if each.needs_drift} == {"kto"}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("num_right", [0, 1, 2, 3])
+def test_accuracy_counts_answers_on_the_right_side(name: str, num_right: int) -> None:
+    gains = np.array([1.0, -1.0] * num_right + [-1.0, 1.0] * (3 - num_right))
+    judged = OBJECTIVES[name].judge(Answers(gains - 3.0, np.ones(6), np.full(6, -3.0), IS_GOOD, np.zeros(1)), NUMBERS)
+    assert judged.accuracy == pytest.approx(num_right / 3)
+    assert np.sign(judged.margin) == np.sign(num_right - 1.5)
+
+
 def test_margin_and_accuracy() -> None:
     answers = Answers(np.array([-1.0, -2.0, -4.0, -3.0]), np.ones(4), np.zeros(4), IS_GOOD[:4], np.zeros(4))
     for name in ("dpo", "simpo"):
