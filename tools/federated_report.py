@@ -24,7 +24,8 @@ import numpy as np
 from prgec.core.formats.fleet_folder import read_rounds
 from prgec.runtime.federated.messages import Fields
 from prgec.runtime.federated.open import Fleet, simulation
-from prgec.runtime.federated.options import FleetOptions, privacy_terms
+from prgec.runtime.federated.options import FleetOptions
+from prgec.runtime.training.privacy import privacy_terms
 
 ROOT = Path(__file__).resolve().parent.parent
 FINDINGS = ROOT / "studies" / "results" / "federated.jsonl"

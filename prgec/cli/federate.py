@@ -15,8 +15,8 @@ from prgec.cli.render import print_json, print_lines
 from prgec.cli.task_option import TASK
 from prgec.errors import UsageError
 from prgec.runtime.federated.flower.names import DEFAULT_PORT
-from prgec.runtime.federated.options import FLEET_TABLE, NODE_TABLE, FleetOptions, NodeOptions, privacy_terms
-from prgec.runtime.training.privacy import CLIP_HELP, DEFAULT_DELTA, DELTA_HELP, EPSILON_HELP
+from prgec.runtime.federated.options import FLEET_TABLE, NODE_TABLE, FleetOptions, NodeOptions
+from prgec.runtime.training.privacy import CLIP_HELP, DEFAULT_DELTA, DELTA_HELP, EPSILON_HELP, privacy_terms
 
 FILE = click.Path(path_type=Path)
 

@@ -18,11 +18,12 @@ from prgec.core.data.encode import Row
 from prgec.core.formats.adapter import masters_sha256
 from prgec.errors import DataError, UsageError
 from prgec.runtime.engines.executorch.open import open_pte
-from prgec.runtime.federated.device_budget import BUDGET_NAME, DeviceBudget, PrivacyTerms
+from prgec.runtime.federated.device_budget import BUDGET_NAME, DeviceBudget
 from prgec.runtime.federated.messages import Fields
 from prgec.runtime.federated.open import Fleet
 from prgec.runtime.federated.options import FleetOptions, NodeOptions
 from prgec.runtime.federated.simulate import Simulation, split_rows
+from prgec.runtime.training.privacy import PrivacyTerms
 from tests.federated.fleet import read_rows
 
 DEVICES = 2

@@ -9,7 +9,7 @@ import pytest
 
 from prgec.core.contract.arrays import Float64Array
 from prgec.errors import UsageError
-from prgec.runtime.training.privacy import Privacy, check_privacy
+from prgec.runtime.training.privacy import Privacy, privacy_terms
 from prgec.runtime.training.privacy_budget import PrivacyBudget, delta_of, epsilon_of, noise_for, num_visits
 
 EPS = 1e-2
@@ -147,4 +147,4 @@ def test_budget_is_one_line() -> None:
 )
 def test_refuses_impossible_values(epsilon: float, delta: float, clip: float, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        check_privacy(epsilon, delta, clip)
+        privacy_terms(epsilon, delta, clip)

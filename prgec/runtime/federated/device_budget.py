@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -18,25 +18,10 @@ from prgec.core.data.row import Row
 from prgec.core.data.rows_file import fingerprint
 from prgec.core.machine.files import write_atomic
 from prgec.errors import DataError, UsageError
-from prgec.runtime.training.privacy import Privacy
+from prgec.runtime.training.privacy import Privacy, PrivacyTerms
 from prgec.runtime.training.privacy_budget import PrivacyBudget
 
 BUDGET_NAME = "privacy.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivacyTerms:
-    """The wishes of the owner of a device's rows.
-
-    Attributes:
-        epsilon: Budget of differential privacy for each row, over all rounds.
-        delta: The chance that it does not hold.
-        clip: Largest length of a row's share of a step; 0 gives all shares the same.
-    """
-
-    epsilon: float
-    delta: float
-    clip: float = 0.0
 
 
 class DeviceBudget:

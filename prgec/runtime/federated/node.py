@@ -21,11 +21,11 @@ from prgec.core.machine.files import write_atomic
 from prgec.errors import DataError, PrgecError, UsageError
 from prgec.runtime.federated.average import train_state
 from prgec.runtime.federated.device import FederatedDevice
-from prgec.runtime.federated.device_budget import DeviceBudget, PrivacyTerms
+from prgec.runtime.federated.device_budget import DeviceBudget
 from prgec.runtime.federated.ledger import Update
 from prgec.runtime.federated.local import local_steps, train_locally
 from prgec.runtime.federated.messages import Fields, NodeAnswer, NodeTask, SharedSteps, pack_state, unpack_state
-from prgec.runtime.training.privacy import Privacy
+from prgec.runtime.training.privacy import Privacy, PrivacyTerms
 
 # The run that a folder belongs to, and how far it is.
 NODE_NAME = "device.json"

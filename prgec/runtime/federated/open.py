@@ -26,7 +26,6 @@ from prgec.core.machine.folder_lock import FolderLock
 from prgec.errors import UsageError
 from prgec.runtime.engines.choose import open_program
 from prgec.runtime.federated.device import check_shares_steps
-from prgec.runtime.federated.device_budget import PrivacyTerms
 from prgec.runtime.federated.fleet import Exchange, Pace, RoundRecord, run_rounds
 from prgec.runtime.federated.local import ROUND_MERGES, RoundPlan
 from prgec.runtime.federated.merge import MERGES
@@ -38,6 +37,7 @@ from prgec.runtime.federated.simulate import Simulation, split_rows
 from prgec.runtime.federated.state_merger import StateMerger
 from prgec.runtime.federated.step_merger import StepMerger
 from prgec.runtime.training.evaluate import Evaluation, evaluate
+from prgec.runtime.training.privacy import PrivacyTerms
 from prgec.runtime.training.schedules import Rates
 
 
@@ -212,8 +212,7 @@ def simulation(options: FleetOptions, data: Path, skew: float | None, terms: Pri
     Raises:
         PrgecError: If the program or the data cannot be used.
     """
-    program, rows = _open_rows(options.program, data, options.task)
-    _check_hides(program, terms)
+    program, rows = _open_rows(options.program, data, options.task, terms)
     parts = split_rows(rows, options.devices, skew=skew, seed=options.seed)
     return Simulation(options.out / "devices", program, parts, terms=terms)
 
@@ -227,24 +226,17 @@ def open_node(options: NodeOptions) -> Node:
     if options.data is None:
         raise UsageError("a device needs rows to learn from", hint="name them with --data")
     terms = options.terms
-    program, rows = _open_rows(options.program, options.data, options.task)
-    _check_hides(program, terms)
+    program, rows = _open_rows(options.program, options.data, options.task, terms)
     options.out.mkdir(parents=True, exist_ok=True)
     name = options.name or socket.gethostname()
     return Node(name=name, folder=options.out, program=program, rows=rows, terms=terms)
 
 
-def _check_hides(program: Engine, terms: PrivacyTerms | None) -> None:
-    if terms is not None and program.manifest.has_gradients:
-        raise UsageError(
-            "--dp-epsilon needs a program that measures losses: a trained state shows more than its steps",
-            hint="compile with --method prge",
-        )
-
-
-def _open_rows(path: Path, data: Path, task: str) -> tuple[Engine, list[Row]]:
+def _open_rows(path: Path, data: Path, task: str, terms: PrivacyTerms | None) -> tuple[Engine, list[Row]]:
     dataset = load_dataset(data, task)
     program = open_program(path)
+    if terms is not None:
+        terms.check(program.manifest, path)
     rows = encode_items(dataset.choosing_from(program.manifest.answers).examples, program.tokenizer, program.manifest)
     check_weighs(rows, program.manifest, data)
     return program, list(rows)

@@ -9,12 +9,18 @@ from prgec.core.config.option import argument, option, table_of
 from prgec.core.data.records import NO_FILE
 from prgec.core.data.tasks import AUTO_TASK, TASK_HELP
 from prgec.errors import UsageError
-from prgec.runtime.federated.device_budget import PrivacyTerms
 from prgec.runtime.federated.local import ROUND_MERGES
 from prgec.runtime.federated.merge import MERGES
 from prgec.runtime.federated.server_adam import SERVER_OPTIMIZERS
 from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
-from prgec.runtime.training.privacy import CLIP_HELP, DEFAULT_DELTA, DELTA_HELP, EPSILON_HELP, check_privacy
+from prgec.runtime.training.privacy import (
+    CLIP_HELP,
+    DEFAULT_DELTA,
+    DELTA_HELP,
+    EPSILON_HELP,
+    PrivacyTerms,
+    privacy_terms,
+)
 from prgec.runtime.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
 
 
@@ -121,16 +127,6 @@ class NodeOptions:
             UsageError: If a value is impossible.
         """
         return privacy_terms(self.dp_epsilon, self.dp_delta, self.dp_clip)
-
-
-def privacy_terms(epsilon: float, delta: float, clip: float) -> PrivacyTerms | None:
-    """Return the budget of privacy of a device; None where it hides nothing.
-
-    Raises:
-        UsageError: If a value is impossible.
-    """
-    check_privacy(epsilon, delta, clip)
-    return PrivacyTerms(epsilon=epsilon, delta=delta, clip=clip) if epsilon else None
 
 
 FLEET_TABLE = table_of(FleetOptions)

@@ -13,9 +13,9 @@ import numpy as np
 from prgec.core.contract.engine import TrainableProgram
 from prgec.core.data.row import Row
 from prgec.errors import UsageError
-from prgec.runtime.federated.device_budget import PrivacyTerms
 from prgec.runtime.federated.messages import Fields
 from prgec.runtime.federated.node import Node
+from prgec.runtime.training.privacy import PrivacyTerms
 
 
 class Simulation:

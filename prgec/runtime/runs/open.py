@@ -253,18 +253,10 @@ def _budget_of(options: RunOptions, manifest: Manifest, num_rows: int) -> Privac
     Raises:
         UsageError: If the program cannot hide single rows.
     """
-    if not options.dp_epsilon:
+    terms = options.terms
+    if terms is None:
         return None
-    if manifest.has_gradients:
-        raise UsageError(
-            "--dp-epsilon needs a program that measures losses: a gradient is that of all rows of a call",
-            where=options.program,
-            hint="compile it with --method prge",
-        )
+    terms.check(manifest, options.program)
     return PrivacyBudget.of_run(
-        epsilon=options.dp_epsilon,
-        delta=options.dp_delta,
-        steps=options.steps,
-        batch_size=manifest.batch_size,
-        num_rows=num_rows,
+        epsilon=terms.epsilon, delta=terms.delta, steps=options.steps, batch_size=manifest.batch_size, num_rows=num_rows
     )

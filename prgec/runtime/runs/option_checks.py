@@ -11,7 +11,7 @@ from prgec.runtime.runs.options import REWARDED, RunOptions
 from prgec.runtime.trackers.table import check_trackers
 from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.objectives import LIKELIHOOD, OBJECTIVES
-from prgec.runtime.training.privacy import check_privacy
+from prgec.runtime.training.privacy import privacy_terms
 from prgec.runtime.training.sampling import Sampling
 
 # Calls of a step: sums of more would lose their last digits.
@@ -47,7 +47,7 @@ def check_run(options: RunOptions) -> None:
     check_engine(options.engine, options.base, options.device, options.compiled)
     options.limits.check()
     check_trackers(options.log_to)
-    check_privacy(options.dp_epsilon, options.dp_delta, options.dp_clip)
+    privacy_terms(options.dp_epsilon, options.dp_delta, options.dp_clip)
     _check_course(options)
     _check_objective(options)
 

@@ -19,7 +19,14 @@ from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR, ESTIMATORS
 from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.limits import CLIP, NOT_FINITE_POLICIES, OVER_LIMIT_POLICIES, STOP, Limits
 from prgec.runtime.training.objectives import LIKELIHOOD, OBJECTIVES
-from prgec.runtime.training.privacy import CLIP_HELP, DEFAULT_DELTA, DELTA_HELP, EPSILON_HELP
+from prgec.runtime.training.privacy import (
+    CLIP_HELP,
+    DEFAULT_DELTA,
+    DELTA_HELP,
+    EPSILON_HELP,
+    PrivacyTerms,
+    privacy_terms,
+)
 from prgec.runtime.training.schedules import DEFAULT_SCHEDULE, SCHEDULES
 
 # Objectives of rewards, and that of runs that name none.
@@ -207,6 +214,15 @@ class RunOptions:
     def limits(self) -> Limits:
         """The limits of a step."""
         return Limits(self.max_g, self.over_limit, self.not_finite)
+
+    @property
+    def terms(self) -> PrivacyTerms | None:
+        """The terms of privacy; None for a run that hides nothing.
+
+        Raises:
+            UsageError: If a value is impossible.
+        """
+        return privacy_terms(self.dp_epsilon, self.dp_delta, self.dp_clip)
 
 
 RUN_TABLE = table_of(RunOptions)

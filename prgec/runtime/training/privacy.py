@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from prgec.core.contract.arrays import Float64Array
+from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.sums import ordered_mean, ordered_sum
 from prgec.core.data.batches import IntArray
 from prgec.errors import UsageError
@@ -77,11 +79,39 @@ class Privacy:
         return np.stack([middle_q + eps * g_q, middle_q - eps * g_q], axis=1)
 
 
-def check_privacy(epsilon: float, delta: float, clip: float) -> None:
-    """Refuse impossible values.
+@dataclass(frozen=True, kw_only=True)
+class PrivacyTerms:
+    """The wishes of the owner of rows.
+
+    Attributes:
+        epsilon: Budget of differential privacy for each row, over the whole run.
+        delta: The chance that it does not hold.
+        clip: Largest length of a row's share of a step; 0 gives all shares the same.
+    """
+
+    epsilon: float
+    delta: float
+    clip: float = 0.0
+
+    def check(self, manifest: Manifest, program: Path) -> None:
+        """Refuse a program that cannot hide single rows.
+
+        Raises:
+            UsageError: Naming the option.
+        """
+        if manifest.has_gradients:
+            raise UsageError(
+                "--dp-epsilon needs a program that measures losses: a gradient is that of all rows of a call",
+                where=program,
+                hint="compile it with --method prge",
+            )
+
+
+def privacy_terms(epsilon: float, delta: float, clip: float) -> PrivacyTerms | None:
+    """Return the terms that three options mean; None for an epsilon of 0, which hides nothing.
 
     Raises:
-        UsageError: Naming the first option at fault.
+        UsageError: Naming the first option with an impossible value.
     """
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise UsageError(f"--dp-epsilon is {epsilon}; expected a finite number, 0 or more")
@@ -91,3 +121,4 @@ def check_privacy(epsilon: float, delta: float, clip: float) -> None:
         raise UsageError(f"--dp-clip is {clip}; expected a finite number, 0 or more")
     if clip and not epsilon:
         raise UsageError("--dp-clip needs --dp-epsilon")
+    return PrivacyTerms(epsilon=epsilon, delta=delta, clip=clip) if epsilon else None
