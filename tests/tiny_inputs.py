@@ -12,7 +12,14 @@ if TYPE_CHECKING:
 
 
 def make_inputs(
-    work: Path, method: str = "prge", backend: str = "portable", optimizer: str = "norm", state: str = "seeded"
+    work: Path,
+    method: str = "prge",
+    backend: str = "portable",
+    optimizer: str = "norm",
+    state: str = "seeded",
+    *,
+    seq_len: int = 8,
+    num_labels: int = 1,
 ) -> tuple[Path, Path, Path]:
     """Compile a tiny program that trains by a method; return it with rows to train on and to evaluate."""
     from prgec.core.machine.quiet import quiet_libraries
@@ -35,8 +42,8 @@ def make_inputs(
             state=state,
             q=2,
             batch_size=1,
-            seq_len=8,
-            num_labels=1,
+            seq_len=seq_len,
+            num_labels=num_labels,
             rank=4,
             alpha=8.0,
             targets=(target,),

@@ -4,6 +4,7 @@
     python tools/faults.py --side [--kills 100]
     python tools/faults.py --federated [--kills 200]
     python tools/faults.py --rewards [--kills 200]
+    python tools/faults.py --page [--kills 200]
     python tools/faults.py --writes [--others 200]
 
 Both drivers train tiny programs, one for each method and update rule, and are killed (SIGKILL) at random times, over
@@ -29,6 +30,7 @@ from prgec.core.contract.names import HOST_STATE, OPTIMIZERS, TRAINING_METHODS
 from tests.checks.fault_cases import KILLED, Bench, Tally, run_cases
 from tests.checks.fault_drivers import CppDriver, PythonDriver
 from tests.checks.federated_faults import federated_faults
+from tests.checks.page_faults import page_faults
 from tests.checks.reward_faults import reward_faults
 from tests.checks.side_faults import side_faults
 from tests.checks.write_faults import write_faults
@@ -116,6 +118,7 @@ def main() -> int:
     parser.add_argument("--side", action="store_true", help="break the server of side networks and its client instead")
     parser.add_argument("--federated", action="store_true", help="break devices that learn together instead")
     parser.add_argument("--rewards", action="store_true", help="break runs that learn from rewards instead")
+    parser.add_argument("--page", action="store_true", help="break prgec ui and the runs that it starts instead")
     parser.add_argument("--writes", action="store_true", help="let single writes fail instead, --others of each kind")
     parser.add_argument("--seed", type=int, default=0, help="of the random times [0]")
     options = parser.parse_args()
@@ -125,6 +128,8 @@ def main() -> int:
         return federated_faults(options.kills // 2, options.seed)
     if options.rewards:
         return reward_faults(options.kills, options.seed)
+    if options.page:
+        return page_faults(options.kills, options.seed)
     if options.writes:
         with workplace() as work:
             print(_HEAD, flush=True)
