@@ -20,9 +20,9 @@ from prgec.errors import UsageError
 
 if TYPE_CHECKING:
     from prgec.core.contract.engine import Engine
+    from prgec.core.contract.listener import CallListener
     from prgec.core.data.dataset import Dataset
     from prgec.runtime.training.evaluate import Evaluation
-    from prgec.runtime.training.listener import CallListener
 
     Measure: TypeAlias = Callable[[CallListener], Evaluation]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from prgec.core.contract.engine import Engine
+from prgec.core.contract.listener import CallListener
 from prgec.core.contract.names import LABEL_WEIGHTS_HINT
 from prgec.core.data.dataset import Dataset
 from prgec.core.data.feedback_set import FeedbackSet
@@ -19,7 +20,6 @@ from prgec.core.machine.files import write_atomic
 from prgec.errors import DataError, UsageError
 from prgec.runtime.runs.options import RunOptions
 from prgec.runtime.training.feedback import Feedback, Reference, measure_reference
-from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.objectives import OBJECTIVES, Numbers, Objective
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def with_references(
     train: FeedbackSet,
     test: FeedbackSet | None,
     folder: RunFolder,
-    on_batch: CallListener = ignore,
+    on_batch: CallListener,
 ) -> RunFeedback:
     """Return the feedback of a run with its references: those the folder keeps, or new ones, kept from now on.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prgec.core.contract.engine import Engine
+from prgec.core.contract.listener import CallListener
 from prgec.core.contract.manifest import Manifest
 from prgec.core.data.encode import Row
 from prgec.core.data.feedback_set import FeedbackSet
@@ -29,7 +30,6 @@ from prgec.runtime.runs.rewards import RunRewards
 from prgec.runtime.training.estimators import find_estimator
 from prgec.runtime.training.evolution import EvolutionTrainer
 from prgec.runtime.training.gradient_trainer import GradientTrainer
-from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.loop import TrainingLoop
 from prgec.runtime.training.objective_estimate import ObjectiveEstimator
 from prgec.runtime.training.objective_trainer import ObjectiveTrainer
@@ -95,7 +95,7 @@ class Opened:
     budget: PrivacyBudget | None = None
     task: str = ""
 
-    def with_feedback(self, folder: RunFolder, on_batch: CallListener = ignore) -> Opened:
+    def with_feedback(self, folder: RunFolder, on_batch: CallListener) -> Opened:
         """Return the same with what the folder keeps of its answers: references, or rewards so far.
 
         `on_batch` is called with (rows done, all rows) after every call for a reference; it may raise to end them.

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from prgec.core.contract.engine import Engine
+from prgec.core.contract.listener import CallListener
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import LABEL_WEIGHTS_HINT
 from prgec.core.data.prompts import encode_prompts, load_prompts
@@ -25,7 +26,6 @@ from prgec.runtime.runs.rewards import RunRewards, judge_most_likely
 from prgec.runtime.training.evaluate import Evaluation
 from prgec.runtime.training.evolution import EVOLUTION
 from prgec.runtime.training.limits import SKIP
-from prgec.runtime.training.listener import CallListener
 from prgec.runtime.training.rollouts import Rollouts
 from prgec.runtime.training.sampling import Sampling
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import Engine
+from prgec.core.contract.listener import CallListener
 from prgec.core.data.prompts import Prompt
 from prgec.core.data.row import Row
 from prgec.core.data.rows_file import LazyRows, RowSet
@@ -22,7 +23,6 @@ from prgec.errors import DataError, NumericsError
 from prgec.runtime.rewards.judge import Judge
 from prgec.runtime.training.advantages import ADVANTAGES, Advantage
 from prgec.runtime.training.evaluate import Evaluation
-from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.rollouts import Collected, Rollouts, WrittenAnswer, training_row
 from prgec.runtime.training.sampling import Sampling
 
@@ -175,9 +175,7 @@ class RunRewards:
             raise
 
 
-def judge_most_likely(
-    rollouts: Rollouts, reward: Callable[[Prompt, str], float], on_call: CallListener = ignore
-) -> Evaluation:
+def judge_most_likely(rollouts: Rollouts, reward: Callable[[Prompt, str], float], on_call: CallListener) -> Evaluation:
     """Return the mean reward of the most likely answers to prompts, under the present state.
 
     Args:

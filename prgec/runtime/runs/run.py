@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from prgec.core.contract.arrays import State
+from prgec.core.contract.listener import CallListener
 from prgec.core.formats.adapter import masters_sha256, save_adapter, save_snapshot
 from prgec.core.formats.journal import Journal
 from prgec.core.formats.run_folder import PARTIAL_JOURNAL_NAME, SNAPSHOT_NAME, RunFolder
@@ -28,7 +29,6 @@ from prgec.runtime.trackers.sink import TrackedRun
 from prgec.runtime.trackers.table import make_sinks
 from prgec.runtime.training.divergence import Divergence
 from prgec.runtime.training.evaluate import Evaluation
-from prgec.runtime.training.listener import CallListener
 from prgec.runtime.training.step import StepResult
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def _interrupting(should_stop: Callable[[], bool]) -> CallListener:
     """Return a listener that ends, as Ctrl-C does, what is not worth keeping in part."""
 
     def check(done: int, total: int) -> None:
-        if should_stop():
+        if done < total and should_stop():
             raise KeyboardInterrupt
 
     return check

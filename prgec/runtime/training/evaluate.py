@@ -15,6 +15,7 @@ import numpy as np
 
 from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import GeneratingProgram
+from prgec.core.contract.listener import CallListener, ignore
 from prgec.core.contract.sums import ordered_mean
 from prgec.core.data.answers import exact_match, token_f1
 from prgec.core.data.batches import evaluation_batches
@@ -25,7 +26,6 @@ from prgec.core.data.rows_file import RowSet
 from prgec.core.data.task import ROUGE, Example
 from prgec.errors import NumericsError
 from prgec.runtime.training.generate import LINE_END, generate
-from prgec.runtime.training.listener import CallListener, ignore
 
 logger = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from prgec.core.contract.arrays import Float64Array, FloatArray, IntArray
 from prgec.core.contract.engine import GeneratingProgram
+from prgec.core.contract.listener import CallListener, ignore
 from prgec.core.data.feedback_set import FeedbackSet
 from prgec.core.data.row import Row
 from prgec.errors import NumericsError
 from prgec.runtime.training.evaluate import Evaluation, row_losses, without_adapter
-from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.objectives import Answers, Judged, Numbers, Objective
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prgec.core.contract.engine import GeneratingProgram
+from prgec.core.contract.listener import CallListener, ignore
 from prgec.core.data.batches import evaluation_batches
 from prgec.core.data.cut import cut_prompt
 from prgec.core.data.encode import Row
 from prgec.errors import UsageError
-from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.sampling import Sampler, Sampling
 from prgec.runtime.training.writing import AnswerWriter, OpenText
 
@@ -95,9 +95,9 @@ def _next(
     rows = [Row(tuple(texts[i]), (len(texts[i]) - 1,), (0,)) for i in chosen]
     found: list[tuple[int, int]] = []
     for batch in evaluation_batches(rows, program.manifest):
-        on_call(len(texts) - len(chosen), len(texts))
         tokens = program.next_tokens(batch.tokens_NT, batch.label_pos_NK)[: len(batch.indices), 0]
         found += [(chosen[row], int(token)) for row, token in zip(batch.indices.tolist(), tokens, strict=True)]
+        on_call(len(texts) - len(chosen), len(texts))
     return found
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prgec.core.contract.engine import GeneratingProgram
+from prgec.core.contract.listener import CallListener, ignore
 from prgec.core.data.classes import texts_of
 from prgec.core.data.encode import encode_rows
 from prgec.core.data.task import Example
 from prgec.errors import UsageError
 from prgec.runtime.training.evaluate import row_losses
-from prgec.runtime.training.listener import CallListener, ignore
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import numpy as np
 
 from prgec.core.contract.arrays import Float64Array
 from prgec.core.contract.engine import GeneratingProgram
+from prgec.core.contract.listener import CallListener, ignore
 from prgec.core.data.prompts import Prompt
 from prgec.core.data.row import Row
 from prgec.runtime.training.evaluate import row_losses
 from prgec.runtime.training.generate import answer_writer, text_of
-from prgec.runtime.training.listener import CallListener, ignore
 from prgec.runtime.training.sampling import Sampler, Sampling
 from prgec.runtime.training.writing import OpenText
 from prgec.runtime_ops.philox import MASK, philox4x32

@@ -12,7 +12,7 @@ import numpy as np
 
 from prgec.core.contract.arrays import FloatArray
 from prgec.core.contract.engine import GeneratingProgram
-from prgec.runtime.training.listener import CallListener, ignore
+from prgec.core.contract.listener import CallListener, ignore
 from prgec.runtime.training.reader import Reader, finite
 from prgec.runtime.training.sampling import Sampler
 

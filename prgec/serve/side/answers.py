@@ -6,13 +6,13 @@ Letters: n rows, C candidates.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from prgec.core.contract.arrays import FloatArray
+from prgec.core.contract.listener import CallListener, ignore
 from prgec.core.data.correlation import matthews, pearson, spearman
 from prgec.core.data.first_tokens import FirstTokens
 from prgec.core.formats.shards import SECRET
@@ -41,9 +41,7 @@ class Assisted:
     side: SideProgram | None
     key: bytes
 
-    def scores(
-        self, data: FirstTokens, on_rows: Callable[[int, int], None] = lambda done, total: None
-    ) -> tuple[FloatArray, FloatArray]:
+    def scores(self, data: FirstTokens, on_rows: CallListener = ignore) -> tuple[FloatArray, FloatArray]:
         """Return the backbone's scores, and those to answer by: f32[n, C] each.
 
         Raises:
@@ -122,9 +120,7 @@ class SideEvaluation:
     spearman: float | None = None
 
 
-def evaluate(
-    assisted: Assisted, data: FirstTokens, on_rows: Callable[[int, int], None] = lambda done, total: None
-) -> SideEvaluation:
+def evaluate(assisted: Assisted, data: FirstTokens, on_rows: CallListener = ignore) -> SideEvaluation:
     """Score labelled rows.
 
     Raises:

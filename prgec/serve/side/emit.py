@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from prgec.core.contract.arrays import FloatArray, IntArray
+from prgec.core.contract.listener import CallListener, ignore
 from prgec.core.contract.manifest import Manifest
 from prgec.core.data.batches import evaluation_batches
 from prgec.core.data.encode import Row
@@ -43,7 +44,6 @@ from prgec.serve.side.targets import difference, randomised, secret_scores
 LOCAL_NAME = "local.json"
 _NAME = "shard-{:05d}.safetensors"
 
-Listener = Callable[[int, int], None]
 FileListener = Callable[[Path], None]
 
 
@@ -117,7 +117,7 @@ def emit(
     folder: Path,
     key: bytes,
     options: EmitOptions,
-    on_rows: Listener = lambda done, total: None,
+    on_rows: CallListener = ignore,
     should_stop: Callable[[], bool] = lambda: False,
     on_file: FileListener = lambda path: None,
 ) -> Emitted:
