@@ -19,6 +19,7 @@ from pathlib import Path
 
 from prgec.core.formats.adapter import read_adapter
 from prgec.errors import ProgramError
+from tests.checks.kills import HEAD, KilledWork
 from tests.processes import ends_within
 from tests.tiny_inputs import make_inputs
 
@@ -28,7 +29,7 @@ _ROWS = [("a b", "c"), ("b a", "d"), ("c d", "a"), ("d c", "b"), ("a d", "c"), (
 
 
 @dataclass
-class FederatedKills:
+class FederatedKills(KilledWork):
     """The outcome of the kills of one method.
 
     Attributes:
@@ -36,22 +37,13 @@ class FederatedKills:
         count: Kills that met a living process.
         lost: Rounds that were merged and then missing.
         differ: Adapters that are not those of the whole run.
-        finished: Runs that were brought to their end.
     """
 
     method: str
     count: int = 0
-    lost: int = 0
-    differ: int = 0
-    finished: int = 0
-
-    @property
-    def is_good(self) -> bool:
-        """Whether nothing was lost."""
-        return not (self.lost or self.differ) and self.finished > 0
 
     def __str__(self) -> str:
-        return f"{self.method:8}{self.count:>6}{self.lost:>6}{self.differ:>8}{self.finished:>10}"
+        return f"{self.method:8}{self.count:>6}{super().__str__()}"
 
 
 class Fleet:
@@ -111,7 +103,7 @@ def kill_fleet(fleet: Fleet, tally: FederatedKills, kills: int, chance: random.R
 
 def federated_faults(kills: int, seed: int) -> int:
     """Break runs of both methods, print the table, and return the exit code."""
-    print(f"{'method':8}{'kills':>6}{'lost':>6}{'differ':>8}{'finished':>10}", flush=True)
+    print(f"{'method':8}{'kills':>6}{HEAD}", flush=True)
     tallies = []
     for method in _METHODS:
         with tempfile.TemporaryDirectory(prefix="federated-faults-") as name:

@@ -29,10 +29,9 @@ from types import FrameType
 
 from tests.checks.fuzz_guided import build_guided, guide_native
 from tests.checks.fuzz_inputs import mutate
-from tests.checks.fuzz_readers import NATIVE_KINDS, NativeReader, Reader, build_reader, make_readers
+from tests.checks.fuzz_readers import MAX_SECONDS, NATIVE_KINDS, NativeReader, Reader, build_reader, make_readers
 
 KEPT = Path(__file__).resolve().parents[2] / "build" / "fuzz"
-MAX_SECONDS = 10
 _MAX_BYTES = 16 << 30
 
 

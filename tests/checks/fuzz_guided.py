@@ -9,9 +9,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.checks.fuzz_readers import NATIVE_KINDS, Reader, build_native
+from tests.checks.fuzz_readers import MAX_SECONDS, NATIVE_KINDS, Reader, build_native
 
-MAX_SECONDS = 10
 _MAX_MEGABYTES = 2048
 _RUNS = re.compile(r"^stat::number_of_executed_units: (\d+)$", re.MULTILINE)
 
@@ -52,7 +51,7 @@ def _guide(executable: Path, program: Path, reader: Reader, inputs: int, kept: P
                 "-print_final_stats=1",
                 corpus,
             ],
-            env={**os.environ, "PRGE_PROGRAM": str(program), "PRGE_KIND": reader.kind},
+            env={**os.environ, "PRGE_PROGRAM": str(program), "PRGE_KIND": str(NATIVE_KINDS[reader.kind])},
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",

@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
+# An input takes no longer.
+MAX_SECONDS = 10
 # As tests/fuzz/readers.h numbers them.
 _NATIVE = ("journal", "rows", "adapter", "manifest", "tokenizer", "envelope", "program")
 NATIVE_KINDS = {kind: number for number, kind in enumerate(_NATIVE)}

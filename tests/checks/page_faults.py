@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -20,18 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prgec.core.machine.folder_lock import holder
+from prgec.serve.ui.run_list import UNDER_WAY
+from tests.checks.kills import HEAD, KilledWork
 from tests.processes import wait_until
 from tests.tiny_inputs import make_inputs
 from tests.tiny_program import write_reviews
-from tests.ui.running import RunningUi, error_of
+from tests.ui.running import RunningUi
 
-_OPTIONS = {"steps": 4000, "lr": 0.01, "snapshot_every": 100, "schedule": "constant"}
+_OPTIONS = {"steps": 4000, "lr": 0.01, "snapshot_every": 100}
 _FILES = ("journal.bin", "adapter.safetensors")
-_OVER, _UNDER_WAY = "complete", "under way"
+_OVER = "complete"
 
 
 @dataclass
-class PageKills:
+class PageKills(KilledWork):
     """The outcome of the kills.
 
     Attributes:
@@ -39,22 +40,13 @@ class PageKills:
         runs: Kills of a run.
         lost: Runs or steps that a page had shown and a later one did not.
         differ: Finished runs that are not the whole one.
-        finished: Runs that were brought to their end.
     """
 
     pages: int = 0
     runs: int = 0
-    lost: int = 0
-    differ: int = 0
-    finished: int = 0
-
-    @property
-    def is_good(self) -> bool:
-        """Whether nothing was lost."""
-        return not (self.lost or self.differ) and self.finished > 0
 
     def __str__(self) -> str:
-        return f"{self.pages:>6}{self.runs:>6}{self.lost:>6}{self.differ:>8}{self.finished:>10}"
+        return f"{self.pages:>6}{self.runs:>6}{super().__str__()}"
 
 
 class Page:
@@ -77,18 +69,7 @@ class Page:
 
     def start(self, name: str) -> str:
         """Start a run by the form, and return its id."""
-        form = {"program": self._program, "data": self._data, "name": name, "do": "start", **_OPTIONS}
-        status, page, place = self.ui.post("/runs/new", **form)
-        if status != 303:
-            raise SystemExit(f"faults: the page starts no run: {error_of(page)}")
-        return place.removeprefix("/runs/")
-
-    def state(self, run: str) -> tuple[str, int]:
-        """Return the status of a run and its steps; no status where the page does not know it."""
-        code, page, _ = self.ui.request("GET", f"/runs/{run}/live")
-        status = re.search(r'data-status="([^"]*)"', page)
-        steps = re.search(r"<span>(\d+)(?: of \d+)? steps</span>", page)
-        return (status[1] if code == 200 and status else ""), int(steps[1]) if steps else 0
+        return self.ui.start_run(program=self._program, data=self._data, name=name, **_OPTIONS)
 
 
 def _break(page: Page, folder: Path, run: str, tally: PageKills, chance: random.Random, kills: int) -> None:
@@ -96,13 +77,13 @@ def _break(page: Page, folder: Path, run: str, tally: PageKills, chance: random.
     shown = 0
     while True:
         time.sleep(chance.uniform(0.0, 1.5))
-        status, steps = page.state(run)
-        tally.lost += shown > 0 and (not status or steps < shown)
-        shown = max(shown, steps)
+        status, steps = page.ui.live(run)
+        tally.lost += shown > 0 and (status is None or (steps or 0) < shown)
+        shown = max(shown, steps or 0)
         if status == _OVER:
             return
         if tally.pages + tally.runs >= kills:
-            if status == _UNDER_WAY:
+            if status == UNDER_WAY:
                 continue
         elif chance.random() < 0.5:
             page.kill()
@@ -111,9 +92,9 @@ def _break(page: Page, folder: Path, run: str, tally: PageKills, chance: random.
         elif (process := holder(folder)) is not None:
             os.kill(process, signal.SIGKILL)
             tally.runs += 1
-        wait_until(lambda: page.state(run)[0] != _UNDER_WAY)
+        wait_until(lambda: page.ui.live(run)[0] != UNDER_WAY)
         # A run that was killed before its first step is not there to go on with.
-        if page.state(run)[0] != _OVER and page.ui.post(f"/runs/{run}/resume")[0] != 303:
+        if page.ui.live(run)[0] != _OVER and page.ui.post(f"/runs/{run}/resume")[0] != 303:
             tally.lost += shown > 0
             page.start(folder.name)
 
@@ -124,10 +105,10 @@ def page_faults(kills: int, seed: int) -> int:
         work, chance, tally = Path(name), random.Random(seed), PageKills()
         program, *_ = make_inputs(work, seq_len=24, num_labels=8)
         data = write_reviews(work / "train.jsonl", 64, seed=1)
-        flags = [f"--{key.replace('_', '-')}={value}" for key, value in _OPTIONS.items() if key != "schedule"]
+        flags = [f"--{key.replace('_', '-')}={value}" for key, value in _OPTIONS.items()]
         whole = work / "whole"
         command = [sys.executable, "-m", "prgec", "run", program, "--data", data, *flags, "--out", whole]
-        subprocess.run([*map(str, command), "--lr-schedule=constant"], check=True, capture_output=True)
+        subprocess.run([*map(str, command)], check=True, capture_output=True)
         page = Page(work / "runs", program, data)
         try:
             while tally.pages + tally.runs < kills:
@@ -137,5 +118,5 @@ def page_faults(kills: int, seed: int) -> int:
                 tally.finished += 1
         finally:
             page.ui.end(signal.SIGTERM)
-        print(f"{'pages':>6}{'runs':>6}{'lost':>6}{'differ':>8}{'finished':>10}\n{tally}", flush=True)
+        print(f"{'pages':>6}{'runs':>6}{HEAD}\n{tally}", flush=True)
     return 0 if tally.is_good else 1

@@ -20,6 +20,7 @@ from prgec.core.formats.run_folder import ANSWERS_NAME
 from prgec.demo import data_file
 from tests.checks.fault_cases import steps_in
 from tests.checks.fault_drivers import Process, PythonDriver, acknowledged
+from tests.checks.kills import HEAD, KilledWork
 from tests.tiny_inputs import rewarded_options
 
 _STEPS, _QUERIES = 24, 2
@@ -41,7 +42,7 @@ def reward(prompt, answer, record):
 
 
 @dataclass
-class RewardKills:
+class RewardKills(KilledWork):
     """The outcome of the kills of one way to learn.
 
     Attributes:
@@ -49,28 +50,19 @@ class RewardKills:
         where: Kills that met a living run, by what it did.
         lost: Steps that were reported and then missing from answers.
         differ: Finished runs that are not the whole one.
-        finished: Runs that were brought to their end.
     """
 
     way: str
     where: dict[str, int] = field(default_factory=lambda: dict.fromkeys((_ROLLOUT, _REWARD, _STEP), 0))
-    lost: int = 0
-    differ: int = 0
-    finished: int = 0
 
     @property
     def count(self) -> int:
         """All kills."""
         return sum(self.where.values())
 
-    @property
-    def is_good(self) -> bool:
-        """Whether nothing was lost."""
-        return not (self.lost or self.differ) and self.finished > 0
-
     def __str__(self) -> str:
         places = "".join(f"{count:>14}" for count in self.where.values())
-        return f"{self.way:14}{places}{self.lost:>6}{self.differ:>8}{self.finished:>10}"
+        return f"{self.way:14}{places}{super().__str__()}"
 
 
 class RewardedRun:
@@ -165,7 +157,7 @@ def kill_run(run: RewardedRun, tally: RewardKills, kills: int, chance: random.Ra
 def reward_faults(kills: int, seed: int) -> int:
     """Break runs of every way, print the table, and return the exit code."""
     heads = "".join(f"{place:>14}" for place in (_ROLLOUT, _REWARD, _STEP))
-    print(f"{'way':14}{heads}{'lost':>6}{'differ':>8}{'finished':>10}", flush=True)
+    print(f"{'way':14}{heads}{HEAD}", flush=True)
     tallies = []
     with PythonDriver() as python:
         for method, objective in _WAYS:

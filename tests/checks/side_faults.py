@@ -23,6 +23,7 @@ from prgec.serve.remote.tokens import add_device
 from prgec.serve.side.cache import read_cache
 from prgec.serve.side.fit import fit
 from prgec.serve.side.fit_options import FitOptions
+from tests.checks.kills import KilledWork
 from tests.processes import ends_within
 from tests.remote.running import RunningServer, make_certificate
 from tests.side.test_fit import write_shards
@@ -34,7 +35,7 @@ _ROWS, _CUTS = 400, tuple(range(20, 400, 20))
 
 
 @dataclass
-class Kills:
+class Kills(KilledWork):
     """The outcome of the kills of one end.
 
     Attributes:
@@ -43,20 +44,16 @@ class Kills:
         lost: Shards that were acknowledged and then missing, or epochs that were done and then not.
         halves: Files that are not whole shards.
         differ: Networks that are not the one of the files.
-        finished: Jobs that were brought to their end.
     """
 
     end: str
     count: int = 0
-    lost: int = 0
     halves: int = 0
-    differ: int = 0
-    finished: int = 0
 
     @property
     def is_good(self) -> bool:
         """Whether nothing was lost."""
-        return not (self.lost or self.halves or self.differ) and self.finished > 0
+        return super().is_good and not self.halves
 
     def __str__(self) -> str:
         return f"{self.end:8}{self.count:>6}{self.lost:>6}{self.halves:>8}{self.differ:>8}{self.finished:>10}"

@@ -64,17 +64,6 @@ bool read_program(const std::string& path) {
 
 } // namespace
 
-bool find_kind(const std::string& name, Kind& kind) {
-  const char* names[] = {"journal", "rows", "adapter", "manifest", "tokenizer", "envelope", "program"};
-  for (uint32_t i = 0; i < std::size(names); ++i) {
-    if (name == names[i]) {
-      kind = static_cast<Kind>(i);
-      return true;
-    }
-  }
-  return false;
-}
-
 Readers::Readers(const std::string& program) : file_(::memfd_create("input", 0)) {
   auto opened = Program::open(program);
   if (!opened.ok()) {

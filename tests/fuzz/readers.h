@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "program.h"
@@ -10,9 +11,6 @@ namespace prge::fuzz {
 
 // As tests/checks/fuzz_readers.py numbers them.
 enum class Kind : uint32_t { Journal, Rows, Adapter, Manifest, Tokenizer, Envelope, Program };
-
-// The kind of a name: `journal` and so on; nothing for another name.
-bool find_kind(const std::string& name, Kind& kind);
 
 // Reads inputs of any kind. Files are in memory.
 class Readers {

@@ -82,6 +82,19 @@ class RunningUi:
         status, text, headers = self.request("POST", path, urlencode(form).encode())
         return status, text, headers.get("location", "")
 
+    def start_run(self, **form: object) -> str:
+        """Start a run by the form, and return its id."""
+        status, page, place = self.post("/runs/new", **form, do="start")
+        assert status == 303, error_of(page)
+        return place.removeprefix("/runs/")
+
+    def live(self, run: str) -> tuple[str | None, int | None]:
+        """Return the status and the steps that the page shows of a run; None for what it does not show."""
+        _, text, _ = self.request("GET", f"/runs/{run}/live")
+        status = re.search(r'data-status="([^"]*)"', text)
+        steps = re.search(r"<span>(\d+)(?: of \d+)? steps</span>", text)
+        return status[1] if status else None, int(steps[1]) if steps else None
+
     def id_of(self, name: str) -> str:
         """Return the id of a run in the list."""
         found = re.search(rf'<a href="/runs/([0-9a-f]{{16}})">{re.escape(name)}</a>', self.get("/"))

@@ -36,21 +36,19 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 def _start(ui: RunningUi, program: Path, data: Path, name: str, **form: object) -> str:
     """Start a run; return its id."""
-    status, page, place = ui.post("/runs/new", program=program, data=data, name=name, do="start", **form)
-    assert status == 303, error_of(page)
-    return place.removeprefix("/runs/")
+    return ui.start_run(program=program, data=data, name=name, **form)
 
 
 def _steps(ui: RunningUi, run: str) -> int:
-    found = re.search(r"<span>(\d+)(?: of \d+)? steps</span>", ui.get(f"/runs/{run}/live"))
-    assert found is not None
-    return int(found[1])
+    _, steps = ui.live(run)
+    assert steps is not None
+    return steps
 
 
 def _status(ui: RunningUi, run: str) -> str:
-    found = re.search(r'data-status="([^"]*)"', ui.get(f"/runs/{run}/live"))
-    assert found is not None
-    return found[1]
+    status, _ = ui.live(run)
+    assert status is not None
+    return status
 
 
 def test_a_run_from_its_start_to_its_end(root: Path, tiny_pte: Path, train_jsonl: Path) -> None:
