@@ -85,7 +85,7 @@ CASES = [
     *(Case(method, devices) for method in METHODS for devices in (1, 4, 16)),
     *(Case("prge", 4, epsilon=epsilon) for epsilon in (8.0, 2.0)),
     Case("exact", 4, 0.1),
-    Case("exact", 4, 0.1, server_lr=1e-2),
+    *(Case("exact", 4, 0.1, server_lr=server_lr) for server_lr in (1e-2, 1e-3)),
     Case("exact", 4, 0.1, proximal=30.0),
     Case("prge", 4, 0.1),
     *(Case(method, 64) for method in METHODS),

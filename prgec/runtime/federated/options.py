@@ -54,7 +54,7 @@ class FleetOptions:
         "How the server steps along what devices trained (exact): adam is FedAdam, none takes it as it is.",
         choices=SERVER_OPTIMIZERS,
     )
-    server_lr: float = option("rounds", 0.01, "Learning rate of the server's optimiser.")
+    server_lr: float = option("rounds", 1e-3, "Learning rate of the server's optimiser.")
     proximal: float = option(
         "rounds", 0.0, "Hold devices near the common state (exact): FedProx's mu, 0 for none.", metavar="MU"
     )
