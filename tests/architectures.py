@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from prgec.core.contract.calls import Batch, StepInputs
 from tests.models import VOCAB_SIZE, write_tokenizer
 
 WINDOW = 5
@@ -283,6 +284,5 @@ def _loss_difference(program: Any, model: torch.nn.Module, length: int) -> float
     """Largest relative difference between a program's losses and the model's at one T."""
     rows = random_rows(program.manifest.num_rows, length)
     expected = transformers_losses(model, *rows).numpy()
-    g_q = np.zeros(program.manifest.q, dtype=np.float32)
-    found = program.forward(*(each.numpy() for each in rows), g_q, 0.0, 0.0, 0, 0)
+    found = program.forward(Batch(*(each.numpy() for each in rows)), StepInputs.none(program.manifest.q))
     return float((np.abs(found - expected) / np.abs(expected)).max())

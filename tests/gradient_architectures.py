@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from prgec.core.data.batches import Batch
+from prgec.core.contract.calls import Batch
 from prgec.runtime.engines.executorch.pte_program import PteProgram
 from tests.architectures import LENGTHS, SEQ_LEN, Architecture, random_rows
 from tests.autograd import IGNORED
@@ -106,7 +106,7 @@ def _difference(program: PteProgram, oracle: GradientOracle, length: int) -> tup
     rows = random_rows(BATCH_SIZE, length)
     rows[2][-1] = IGNORED
     tokens, label_pos, targets = (each.numpy() for each in rows)
-    losses, found = told_gradient(program, Batch(tokens, label_pos, targets, np.arange(BATCH_SIZE)), lr=0.0)
+    losses, found = told_gradient(program, Batch(tokens, label_pos, targets), lr=0.0)
     expected = flat(oracle.gradients(rows).values())
     # The last row counts for nothing, and its loss is 0.
     expected_losses = oracle.losses(rows)[:-1].numpy()

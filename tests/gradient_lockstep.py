@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from prgec.core.contract.arrays import Float64Array, FloatArray, State
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import STATE_SUFFIX, STATE_SUFFIX_MEAN
-from prgec.core.data.batches import Batch
 from prgec.runtime.engines.executorch.pte_program import PteProgram
 from tests.gradient_oracle import BETA1, GradientOracle
 from tests.lockstep import Step, batch_of
@@ -88,7 +88,7 @@ def follow_gradients(
 def told_gradient(program: PteProgram, batch: Batch, lr: float) -> tuple[FloatArray, Float64Array]:
     """Take one step; return its losses, f32[B], and the whole gradient, site after site, as computed from the state."""
     before = {**program.read_state(), **program.read_optimizer()}
-    losses, factors = program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr)
+    losses, factors = program.train(batch, lr)
     after = {**program.read_state(), **program.read_optimizer()}
     scale = float(factors[0])
     assert scale > 0, "the step was skipped"

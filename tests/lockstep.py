@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from prgec.core.contract.arrays import FloatArray, IntArray, State
+from prgec.core.contract.arrays import FloatArray, State
+from prgec.core.contract.calls import Batch, StepInputs
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.tokenizer import Tokenizer
-from prgec.core.data.batches import Batch, training_batch
+from prgec.core.data.batches import training_batch
 from prgec.core.data.encode import Row
 from prgec.core.formats.adapter import masters
 from prgec.runtime.engines.executorch.pte_program import PteProgram
@@ -88,22 +89,12 @@ class _Recorder:
     def tokenizer(self) -> Tokenizer:
         return self._program.tokenizer
 
-    def forward(
-        self,
-        tokens_NT: IntArray,
-        label_pos_NK: IntArray,
-        targets_NK: IntArray,
-        g_q: FloatArray,
-        lr: float,
-        eps: float,
-        seed: int,
-        step: int,
-    ) -> FloatArray:
-        self.loss_N = self._program.forward(tokens_NT, label_pos_NK, targets_NK, g_q, lr, eps, seed, step)
+    def forward(self, batch: Batch, step: StepInputs) -> FloatArray:
+        self.loss_N = self._program.forward(batch, step)
         return self.loss_N
 
-    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
-        self._program.apply(g_q, lr, seed, step)
+    def apply(self, step: StepInputs) -> None:
+        self._program.apply(step)
 
     def read_state(self) -> State:
         return self._program.read_state()

@@ -36,6 +36,7 @@ from prgec.compiler.frontend.checkpoint import find_checkpoint
 from prgec.compiler.frontend.model import LossModel, export_loss, load_model
 from prgec.compiler.options import CompileOptions
 from prgec.compiler.pipelines import default_pipeline
+from prgec.core.contract.calls import Batch, StepInputs
 from prgec.core.contract.names import STATE_SUFFIX
 from prgec.core.machine.describe import describe_machine
 from prgec.core.machine.quiet import quiet_libraries
@@ -201,7 +202,8 @@ def _run_pte(options: CompileOptions, module: torch.nn.Module, device: str) -> s
         for step in range(STEPS):
             tensors = _inputs(options, device, step)
             tokens, positions, targets, g = (each.cpu().numpy() for each in tensors[:4])
-            loss = program.forward(tokens, positions, targets, g, LR, EPS, SEED, step)
+            inputs = StepInputs(g_q=g, lr=LR, eps=EPS, seed=SEED, step=step)
+            loss = program.forward(Batch(tokens, positions, targets), inputs)
             expected = module(*tensors)[0].cpu()
             worst = max(worst, float(((torch.from_numpy(loss) - expected).abs() / expected.abs()).max()))
     return {**size, "run": {"steps": STEPS, "max_rel_loss_diff": worst}}

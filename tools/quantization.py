@@ -55,6 +55,7 @@ def projected_gradients(
     """Return g of every step and query at zero state: f64[steps * q]."""
     from prgec.compiler.compile import compile_model
     from prgec.compiler.options import CompileOptions
+    from prgec.core.contract.calls import StepInputs
     from prgec.core.data.batches import step_batch
     from prgec.core.data.dataset import load_dataset
     from prgec.core.data.encode import encode_rows
@@ -69,9 +70,7 @@ def projected_gradients(
     no_update, found = np.zeros(m.q, dtype=np.float32), []
     for step in range(1, steps + 1):
         batch = step_batch(rows, 0, step, m)
-        loss_N = program.forward(
-            batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, no_update, lr=0.0, eps=EPS, seed=0, step=step
-        )
+        loss_N = program.forward(batch, StepInputs(g_q=no_update, lr=0.0, eps=EPS, seed=0, step=step))
         pair_Q2 = loss_N.astype(np.float64).reshape(m.q, 2, m.batch_size).mean(axis=2)
         found.append((pair_Q2[:, 0] - pair_Q2[:, 1]) / (2 * EPS))
     return np.concatenate(found)

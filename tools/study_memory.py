@@ -22,6 +22,7 @@ from demo.tokenizer import train_tokenizer
 from study.words import KINDS
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from prgec.core.contract.calls import StepInputs
 from prgec.core.data.batches import training_batch
 from prgec.core.data.encode import Row
 from prgec.core.machine.memory import Growth
@@ -82,9 +83,8 @@ def _steps(model: str, method: dict[str, Any], seq_len: int, batch_size: int, se
     tokens = np.random.default_rng(0).integers(3, 250, (batch_size, seq_len)).tolist()
     rows = [Row(tuple(each), (seq_len - 1,), (5,)) for each in tokens]
     batch = training_batch(rows, np.arange(batch_size), trained.program.manifest)
-    arrays = (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
     # Weights are read from their file when they are used first.
-    trained.program.forward(*arrays, np.zeros(queries, np.float32), lr=0.0, eps=1e-3, seed=0, step=1)
+    trained.program.forward(batch, StepInputs(g_q=np.zeros(queries, np.float32), lr=0.0, eps=1e-3, seed=0, step=1))
     growth = Growth()
     for _ in range(STEPS):
         trained.step(batch, 1e-6)

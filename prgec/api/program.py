@@ -15,6 +15,7 @@ import numpy as np
 from prgec.api.adapter import Adapter
 from prgec.api.inputs import Data, data_file
 from prgec.core.contract.arrays import Float64Array, FloatArray
+from prgec.core.contract.calls import StepInputs
 from prgec.core.contract.engine import Engine
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.tokenizer import Tokenizer
@@ -143,7 +144,8 @@ class Program:
             raise UsageError("the program computes gradients; coefficients are for programs of method prge")
         if np.shape(coefficients) != (m.q,):
             raise UsageError(f"coefficients have the shape {list(np.shape(coefficients))}; expected [{m.q}]")
-        self.engine.apply(np.asarray(coefficients, dtype=np.float32), learning_rate, seed, step)
+        g_q = np.asarray(coefficients, dtype=np.float32)
+        self.engine.apply(StepInputs(g_q=g_q, lr=learning_rate, seed=seed, step=step))
 
     def evaluate(self, data: Data, *, adapter: AnyAdapter | None = None, task: str = "auto") -> Evaluation:
         """Return loss and accuracy on data.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from prgec.compiler.frontend.checkpoint import find_checkpoint
 from prgec.compiler.frontend.model import export_loss, load_model
 from prgec.compiler.options import CompileOptions
 from prgec.compiler.pipelines import default_pipeline
+from prgec.core.contract.calls import Batch, StepInputs
 from prgec.errors import BackendError
 from prgec.passes.pipeline import run_pipeline
 from prgec.runtime.engines.executorch.device_gradient_program import DeviceGradientProgram
@@ -246,7 +248,7 @@ def test_compiled_steps_along_gradients_follow_autograd(method: str, tmp_path: P
     assert found.rel_state_diff < 1e-3 and found.max_abs_state > 0.02
     before = twin.read_state()
     batch = batch_of(steps[0][0], like.manifest)
-    twin.evaluate(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
+    twin.evaluate(batch)
     assert all(np.array_equal(before[name], master) for name, master in twin.read_state().items())
 
 
@@ -259,9 +261,10 @@ class _Padded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._program, name)
 
-    def forward(self, tokens_NT: Any, *rest: Any) -> Any:
-        padding = self._program.manifest.seq_len - tokens_NT.shape[1]
-        return self._program.forward(np.pad(tokens_NT, ((0, 0), (0, padding))), *rest)
+    def forward(self, batch: Batch, step: StepInputs) -> Any:
+        padding = self._program.manifest.seq_len - batch.tokens_NT.shape[1]
+        tokens_NT = np.pad(batch.tokens_NT, ((0, 0), (0, padding)))
+        return self._program.forward(replace(batch, tokens_NT=tokens_NT), step)
 
 
 @pytest.mark.slow
@@ -272,7 +275,7 @@ def test_compiled_noise_has_the_same_bits(twin: Twin) -> None:
         fresh = Twin(twin.path, twin)
         g = np.zeros(q, dtype=np.float32)
         g[query] = -1.0
-        fresh.apply(g, float(q), SEED, 8)
+        fresh.apply(StepInputs(g_q=g, lr=float(q), seed=SEED, step=8))
         state: Mapping[str, Any] = fresh.read_state()
         for site in twin.manifest.sites:
             shape = (twin.manifest.rank, site.out_features)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prgec.core.contract.calls import Batch, StepInputs
 from prgec.core.machine.quiet import quiet_libraries
 from prgec.runtime.runs.options import RunOptions
 
@@ -225,7 +226,8 @@ def _batches(program: TrainableProgram, data: Path, draws: int) -> list[tuple[li
 def _measured(program: TrainableProgram, batch: Any, eps: float, step: int) -> np.ndarray[Any, Any]:
     """The paper's g of a step, f64[q]."""
     m = program.manifest
-    loss_N = program.forward(*batch, np.zeros(m.q, dtype=np.float32), lr=0.0, eps=eps, seed=SEED, step=step)
+    inputs = StepInputs(g_q=np.zeros(m.q, dtype=np.float32), lr=0.0, eps=eps, seed=SEED, step=step)
+    loss_N = program.forward(Batch(*batch), inputs)
     means = loss_N.astype(np.float64).reshape(m.q, 2, m.batch_size).mean(2)
     g: np.ndarray[Any, Any] = (means[:, 0] - means[:, 1]) / (2 * eps)
     return g

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from prgec.core.contract.engine import Call
+from prgec.core.contract.calls import Batch, Call, StepInputs
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.engines.executorch.pte_program import PteProgram
 
@@ -22,13 +21,13 @@ def _take_steps(program: PteProgram, lengths: Sequence[int] = LENGTHS) -> list[b
     for step, length in enumerate(lengths):
         tokens = random.integers(3, m.vocab_size, (m.num_rows, length))
         label_pos = np.full((m.num_rows, m.num_labels), length - 2)
-        targets = np.full_like(label_pos, 7)
+        batch = Batch(tokens, label_pos, np.full_like(label_pos, 7))
         if m.has_gradients:
             for call in (Call(0, is_last=False), Call(1, is_last=True)) if m.accumulates else (Call(0, is_last=True),):
-                losses, _ = program.train(tokens, label_pos, targets, 1e-2, call)
+                losses, _ = program.train(batch, 1e-2, call)
         else:
             g_q = np.full(m.q, 0.1, dtype=np.float32)
-            losses = program.forward(tokens, label_pos, targets, g_q, 1e-2, 1e-2, 3, step + 1)
+            losses = program.forward(batch, StepInputs(g_q=g_q, lr=1e-2, eps=1e-2, seed=3, step=step + 1))
         found.append(losses.tobytes())
     arrays = [*program.read_state().values(), *program.read_optimizer().values()]
     return found + [each.tobytes() for each in arrays]
@@ -60,8 +59,8 @@ def test_what_an_optimiser_remembers_is_kept(name: str, program: Callable[[str],
 
 
 def _noting(run_longest: Callable[..., None], lengths: list[int]) -> Callable[..., None]:
-    def run(program: PteProgram, tokens_NT: Any, *more: Any) -> None:
-        lengths.append(tokens_NT.shape[1])
-        run_longest(program, tokens_NT, *more)
+    def run(program: PteProgram, batch: Batch) -> None:
+        lengths.append(batch.tokens_NT.shape[1])
+        run_longest(program, batch)
 
     return run

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from prgec.compiler.options import CompileOptions
-from prgec.core.contract.engine import Call
+from prgec.core.contract.calls import Batch, Call
 from prgec.lab.torch.program import TorchProgram
 from tests.architectures import random_rows
 from tests.autograd import LoraFa
@@ -54,7 +54,7 @@ def _train(program: TorchProgram, rows: Any, calls: int) -> float:
     losses = []
     for before in range(calls):
         part = slice(before * len(rows[0]) // calls, (before + 1) * len(rows[0]) // calls)
-        found, factors = program.train(*(each[part] for each in rows), LR, Call(before, before + 1 == calls))
+        found, factors = program.train(Batch(*(each[part] for each in rows)), LR, Call(before, before + 1 == calls))
         losses += found.tolist()
     assert factors[0] > 0
     return float(np.mean(losses))

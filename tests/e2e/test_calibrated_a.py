@@ -14,6 +14,7 @@ from torch import Tensor
 
 from prgec.cli.main import main
 from prgec.compiler.options import CompileOptions
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.data.dataset import load_dataset
 from prgec.core.data.task import Example
@@ -125,7 +126,7 @@ def test_gradients_are_those_of_the_given_a(folder: Path) -> None:
     torch.stack(losses).mean().backward()
     norm = torch.cat([leaf.grad.flatten() for leaf in leaves.values()]).norm()
     lr = 1e-2
-    found, factors = program.train(tokens.numpy(), label_pos.numpy(), targets.numpy(), lr)
+    found, factors = program.train(Batch(tokens.numpy(), label_pos.numpy(), targets.numpy()), lr)
     np.testing.assert_allclose(found, torch.stack(losses).detach().numpy(), rtol=1e-4)
     assert float(factors[1]) == pytest.approx(float(norm), rel=1e-4)
     for name, leaf in leaves.items():

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from prgec.cli.main import main
+from prgec.core.contract.calls import Batch, StepInputs
 from prgec.core.contract.names import EXTEND_METHOD, FORWARD_METHOD, IGNORE_TARGET
 from prgec.core.formats.adapter import save_adapter
 from prgec.errors import ProgramError, UsageError
@@ -54,7 +55,7 @@ def _loss(program: Any, ids: list[int], target: int) -> tuple[float, float]:
     label_pos: NDArray[np.int64] = np.zeros((m.num_rows, m.num_labels), dtype=np.int64)
     targets = np.full_like(label_pos, IGNORE_TARGET)
     label_pos[:, 0], targets[:, 0] = len(ids) - 1, target
-    return by_cache, float(program.evaluate(np.tile(ids, (m.num_rows, 1)), label_pos, targets)[0])
+    return by_cache, float(program.evaluate(Batch(np.tile(ids, (m.num_rows, 1)), label_pos, targets))[0])
 
 
 def test_greedy_equals_transformers(path: Path) -> None:
@@ -116,8 +117,7 @@ def test_graphs_of_every_method_read_the_trained_b(changes: dict[str, Any], chec
     give_state(program)
     if program.manifest.state == "dual":
         # Copies that an evaluation has left: equal ones.
-        zeros = np.zeros_like(text_of(8))
-        program.apply(zeros[: program.manifest.q].astype(np.float32), 0.0, 0, 1)
+        program.apply(StepInputs.none(program.manifest.q))
     by_cache, by_forward = _loss(program, text_of(12), 9)
     # Quantised activations are rounded, and by other neighbours; text read in one call has seen no kept key yet.
     assert by_cache == pytest.approx(by_forward, rel=1e-3 if program.manifest.quantize != "none" else 1e-5)

@@ -79,9 +79,7 @@ def test_follows_autograd_along_its_own_gradients(checkpoint: Path, tmp_path: Pa
     assert found.max_rel_gradient_diff < 1e-4 and found.max_rel_loss_diff < 1e-5
     assert found.rel_state_diff < 1e-4 and found.max_abs_state > 0.02
     batch, held = batch_of(steps[0][0], program.manifest), program.read_state()
-    rows = batch.tokens_NT, batch.label_pos_NK, batch.targets_NK
-    losses = program.evaluate(*rows)
-    assert np.array_equal(losses, program.evaluate(*rows))
+    assert np.array_equal(program.evaluate(batch), program.evaluate(batch))
     assert all(np.array_equal(held[name], master) for name, master in program.read_state().items())
     program.write_state(held)
     with pytest.raises(ProgramError, match="no adapter can be put into it .*Hint: take its steps again with --resume"):

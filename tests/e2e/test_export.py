@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from prgec.api.program import load
 from prgec.api.rows import read_rows
 from prgec.cli.main import main
+from prgec.core.contract.calls import Batch, StepInputs
 from prgec.core.formats.adapter import load_adapter, save_adapter
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.engines.executorch.pte_program import PteProgram
@@ -85,11 +86,8 @@ def _log_probs(program: PteProgram) -> np.ndarray:
         targets[:, 0] = np.minimum(first + np.arange(m.num_rows), m.vocab_size - 1)
         positions = np.zeros((m.num_rows, m.num_labels), np.int64)
         positions[:, 0] = len(TOKENS) - 1
-        rows.append(
-            program.forward(
-                np.tile(TOKENS, (m.num_rows, 1)), positions, targets, np.zeros(m.q, np.float32), 0.0, 0.0, 0, 1
-            )
-        )
+        batch = Batch(np.tile(TOKENS, (m.num_rows, 1)), positions, targets)
+        rows.append(program.forward(batch, StepInputs.none(m.q)))
     return -np.concatenate(rows)[: m.vocab_size]
 
 

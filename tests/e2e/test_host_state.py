@@ -16,8 +16,8 @@ from prgec.backends import load_backend
 from prgec.compiler.check import check_options
 from prgec.compiler.options import CompileOptions
 from prgec.compiler.pipelines import default_pipeline
-from prgec.core.contract.arrays import FloatArray, IntArray
-from prgec.core.contract.engine import Call
+from prgec.core.contract.arrays import FloatArray
+from prgec.core.contract.calls import Batch, Call, StepInputs
 from prgec.core.contract.inspection import inspect_program
 from prgec.core.formats.adapter import load_adapter, load_snapshot, save_adapter, save_snapshot
 from prgec.errors import PrgecError, UsageError
@@ -52,9 +52,8 @@ def _assert_equal(first: Mapping[str, FloatArray], second: Mapping[str, FloatArr
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def _rows(program: PteProgram, steps: int) -> list[tuple[IntArray, IntArray, IntArray]]:
-    batches = [batch_of(rows, program.manifest) for rows, _ in random_steps(steps, program.manifest, lr=LR, pool=6)]
-    return [(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK) for batch in batches]
+def _batches(program: PteProgram, steps: int) -> list[Batch]:
+    return [batch_of(rows, program.manifest) for rows, _ in random_steps(steps, program.manifest, lr=LR, pool=6)]
 
 
 @pytest.mark.parametrize(
@@ -64,14 +63,15 @@ def test_losses_and_state_are_those_of_seeded_bit_for_bit(compile_once: Compile,
     own, hosts = _pair(compile_once, **BY_LOSSES[name])
     assert isinstance(hosts, HostProgram)
     rng = np.random.default_rng(3)
-    for step, rows in enumerate(_rows(own, 6), start=1):
-        g_q = rng.normal(size=own.manifest.q).astype(np.float32) * np.float32(step > 1)
-        assert np.array_equal(*(each.forward(*rows, g_q, LR, EPS, SEED, step) for each in (own, hosts)))
-        assert np.array_equal(own.evaluate(*rows), hosts.evaluate(*rows))
+    for number, batch in enumerate(_batches(own, 6), start=1):
+        g_q = rng.normal(size=own.manifest.q).astype(np.float32) * np.float32(number > 1)
+        step = StepInputs(g_q=g_q, lr=LR, eps=EPS, seed=SEED, step=number)
+        assert np.array_equal(*(each.forward(batch, step) for each in (own, hosts)))
+        assert np.array_equal(own.evaluate(batch), hosts.evaluate(batch))
         if own.manifest.generate:
-            assert np.array_equal(own.next_tokens(*rows[:2]), hosts.next_tokens(*rows[:2]))
+            assert np.array_equal(own.next_tokens(batch), hosts.next_tokens(batch))
     for each in (own, hosts):
-        each.apply(np.full(each.manifest.q, 0.5, dtype=np.float32), LR, SEED, 7)
+        each.apply(StepInputs(g_q=np.full(each.manifest.q, 0.5, dtype=np.float32), lr=LR, seed=SEED, step=7))
     _assert_equal(own.read_state(), hosts.read_state())
     assert max(float(np.abs(each).max()) for each in hosts.read_state().values()) > 0.01
 
@@ -84,14 +84,14 @@ def test_steps_along_gradients_are_those_of_seeded_bit_for_bit(compile_once: Com
     calls = [Call(0, True), Call(0, True)]
     if own.manifest.accumulates:
         calls += [Call(0, False), Call(1, False), Call(2, True), Call(0, True)]
-    for call, rows in zip(calls, _rows(own, len(calls)), strict=True):
-        losses, factors = zip(*(each.train(*rows, LR, call) for each in (own, hosts)), strict=True)
+    for call, batch in zip(calls, _batches(own, len(calls)), strict=True):
+        losses, factors = zip(*(each.train(batch, LR, call) for each in (own, hosts)), strict=True)
         assert np.array_equal(*losses)
         assert not call.is_last or np.array_equal(*factors)
         _assert_equal(own.read_state(), hosts.read_state())
-        assert np.array_equal(own.evaluate(*rows), hosts.evaluate(*rows))
+        assert np.array_equal(own.evaluate(batch), hosts.evaluate(batch))
         if own.manifest.generate:
-            assert np.array_equal(own.next_tokens(*rows[:2]), hosts.next_tokens(*rows[:2]))
+            assert np.array_equal(own.next_tokens(batch), hosts.next_tokens(batch))
     _assert_equal(own.read_optimizer(), hosts.read_optimizer())
     assert max(float(np.abs(each).max()) for each in hosts.read_state().values()) > 0.001
 
@@ -100,7 +100,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(compile_once: Compile) ->
     hosts = open_pte(compile_once(**BY_GRADIENTS["norm"], state="host"))
     hosts.write_state({name: np.full_like(each, np.inf) for name, each in hosts.read_state().items()})
     before = hosts.read_state()
-    _, factors = hosts.train(*_rows(hosts, 1)[0], LR)
+    _, factors = hosts.train(_batches(hosts, 1)[0], LR)
     assert factors[0] == 0.0 and np.isinf(factors[1])
     _assert_equal(before, hosts.read_state())
     assert not any(each.any() for each in hosts.read_optimizer().values())
@@ -108,9 +108,9 @@ def test_a_gradient_that_is_not_finite_changes_nothing(compile_once: Compile) ->
 
 def test_adapters_and_snapshots_go_from_one_to_the_other(compile_once: Compile, tmp_path: Path) -> None:
     own, hosts = _pair(compile_once, **BY_GRADIENTS["norm"])
-    for rows in _rows(own, 2):
-        own.train(*rows, LR)
-        hosts.train(*rows, LR)
+    for batch in _batches(own, 2):
+        own.train(batch, LR)
+        hosts.train(batch, LR)
     save_adapter(tmp_path / "own.safetensors", own)
     save_adapter(tmp_path / "hosts.safetensors", hosts)
     assert (tmp_path / "own.safetensors").read_bytes() == (tmp_path / "hosts.safetensors").read_bytes()

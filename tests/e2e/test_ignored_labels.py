@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from prgec.compiler.options import CompileOptions
 from prgec.core.contract.arrays import FloatArray, IntArray, State
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.names import IGNORE_TARGET
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.engines.executorch.pte_program import PteProgram
@@ -51,7 +52,7 @@ def _step(
     before = {name: random.normal(0, 0.1, b.shape).astype(np.float32) for name, b in program.read_state().items()}
     program.write_state(before)
     program.forget_steps()
-    losses, _ = program.train(tokens, label_pos, targets, 0.01)
+    losses, _ = program.train(Batch(tokens, label_pos, targets), 0.01)
     return losses, before, program.read_state()
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from prgec.compiler.options import CompileOptions
 from prgec.core.contract.arrays import FloatArray
-from prgec.core.contract.engine import Call, TrainableProgram
+from prgec.core.contract.calls import Batch, Call
+from prgec.core.contract.engine import TrainableProgram
 from prgec.errors import ProgramError, UsageError
 from prgec.lab.torch.program import TorchProgram
 from prgec.runtime.engines.executorch.open import open_pte
@@ -59,8 +60,9 @@ def _options(checkpoint: Path, **changes: Any) -> CompileOptions:
     return CompileOptions(str(checkpoint), output=Path("model.pte"), **{**options, **changes})
 
 
-def _rows(length: int = 12) -> list[Any]:
-    return [each.numpy() for each in random_rows(ROWS, length)]
+def _batch(weights: FloatArray | None = None, part: slice = slice(None)) -> Batch:
+    rows = (each.numpy()[part] for each in random_rows(ROWS, 12))
+    return Batch(*rows, weights_NK=None if weights is None else weights[part])
 
 
 def _begin(program: TrainableProgram) -> None:
@@ -71,12 +73,10 @@ def _begin(program: TrainableProgram) -> None:
 
 def _gradient(program: TrainableProgram, weights: FloatArray | None, calls: int = 1) -> dict[str, Tensor]:
     """The gradient of the first step, which momentum keeps a tenth of."""
-    rows = _rows()
     size = ROWS // calls
     for before in range(calls):
-        part = slice(before * size, (before + 1) * size)
-        of_call = None if weights is None else weights[part]
-        _, factors = program.train(*(each[part] for each in rows), LR, Call(before, before + 1 == calls), of_call)
+        batch = _batch(weights, slice(before * size, (before + 1) * size))
+        _, factors = program.train(batch, LR, Call(before, before + 1 == calls))
     kept = {name.removesuffix("_mean"): b for name, b in program.read_optimizer().items() if name.endswith("_mean")}
     return by_site({name: b / ((1 - BETA1) * factors[0]) for name, b in kept.items()})
 
@@ -103,7 +103,7 @@ def _oracle(checkpoint: Path, state: Mapping[str, FloatArray]) -> LoraFa:
 
 def _autograd(checkpoint: Path, state: Mapping[str, FloatArray]) -> dict[str, Tensor]:
     oracle = _oracle(checkpoint, state)
-    loss = _weighted_loss(oracle, [torch.from_numpy(each) for each in _rows()], torch.from_numpy(WEIGHTS))
+    loss = _weighted_loss(oracle, random_rows(ROWS, 12), torch.from_numpy(WEIGHTS))
     return dict(zip(oracle.leaves, torch.autograd.grad(loss, list(oracle.leaves.values())), strict=True))
 
 
@@ -115,10 +115,10 @@ def test_the_gradient_is_that_of_the_weighted_loss(checkpoint: Path) -> None:
     program = TorchProgram.build(_options(checkpoint, label_weights=True))
     _begin(program)
     expected = _autograd(checkpoint, program.read_state())
-    losses = program.evaluate(*_rows())
+    losses = program.evaluate(_batch())
     plain = TorchProgram.build(_options(checkpoint))
     _begin(plain)
-    np.testing.assert_array_equal(losses, plain.evaluate(*_rows()))
+    np.testing.assert_array_equal(losses, plain.evaluate(_batch()))
     assert _is_near(_gradient(program, WEIGHTS), expected)
     assert not _is_near(_gradient(plain, None), expected)
 
@@ -138,7 +138,7 @@ def test_ones_change_no_bit(checkpoint: Path, name: str) -> None:
     for program, weights in ((plain, None), (weighed, ONES), (weighed, None)):
         program.forget_steps()
         _begin(program)
-        losses, factors = program.train(*_rows(), LR, weights_BK=weights)
+        losses, factors = program.train(_batch(weights), LR)
         if program is plain:
             expected = losses, factors, program.state_sha256()
         np.testing.assert_array_equal(losses, expected[0])
@@ -158,7 +158,7 @@ def test_a_lowered_program_weighs_as_its_graph_does(shared: Shared, checkpoint: 
     )
     for program, weights in ((plain, None), (weighed, ONES)):
         _begin(program)
-        program.train(*_rows(), LR, weights_BK=weights)
+        program.train(_batch(weights), LR)
     assert plain.state_sha256() == weighed.state_sha256()
     found = []
     for weights in (WEIGHTS, -2 * WEIGHTS):
@@ -173,6 +173,6 @@ def test_a_lowered_program_weighs_as_its_graph_does(shared: Shared, checkpoint: 
 def test_who_cannot_weigh_says_so(checkpoint: Path) -> None:
     program = TorchProgram.build(_options(checkpoint))
     with pytest.raises(ProgramError, match="takes no label weights.*--label-weights"):
-        program.train(*_rows(), LR, weights_BK=WEIGHTS)
+        program.train(_batch(WEIGHTS), LR)
     with pytest.raises(UsageError, match="--label-weights needs gradients"):
         TorchProgram.build(_options(checkpoint, method="prge", optimizer="norm", polyak=None, label_weights=True))

@@ -14,6 +14,7 @@ import pytest
 
 from prgec.cli.main import main
 from prgec.core.contract.arrays import FloatArray, IntArray
+from prgec.core.contract.calls import StepInputs
 from prgec.core.contract.inspection import inspect_program
 from prgec.core.data.rows_file import RowSet
 from prgec.errors import UsageError
@@ -135,7 +136,7 @@ def test_later_epochs_compute_no_prefix(open_mode: Open, tmp_path: Path) -> None
 def test_evaluation(open_mode: Open, tmp_path: Path, mode: str) -> None:
     none, other = open_mode("none"), open_mode(mode)
     for program in (none, other):
-        program.apply(np.array([3.0, -2.0], dtype=np.float32), 0.3, SEED, 2)
+        program.apply(StepInputs(g_q=np.array([3.0, -2.0], dtype=np.float32), lr=0.3, seed=SEED, step=2))
     expected, found = _evaluate(none), _evaluate(other)
     assert found.accuracy == expected.accuracy
     assert found.loss == pytest.approx(expected.loss, rel=1e-5)

@@ -20,6 +20,7 @@ from prgec.backends.lowering import lower
 from prgec.compiler import preflight
 from prgec.compiler.compile import CompileResult, compile_model
 from prgec.compiler.options import CompileOptions
+from prgec.core.contract.calls import Batch
 from prgec.demo import data_file
 from prgec.errors import BackendError, UsageError
 from prgec.passes.weights import SCHEMES
@@ -125,9 +126,10 @@ def test_more_methods_dual_state_and_narrow_norms(tmp_path: Path) -> None:
         _options(checkpoint, tmp_path / "narrow.pte", layers=("last:1",), prefix="method", state="dual", generate=True)
     ).path
     program = open_pte(path)
-    tokens, label_pos, _ = random_rows(program.manifest.batch_size, program.manifest.seq_len)
+    tokens, label_pos, targets = random_rows(program.manifest.batch_size, program.manifest.seq_len)
     copies = 2 * program.manifest.q
-    found_tokens = program.next_tokens(tokens.repeat(copies, 1).numpy(), label_pos.repeat(copies, 1).numpy())
+    rows = (each.repeat(copies, 1).numpy() for each in (tokens, label_pos, targets))
+    found_tokens = program.next_tokens(Batch(*rows))
     logits: Tensor = AutoModelForCausalLM.from_pretrained(checkpoint).eval()(tokens).logits
     expected = logits.argmax(-1).gather(1, label_pos).repeat(copies, 1)
     assert (found_tokens == expected.numpy()).all()
@@ -170,7 +172,7 @@ def test_gradients_follow_autograd(method: str, layers: str, wide: Path, tmp_pat
     # An HTP has neither infinities nor NaN: what overflows is the largest number of 16 bits, and a step stays one.
     program.write_state({name: np.full_like(b, 3e4) for name, b in program.read_state().items()})
     batch = batch_of(steps[0][0], program.manifest)
-    _, factors = program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, LR)
+    _, factors = program.train(batch, LR)
     assert np.isfinite(factors).all()
     assert all(np.abs(b - 3e4).max() < 1e3 for b in program.read_state().values())
 

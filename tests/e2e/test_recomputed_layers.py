@@ -11,6 +11,7 @@ import pytest
 from prgec.compiler.compile import compile_model
 from prgec.compiler.options import CompileOptions
 from prgec.core.contract.arrays import State
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.names import CHEAP, LAYERS
 from prgec.core.machine.apart import call_apart
 from prgec.core.machine.memory import SampledGrowth
@@ -59,6 +60,7 @@ def _train(path: Path) -> tuple[State, int]:
     growth = SampledGrowth()
     for _ in range(STEPS):
         tokens = generator.integers(3, vocab, (rows, TOKENS))
-        program.train(tokens, np.full((rows, 1), TOKENS - 1), generator.integers(3, vocab, (rows, 1)), 0.001)  # type: ignore[attr-defined]
+        targets = generator.integers(3, vocab, (rows, 1))
+        program.train(Batch(tokens, np.full((rows, 1), TOKENS - 1), targets), 0.001)  # type: ignore[attr-defined]
     growth.pause()
     return {**program.read_state(), **program.read_optimizer()}, growth.bytes  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ import torch
 from prgec.cli.main import main
 from prgec.compiler.compile import build_graphs
 from prgec.compiler.options import CompileOptions
+from prgec.core.contract.calls import Batch
 from prgec.errors import UsageError
 from prgec.lab.torch.program import TorchProgram
 from tests.models import TinyLlama
@@ -53,7 +54,9 @@ def _error(program: TorchProgram) -> float:
     squares = []
     for first in range(0, 64, len(tokens)):
         targets = torch.arange(first, first + len(tokens))[:, None]
-        losses = program.evaluate(tokens.numpy(), _padded(label_pos, program, 0), _padded(targets, program, -100))
+        losses = program.evaluate(
+            Batch(tokens.numpy(), _padded(label_pos, program, 0), _padded(targets, program, -100))
+        )
         squares.append((np.asarray(losses) + expected[targets[:, 0]].numpy()) ** 2)
     return float(np.mean(squares))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from prgec.core.contract.arrays import FloatArray, State
+from prgec.core.contract.calls import StepInputs
 from prgec.core.contract.names import DUAL_EPS_STATE
 from prgec.core.data.batches import evaluation_batches
 from prgec.core.formats.adapter import masters
@@ -39,7 +41,7 @@ def _evaluate(program: PteProgram, seed: int = 5, lr: float = 0.0) -> FloatArray
     rows = [row_of(example) for example in random_examples(manifest.num_rows, manifest, seed)]
     (batch,) = evaluation_batches(rows, manifest)
     no_update = np.zeros(manifest.q, dtype=np.float32)
-    loss_N = program.forward(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, no_update, lr, 0.0, 1, 1)
+    loss_N = program.forward(batch, StepInputs(g_q=no_update, lr=lr, seed=1, step=1))
     return loss_N[np.argsort(batch.indices)]
 
 
@@ -98,14 +100,14 @@ def test_apply_is_the_update_inside_forward(open_program: Open) -> None:
         _train(_start(program), steps[:HALF])
     assert _same_bits(by_forward.read_state(), by_apply.read_state())
     g, batch = _g(by_forward), batch_of(steps[HALF][0], by_forward.manifest)
-    inputs = (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
-    by_apply.apply(g, 0.02, SEED, HALF + 1)
+    update = StepInputs(g_q=g, lr=0.02, seed=SEED, step=HALF + 1)
+    by_apply.apply(update)
     # Zero eps adds no new noise, so the copies that `dual` keeps are the masters themselves.
-    by_forward.forward(*inputs, g, 0.02, 0.0, SEED, HALF + 1)
+    by_forward.forward(batch, update)
     found, expected = by_forward.read_state(), by_apply.read_state()
     assert _same_bits(found, expected)
-    zeros = np.zeros_like(g)
-    losses = [program.forward(*inputs, zeros, 0.02, EPS, SEED, HALF + 1) for program in (by_forward, by_apply)]
+    still = replace(update, g_q=np.zeros_like(g), eps=EPS)
+    losses = [program.forward(batch, still) for program in (by_forward, by_apply)]
     assert losses[0].tobytes() == losses[1].tobytes()
 
 
@@ -145,7 +147,7 @@ def test_state_and_g_are_enough_in_the_middle_of_a_step(open_program: Open) -> N
     _train(_start(stopped), _steps(stopped)[:HALF])
     moved.write_state(stopped.read_state())
     for program in (stopped, moved):
-        program.apply(_g(program), 0.02, SEED, HALF + 1)
+        program.apply(StepInputs(g_q=_g(program), lr=0.02, seed=SEED, step=HALF + 1))
     assert _same_bits(stopped.read_state(), moved.read_state())
 
 
@@ -156,8 +158,7 @@ def test_losses_depend_on_every_key(open_program: Open) -> None:
     zeros = np.zeros(program.manifest.q, dtype=np.float32)
 
     def losses(seed: int, step: int) -> bytes:
-        loss_N = program.forward(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, zeros, 0.0, EPS, seed, step)
-        return loss_N.tobytes()
+        return program.forward(batch, StepInputs(g_q=zeros, lr=0.0, eps=EPS, seed=seed, step=step)).tobytes()
 
     keys = [(SEED, 1), (SEED, 2), (SEED + 1, 1), (SEED + 2**32, 1)]
     assert len({losses(*key) for key in keys}) == len(keys)
@@ -173,7 +174,7 @@ def test_rows_of_a_query_share_its_noise(open_program: Open, sign: int) -> None:
     (example, _) = random_examples(2, m, seed=3)
     batch = batch_of([example, example], m)
     zeros = np.zeros(m.q, dtype=np.float32)
-    loss_N = program.forward(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, zeros, 0.0, EPS, SEED, 1)
+    loss_N = program.forward(batch, StepInputs(g_q=zeros, lr=0.0, eps=EPS, seed=SEED, step=1))
     loss_QSB = torch.from_numpy(loss_N).reshape(m.q, 2, m.batch_size)
     torch.testing.assert_close(loss_QSB[:, sign, 0], loss_QSB[:, sign, 1], rtol=1e-6, atol=0)
     assert len(set(loss_QSB[:, :, 0].flatten().tolist())) == 2 * m.q

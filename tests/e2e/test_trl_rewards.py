@@ -15,7 +15,8 @@ from torch import Tensor
 
 from prgec.compiler.options import CompileOptions
 from prgec.core.contract.arrays import Float64Array, State
-from prgec.core.data.batches import Batch, training_batch
+from prgec.core.contract.calls import Batch
+from prgec.core.data.batches import training_batch
 from prgec.core.data.row import Row
 from prgec.lab.torch.program import TorchProgram
 from prgec.runtime.training.advantages import ADVANTAGES

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from prgec.core.contract.calls import Batch, StepInputs
 from prgec.core.contract.engine import state_sha256
 from prgec.errors import ProgramError
 from prgec.runtime.engines.executorch.open import open_pte
@@ -27,14 +28,17 @@ def program(tiny_pte: Path) -> PteProgram:
     return open_pte(tiny_pte)
 
 
-def _inputs(program: PteProgram, length: int = 7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+UPDATE = StepInputs(g_q=np.ones(2, dtype=np.float32), lr=0.1, seed=SEED, step=1)
+
+
+def _inputs(program: PteProgram, length: int = 7) -> Batch:
     rng = np.random.default_rng(0)
     manifest = program.manifest
     tokens = rng.integers(3, manifest.vocab_size, (manifest.num_rows, length))
     label_pos = np.full((manifest.num_rows, manifest.num_labels), length - 1)
     targets = rng.integers(3, manifest.vocab_size, (manifest.num_rows, manifest.num_labels))
     targets[:, 1] = -100
-    return tokens, label_pos, targets
+    return Batch(tokens, label_pos, targets)
 
 
 def _zeros(program: PteProgram) -> np.ndarray:
@@ -44,12 +48,13 @@ def _zeros(program: PteProgram) -> np.ndarray:
 @pytest.mark.parametrize("length", [2, 7, 24])
 def test_follows_eager_over_steps(program: PteProgram, make_eager: Callable[[], nn.Module], length: int) -> None:
     model = make_eager()
-    arrays = _inputs(program, length)
+    batch = _inputs(program, length)
+    arrays = (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
     g = _zeros(program)
     for step in range(1, 6):
         scalars = (torch.tensor(0.05), torch.tensor(1e-2), torch.tensor(SEED), torch.tensor(step))
         expected = model(*map(torch.from_numpy, arrays), torch.from_numpy(g), *scalars).detach().numpy()
-        losses = program.forward(*arrays, g, 0.05, 1e-2, SEED, step)
+        losses = program.forward(batch, StepInputs(g_q=g, lr=0.05, eps=1e-2, seed=SEED, step=step))
         np.testing.assert_allclose(losses, expected, rtol=2e-6)
         g = np.array([0.5, -1.5], dtype=np.float32) * step
     np.testing.assert_allclose(program.read_state()["head.lora_B"], model.head.lora_B.numpy(), rtol=1e-6, atol=1e-8)
@@ -57,44 +62,39 @@ def test_follows_eager_over_steps(program: PteProgram, make_eager: Callable[[], 
 
 
 def test_apply_does_what_forward_does_on_entry(tiny_pte: Path) -> None:
-    arrays = _inputs(open_pte(tiny_pte))
-    g = np.array([0.5, -1.5], dtype=np.float32)
+    batch = _inputs(open_pte(tiny_pte))
+    update = StepInputs(g_q=np.array([0.5, -1.5], dtype=np.float32), lr=0.1, eps=1e-2, seed=SEED, step=4)
     by_forward, by_apply = open_pte(tiny_pte), open_pte(tiny_pte)
-    by_forward.forward(*arrays, g, 0.1, 1e-2, SEED, 4)
-    by_apply.apply(g, 0.1, SEED, 4)
+    by_forward.forward(batch, update)
+    by_apply.apply(update)
     assert by_forward.state_sha256() == by_apply.state_sha256() != open_pte(tiny_pte).state_sha256()
     # The next forward of the flushed program sees the state the update left.
-    np.testing.assert_array_equal(
-        by_forward.forward(*arrays, _zeros(by_forward), 0.0, 1e-2, SEED, 5),
-        by_apply.forward(*arrays, _zeros(by_apply), 0.0, 1e-2, SEED, 5),
-    )
+    after = StepInputs(g_q=_zeros(by_forward), lr=0.0, eps=1e-2, seed=SEED, step=5)
+    np.testing.assert_array_equal(by_forward.forward(batch, after), by_apply.forward(batch, after))
 
 
 def test_eps_zero_and_g_zero_change_nothing(program: PteProgram) -> None:
-    program.apply(np.ones(2, dtype=np.float32), 0.1, SEED, 1)
+    program.apply(UPDATE)
     before = program.state_sha256()
-    losses = program.forward(*_inputs(program), _zeros(program), 0.3, 0.0, SEED, 9)
+    losses = program.forward(_inputs(program), StepInputs(g_q=_zeros(program), lr=0.3, seed=SEED, step=9))
     assert program.state_sha256() == before
     assert len(set(losses.tolist())) == program.manifest.num_rows
 
 
 def test_two_open_programs_do_not_share_state(tiny_pte: Path) -> None:
     first, second = open_pte(tiny_pte), open_pte(tiny_pte)
-    first.apply(np.ones(2, dtype=np.float32), 0.1, SEED, 1)
+    first.apply(UPDATE)
     assert not second.read_state()["head.lora_B"].any()
 
 
 def test_state_round_trip_reaches_the_graph(tiny_pte: Path) -> None:
     trained, fresh = open_pte(tiny_pte), open_pte(tiny_pte)
-    trained.apply(np.ones(2, dtype=np.float32), 0.1, SEED, 1)
+    trained.apply(UPDATE)
     state = trained.read_state()
     fresh.write_state(state)
     assert state_sha256(state) == fresh.state_sha256() == trained.state_sha256()
-    arrays = _inputs(fresh)
-    np.testing.assert_array_equal(
-        fresh.forward(*arrays, _zeros(fresh), 0.0, 0.0, SEED, 1),
-        trained.forward(*arrays, _zeros(fresh), 0.0, 0.0, SEED, 1),
-    )
+    batch, no_step = _inputs(fresh), StepInputs.none(2)
+    np.testing.assert_array_equal(fresh.forward(batch, no_step), trained.forward(batch, no_step))
 
 
 def test_read_state_copies(program: PteProgram) -> None:
@@ -199,10 +199,11 @@ def test_program_that_is_not_ours(build_variant: Callable[..., Path], constants:
 def test_nothing_is_printed(tiny_pte: Path, tmp_path: Path) -> None:
     script = (
         "import sys, pathlib, numpy\n"
+        "from prgec.core.contract.calls import Batch, StepInputs\n"
         "from prgec.runtime.engines.executorch.open import open_pte\n"
         "program = open_pte(pathlib.Path(sys.argv[1]))\n"
         "rows = numpy.full((8, 3), 5)\n"
-        "program.forward(rows, rows[:, :2] * 0, rows[:, :2], numpy.zeros(2, 'f4'), 0.0, 0.0, 0, 1)\n"
+        "program.forward(Batch(rows, rows[:, :2] * 0, rows[:, :2]), StepInputs.none(2))\n"
     )
     command = [sys.executable, "-c", script, str(tiny_pte)]
     result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prgec.core.contract.calls import StepInputs
 from prgec.core.data.batches import step_indices, training_batch
 from prgec.core.data.dataset import Dataset
 from prgec.core.data.encode import Row
@@ -104,7 +105,7 @@ def test_a_round_adds_what_its_devices_learnt(
             alone = open_pte(tiny_pte)
             first = server.plan.first(1, len(changes))
             for step, (lr, g_q) in enumerate(zip(server.rates, found.g, strict=True), start=first + 1):
-                alone.apply(g_q, lr, SEED, step + 1)
+                alone.apply(StepInputs(g_q=g_q, lr=lr, seed=SEED, step=step + 1))
             changes.append(next(iter(alone.read_state().values())))
         server.close_round()
         _finish(server, devices)

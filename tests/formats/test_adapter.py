@@ -15,6 +15,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from prgec.core.contract.calls import StepInputs
 from prgec.core.formats.adapter import (
     _where_they_part,
     adapter_metadata,
@@ -41,7 +42,7 @@ NAME = "head.lora_B"
 @pytest.fixture
 def trained(tiny_pte: Path) -> PteProgram:
     program = open_pte(tiny_pte)
-    program.apply(np.array([3.0, -2.0], dtype=np.float32), 0.3, seed=1, step=2)
+    program.apply(StepInputs(g_q=np.array([3.0, -2.0], dtype=np.float32), lr=0.3, seed=1, step=2))
     return program
 
 

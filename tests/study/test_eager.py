@@ -10,6 +10,7 @@ import torch
 
 from prgec.compiler.frontend.checkpoint import find_checkpoint
 from prgec.compiler.frontend.model import load_model
+from prgec.core.contract.calls import Batch
 from prgec.core.data.batches import training_batch
 from prgec.core.data.encode import Row
 from prgec.errors import UsageError
@@ -64,7 +65,7 @@ def test_candidates_that_read_the_same_are_computed_once(checkpoint: str) -> Non
         logits = model(input_ids=torch.tensor(read)).logits
     expected = [float(torch.nn.functional.cross_entropy(logits[n, at[n]], torch.tensor(said[m]))) for n, m in chosen]
     program._loss.hf.get_output_embeddings().register_forward_hook(lambda *given: shapes.append(given[2].shape[:2]))
-    np.testing.assert_allclose(program.evaluate(tokens, label_pos, targets), expected, rtol=1e-5)
+    np.testing.assert_allclose(program.evaluate(Batch(tokens, label_pos, targets)), expected, rtol=1e-5)
     assert shapes == [(3, 1)]
 
 

@@ -11,7 +11,8 @@ import torch
 
 from prgec.compiler.frontend.checkpoint import find_checkpoint
 from prgec.compiler.frontend.model import load_model
-from prgec.core.data.batches import Batch, training_batch
+from prgec.core.contract.calls import Batch
+from prgec.core.data.batches import training_batch
 from prgec.core.data.encode import Row
 from prgec.errors import NumericsError, UsageError
 from prgec.lab.study.conmezo import ConMezo, warm_beta
@@ -283,14 +284,14 @@ def test_side_learns_beside_a_model_that_stays_as_it_is(checkpoint: str) -> None
     program, model = method.program, load_model(find_checkpoint(checkpoint))
     batch = _batch(program)
     tokens, label_pos = batch.tokens_NT[:2], batch.label_pos_NK[:2]
-    rows = (tokens, label_pos, batch.targets_NK[:2])
-    acts, logits = program.emitted(*rows[:2])
+    rows = Batch(tokens, label_pos, batch.targets_NK[:2])
+    acts, logits = program.emitted(tokens, label_pos)
     expected_acts, expected_logits = hooked(model, torch.from_numpy(tokens), torch.from_numpy(label_pos[:, :1]))
     np.testing.assert_allclose(acts.numpy(), expected_acts.numpy(), rtol=1e-4, atol=1e-5)
-    before = program.evaluate(*rows)
+    before = program.evaluate(rows)
     z = expected_logits[:, 0][:, [40, 11]]
     np.testing.assert_allclose(np.sort(before), np.sort(-torch.log_softmax(z, -1)[[0, 1], [0, 1]].numpy()), rtol=1e-4)
     losses = [method.step(batch, 1e-2).loss for _ in range(40)]
     assert losses[-1] < 0.1 * losses[0]
-    assert program.evaluate(*rows).mean() < before.mean()
-    np.testing.assert_array_equal(program.emitted(*rows[:2])[1], logits)
+    assert program.evaluate(rows).mean() < before.mean()
+    np.testing.assert_array_equal(program.emitted(tokens, label_pos)[1], logits)

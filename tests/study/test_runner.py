@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from prgec.cli.main import main
-from prgec.core.data.batches import Batch
+from prgec.core.contract.calls import Batch
 from prgec.errors import BackendError, DataError, UsageError
 from prgec.lab.study.baseline import Baseline
 from prgec.lab.study.budget import Budget

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.engine import optimizer_names
-from prgec.core.data.batches import Batch, step_indices, training_batch
+from prgec.core.data.batches import step_indices, training_batch
 from prgec.core.data.dataset import Dataset
 from prgec.core.data.encode import Row, encode_rows
 from prgec.errors import NumericsError

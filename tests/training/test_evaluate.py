@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prgec.core.contract.calls import Batch, StepInputs
 from prgec.core.data.dataset import Dataset, load_dataset
 from prgec.core.data.encode import encode_row
 from prgec.core.data.eval_set import encode_eval_set
@@ -30,7 +31,7 @@ def dev_data(dev_jsonl: Path) -> Dataset:
 
 
 def _train_a_little(program: PteProgram) -> None:
-    program.apply(np.array([3.0, -2.0], dtype=np.float32), 0.3, seed=1, step=2)
+    program.apply(StepInputs(g_q=np.array([3.0, -2.0], dtype=np.float32), lr=0.3, seed=1, step=2))
 
 
 def _one_by_one(program: PteProgram, example: Example, completion: str) -> float:
@@ -39,8 +40,8 @@ def _one_by_one(program: PteProgram, example: Example, completion: str) -> float
     n, k = program.manifest.num_rows, program.manifest.num_labels
     label_pos, targets = np.zeros((n, k), np.int64), np.full((n, k), -100)
     label_pos[:, : len(row.label_pos)], targets[:, : len(row.targets)] = row.label_pos, row.targets
-    zeros = np.zeros(program.manifest.q, np.float32)
-    return float(program.forward(np.tile(row.tokens, (n, 1)), label_pos, targets, zeros, 0.0, 0.0, 0, 1)[n - 1])
+    batch = Batch(np.tile(row.tokens, (n, 1)), label_pos, targets)
+    return float(program.forward(batch, StepInputs.none(program.manifest.q))[n - 1])
 
 
 def test_equals_scoring_each_row_alone(program: PteProgram, dev_data: Dataset) -> None:

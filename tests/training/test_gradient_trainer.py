@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from prgec.core.contract.engine import Call, optimizer_names
+from prgec.core.contract.calls import Batch, Call, StepInputs
+from prgec.core.contract.engine import optimizer_names
 from prgec.core.contract.names import OPTIMIZER_STATE
-from prgec.core.data.batches import Batch, evaluation_batches, step_batch
+from prgec.core.data.batches import evaluation_batches, step_batch
 from prgec.core.data.dataset import Dataset
 from prgec.core.data.encode import Row, encode_rows
 from prgec.core.formats.journal_records import StepRecord
@@ -79,7 +80,7 @@ def test_evaluating_in_between_changes_nothing(gradient_pte: Path, rows: list[Ro
             trainer.step(batch, LR)
             held, optimizer = program.state_sha256(), program.read_optimizer()
             for each in evaluation_batches(rows[:5], program.manifest) if evaluates else ():
-                program.evaluate(each.tokens_NT, each.label_pos_NK, each.targets_NK)
+                program.evaluate(each)
             assert program.state_sha256() == held
             assert all(np.array_equal(value, optimizer[name]) for name, value in program.read_optimizer().items())
         hashes.add(held)
@@ -91,7 +92,7 @@ def test_evaluates_the_state_that_was_trained(program: PteProgram, batches: list
     trainer = GradientTrainer(program)
     trainer.step(batches[0], LR)
     batch = batches[1]
-    losses = program.evaluate(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
+    losses = program.evaluate(batch)
     assert trainer.step(batch, LR).loss == pytest.approx(float(losses.mean()), rel=1e-6)
 
 
@@ -119,7 +120,7 @@ def test_a_loss_that_is_not_finite_stops_as_a_gradient_does(program: PteProgram)
     state[SITE][0, target], state[SITE][0, (target + 1) % m.vocab_size] = -3e38, 3e38
     program.write_state(state)
     kept, optimizer = program.state_sha256(), program.read_optimizer()
-    losses, factors = program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, LR)
+    losses, factors = program.train(batch, LR)
     assert np.isinf(losses).any() and not np.isnan(losses).any()
     assert factors.tolist() == [0.0, np.inf, 1.0, 1.0]
     with pytest.raises(NumericsError, match="is not finite; training stopped, state kept"):
@@ -176,11 +177,11 @@ def test_state_of_the_optimiser_goes_out_and_in(program: PteProgram, batches: li
         program.write_optimizer({name: value for name, value in held.items() if name != OPTIMIZER_STATE})
 
 
-def test_is_never_asked_for_measured_losses(program: PteProgram) -> None:
+def test_is_never_asked_for_measured_losses(program: PteProgram, batches: list[Batch]) -> None:
     with pytest.raises(InternalError, match="cannot measure losses"):
-        program.forward()
+        program.forward(batches[0], StepInputs.none(1))
     with pytest.raises(InternalError, match="no update to apply"):
-        program.apply(np.zeros(1, dtype=np.float32), 0.1, 0, 1)
+        program.apply(StepInputs.none(1))
 
 
 @pytest.mark.parametrize(("norm", "shown"), [(2.0, {"grad_norm": 2.0}), (math.nan, {"limited": "skipped"})])
@@ -215,7 +216,7 @@ def test_only_the_last_call_of_a_step_has_its_rate() -> None:
     trainer.gather(BATCH)
     result = trainer.step(BATCH, LR)
     trainer.step(BATCH, LR)
-    assert [(call[3], *call[4]) for call in program.calls] == [
+    assert [(lr, *call) for _, lr, call in program.calls] == [
         (0.0, 0, False),
         (0.0, 1, False),
         (LR, 2, True),
@@ -254,6 +255,6 @@ def test_every_label_of_a_row_has_the_weight_of_the_row() -> None:
     program = Scripted([1.0] * 4, [1, 1, 1, 1])
     trainer = GradientTrainer(program)  # type: ignore[arg-type]
     trainer._train_weighed(BATCH, np.array([1.0, -2.0, 0.0, 0.5]), LR, Call(0, True))
-    weights = program.calls[0][5]
+    weights = program.calls[0][0].weights_NK
     assert weights.dtype == np.float32
     assert weights.tolist() == [[1.0, 1.0], [-2.0, -2.0], [0.0, 0.0], [0.5, 0.5]]

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from prgec.core.data.batches import Batch, step_batch
+from prgec.core.contract.calls import Batch, StepInputs
+from prgec.core.data.batches import step_batch
 from prgec.core.data.dataset import Dataset
 from prgec.core.data.encode import Row, encode_rows
 from prgec.errors import NumericsError
@@ -181,9 +182,9 @@ def test_nothing_is_pending_before_a_step_and_after_a_flush(program: PteProgram,
     class Watched:
         """The program, and the update that every call of it was given."""
 
-        def forward(self, *arguments: Any) -> np.ndarray:
-            passed.append((arguments[3].tolist(), arguments[4]))
-            return program.forward(*arguments)
+        def forward(self, batch: Batch, step: StepInputs) -> np.ndarray:
+            passed.append((step.g_q.tolist(), step.lr))
+            return program.forward(batch, step)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(program, name)

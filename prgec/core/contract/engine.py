@@ -5,54 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from prgec.core.contract.arrays import FloatArray, IntArray, State
+from prgec.core.contract.calls import ONLY_CALL, Batch, Call, StepInputs
 from prgec.core.contract.manifest import Manifest
-from prgec.core.contract.names import (
-    DUAL_EPS_STATE,
-    LABEL_WEIGHTS_HINT,
-    OPTIMIZER_STATE,
-    STATE_SUFFIX_MEAN,
-    STATE_SUFFIX_SQUARE,
-)
+from prgec.core.contract.names import DUAL_EPS_STATE, OPTIMIZER_STATE, STATE_SUFFIX_MEAN, STATE_SUFFIX_SQUARE
 from prgec.core.contract.tokenizer import Tokenizer
-from prgec.errors import ProgramError
-
-
-class Call(NamedTuple):
-    """Which call of its step a call is, where a step is several.
-
-    Attributes:
-        before: Calls of the step that came before.
-        is_last: Whether the step is taken in this one; others only gather.
-    """
-
-    before: int
-    is_last: bool
-
-
-ONLY_CALL = Call(0, True)
-
-
-def label_weights(manifest: Manifest, weights_BK: FloatArray | None) -> list[FloatArray]:
-    """Return the input of a program that says what each label counts; nothing for a program without it.
-
-    Args:
-        manifest: The program's.
-        weights_BK: f32[B, K]; None to count every label once.
-
-    Raises:
-        ProgramError: If there are weights, and the program takes none.
-    """
-    if manifest.label_weights:
-        ones = np.ones((manifest.num_rows, manifest.num_labels), dtype=np.float32)
-        return [ones if weights_BK is None else np.ascontiguousarray(weights_BK, dtype=np.float32)]
-    if weights_BK is not None:
-        raise ProgramError("the program takes no label weights", hint=LABEL_WEIGHTS_HINT)
-    return []
 
 
 class TrainableProgram(Protocol):
@@ -66,38 +27,20 @@ class TrainableProgram(Protocol):
     def tokenizer(self) -> Tokenizer:
         """The tokenizer the program carries."""
 
-    def forward(
-        self,
-        tokens_NT: IntArray,
-        label_pos_NK: IntArray,
-        targets_NK: IntArray,
-        g_q: FloatArray,
-        lr: float,
-        eps: float,
-        seed: int,
-        step: int,
-    ) -> FloatArray:
-        """Apply the update of step - 1, then return the loss of every row under the noise of `step`: f32[N]."""
+    def forward(self, batch: Batch, step: StepInputs) -> FloatArray:
+        """Apply the update of the step before, then return the loss of every row under the noise of `step`: f32[N]."""
 
-    def train(
-        self,
-        tokens_BT: IntArray,
-        label_pos_BK: IntArray,
-        targets_BK: IntArray,
-        lr: float,
-        call: Call = ONLY_CALL,
-        weights_BK: FloatArray | None = None,
-    ) -> tuple[FloatArray, FloatArray]:
+    def train(self, batch: Batch, lr: float, call: Call = ONLY_CALL) -> tuple[FloatArray, FloatArray]:
         """Take one call of a program that computes gradients: losses f32[B], and what became of the gradient f32[4].
 
-        `weights_BK` f32[B, K] is what each label counts, None for 1; only of programs with label weights.
+        Only programs with label weights take a batch that has some.
         """
 
-    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+    def evaluate(self, batch: Batch) -> FloatArray:
         """Return the loss of every row under the present state, without changing it: f32[N]."""
 
-    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
-        """Perform only the update that `forward` of `step` performs on entry."""
+    def apply(self, step: StepInputs) -> None:
+        """Perform only the update that `forward` of the step performs on entry."""
 
     def read_state(self) -> State:
         """Return copies of the trainable buffers by name, in site order."""
@@ -144,8 +87,8 @@ class GeneratingProgram(TrainableProgram, Protocol):
     def cache(self) -> TextCache:
         """The texts that it reads and writes; only where the manifest's `context` says so."""
 
-    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
-        """Return the most likely token after each label position: i64[N, K]."""
+    def next_tokens(self, batch: Batch) -> IntArray:
+        """Return the most likely token after each label position: i64[N, K]; targets are not read."""
 
 
 class Engine(GeneratingProgram, Protocol):

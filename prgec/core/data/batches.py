@@ -8,13 +8,13 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from prgec.core.contract.arrays import FloatArray
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import IGNORE_TARGET
 from prgec.core.data.encode import Row
@@ -27,25 +27,6 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 MIN_SEQ_LEN = 2
 # Place of the query in the counter of the noise; queries themselves are small numbers.
 _ORDER_QUERY = 0xFFFFFFFE
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Inputs of one forward call, right-padded.
-
-    Attributes:
-        tokens_NT: i64[N, T].
-        label_pos_NK: i64[N, K]; 0 in unused slots.
-        targets_NK: i64[N, K]; -100 in unused slots.
-        indices: Index into the caller's rows for each of the leading rows that count; the others are filling.
-        weights_NK: f32[N, K], what each label counts in the loss that is differentiated; None where all count 1.
-    """
-
-    tokens_NT: IntArray
-    label_pos_NK: IntArray
-    targets_NK: IntArray
-    indices: IntArray
-    weights_NK: FloatArray | None = None
 
 
 def step_indices(num_rows: int, batch_size: int, seed: int, step: int) -> IntArray:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from prgec.core.contract.arrays import FloatArray
+from prgec.core.contract.calls import Batch, StepInputs
 from prgec.lab.bench.job import EPS, LR, Job
 from prgec.lab.bench.variants import Branch
 from prgec.runtime.engines.executorch.methods import Method
@@ -84,14 +85,14 @@ def row_inputs(job: Job) -> list[Tensor]:
 
 def _hosted_step(job: Job, program: PteProgram) -> Step:
     """Return a step of a program whose state the driver keeps: what the driver does is part of it."""
-    tokens, label_pos, targets = (each.numpy() for each in row_inputs(job))
+    batch = Batch(*(each.numpy() for each in row_inputs(job)))
     g_q, steps = _g_of(job.cell.q), itertools.count(1)
 
     def step() -> None:
         if job.variant.is_batch:
-            program.train(tokens, label_pos, targets, LR)
+            program.train(batch, LR)
         else:
-            program.forward(tokens, label_pos, targets, g_q, LR, EPS, _SEED, next(steps))
+            program.forward(batch, StepInputs(g_q=g_q, lr=LR, eps=EPS, seed=_SEED, step=next(steps)))
 
     return step
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prgec.core.data.batches import Batch
+from prgec.core.contract.calls import Batch
 from prgec.lab.study.eager import EagerProgram
 from prgec.runtime.training.step import StepResult
 

@@ -16,7 +16,7 @@ import math
 import torch
 from torch import Tensor
 
-from prgec.core.data.batches import Batch
+from prgec.core.contract.calls import Batch
 from prgec.errors import UsageError
 from prgec.lab.study.mezo import Mezo
 

@@ -17,10 +17,10 @@ from prgec.compiler.frontend.classifier import with_classes
 from prgec.compiler.frontend.model import LossModel, label_loss, load_model, loss_of, used_labels
 from prgec.compiler.frontend.tokenizer import pack_tokenizer
 from prgec.core.contract.arrays import FloatArray, IntArray, State
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.engine import TextCache
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.tokenizer import Tokenizer
-from prgec.core.data.batches import Batch
 from prgec.errors import InternalError, UsageError
 from prgec.lab.study.spaces import SPACES, Settings
 
@@ -79,14 +79,15 @@ class EagerProgram:
         return loss
 
     @torch.no_grad()
-    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+    def evaluate(self, batch: Batch) -> FloatArray:
         """Return the loss of every row under the present weights: f32[N]."""
-        tokens, label_pos, targets = map(torch.from_numpy, (tokens_NT, label_pos_NK, targets_NK))
+        rows = (batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
+        tokens, label_pos, targets = map(torch.from_numpy, rows)
         if not isinstance(self._loss, LossModel):
             found: FloatArray = self._loss(tokens, label_pos, targets).numpy()
             return found
         label_pos, targets = used_labels(label_pos, targets)
-        first, again = read_once(tokens_NT, label_pos.numpy())
+        first, again = read_once(batch.tokens_NT, label_pos.numpy())
         logits_NKV = self.logits_at(tokens[first], label_pos[first])[again]
         result: FloatArray = label_loss(logits_NKV, targets).numpy()
         return result

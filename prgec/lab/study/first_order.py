@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from prgec.core.data.batches import Batch
+from prgec.core.contract.calls import Batch
 from prgec.errors import NumericsError, UsageError
 from prgec.lab.study.baseline import Baseline
 from prgec.lab.study.eager import EagerProgram

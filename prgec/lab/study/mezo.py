@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from prgec.core.data.batches import Batch
+from prgec.core.contract.calls import Batch
 from prgec.errors import NumericsError
 from prgec.lab.study.baseline import Baseline
 from prgec.lab.study.eager import EagerProgram

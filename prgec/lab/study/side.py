@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from prgec.core.contract.arrays import FloatArray, IntArray
-from prgec.core.data.batches import Batch
+from prgec.core.contract.calls import Batch
 from prgec.core.formats.shards import ShardShape
 from prgec.errors import NumericsError, UsageError
 from prgec.lab.study.baseline import Baseline
@@ -72,15 +72,16 @@ class AssistedModel(EagerProgram):
         return acts.unsqueeze(2), values
 
     @torch.no_grad()
-    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+    def evaluate(self, batch: Batch) -> FloatArray:
         """Return the loss of every row's first target under the scores of both, among the answers known: f32[N]."""
-        first, again = read_once(tokens_NT, label_pos_NK[:, :1])
-        acts, logits = self.emitted(tokens_NT[first], label_pos_NK[first])
+        first, again = read_once(batch.tokens_NT, batch.label_pos_NK[:, :1])
+        acts, logits = self.emitted(batch.tokens_NT[first], batch.label_pos_NK[first])
+        targets_N = batch.targets_NK[:, 0].tolist()
         acts, logits = acts[again], logits[again]
-        known = [*self.answers, *(set(targets_NK[:, 0].tolist()) - set(self.answers))]
+        known = [*self.answers, *(set(targets_N) - set(self.answers))]
         scores = centred(logits[:, known])
         scores[:, : len(self.answers)] += self.network(acts)[:, 0, : len(self.answers)].numpy()
-        place = [known.index(token) for token in targets_NK[:, 0].tolist()]
+        place = [known.index(token) for token in targets_N]
         log_probs = torch.log_softmax(torch.from_numpy(scores), -1)
         result: FloatArray = -log_probs.numpy()[np.arange(len(place)), place]
         return result

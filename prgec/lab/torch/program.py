@@ -21,7 +21,8 @@ from torch.fx import GraphModule
 from prgec.compiler.compile import Graphs, build_graphs
 from prgec.compiler.options import CompileOptions
 from prgec.core.contract.arrays import FloatArray, IntArray, State
-from prgec.core.contract.engine import ONLY_CALL, Call, label_weights, optimizer_names, state_names, state_sha256
+from prgec.core.contract.calls import ONLY_CALL, Batch, Call, StepInputs, label_weights
+from prgec.core.contract.engine import optimizer_names, state_names, state_sha256
 from prgec.core.contract.names import (
     APPLY_METHOD,
     CALL_INPUT,
@@ -99,71 +100,34 @@ class TorchProgram:
         return cls(build_graphs(options), Path(options.model), device=device, compiled=compiled)
 
     @torch.no_grad()
-    def forward(
-        self,
-        tokens_NT: IntArray,
-        label_pos_NK: IntArray,
-        targets_NK: IntArray,
-        g_q: FloatArray,
-        lr: float,
-        eps: float,
-        seed: int,
-        step: int,
-    ) -> FloatArray:
-        """Apply the update of step - 1, then return the loss of every row under the noise of `step`: f32[N]."""
-        values: dict[str, Any] = {
-            "tokens": tokens_NT,
-            "label_pos": label_pos_NK,
-            "targets": targets_NK,
-            "g": g_q,
-            "lr": lr,
-            "eps": eps,
-            "seed": seed,
-            "step": step,
-        }
-        if self.prefix is not None:
-            values["hidden"] = self.prefix.hidden(tokens_NT, label_pos_NK)
-        (loss_N,) = self._call(FORWARD_METHOD, values)
+    def forward(self, batch: Batch, step: StepInputs) -> FloatArray:
+        """Apply the update of the step before, then return the loss of every row under the noise of `step`: f32[N]."""
+        (loss_N,) = self._call(FORWARD_METHOD, self._rows(batch) | _numbers(step))
         result: FloatArray = loss_N.cpu().numpy()
         return result
 
     @torch.no_grad()
-    def train(
-        self,
-        tokens_BT: IntArray,
-        label_pos_BK: IntArray,
-        targets_BK: IntArray,
-        lr: float,
-        call: Call = ONLY_CALL,
-        weights_BK: FloatArray | None = None,
-    ) -> tuple[FloatArray, FloatArray]:
+    def train(self, batch: Batch, lr: float, call: Call = ONLY_CALL) -> tuple[FloatArray, FloatArray]:
         """Take one call of a program that computes gradients: losses f32[B], and what became of the gradient f32[4]."""
-        values: dict[str, Any] = {"tokens": tokens_BT, "label_pos": label_pos_BK, "targets": targets_BK, "lr": lr}
-        values[CALL_INPUT] = np.array(call, dtype=np.int64)
-        for found in label_weights(self.manifest, weights_BK):
+        values = self._rows(batch) | {"lr": lr, CALL_INPUT: np.array(call, dtype=np.int64)}
+        for found in label_weights(self.manifest, batch.weights_NK):
             values[WEIGHTS_INPUT] = found
-        if self.prefix is not None:
-            values["hidden"] = self.prefix.hidden(tokens_BT, label_pos_BK)
         loss_B, factors = self._call(FORWARD_METHOD, values)
         return loss_B.cpu().numpy(), factors.cpu().numpy()
 
     @torch.no_grad()
-    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+    def evaluate(self, batch: Batch) -> FloatArray:
         """Return the loss of every row under the present state, without changing it: f32[N]."""
         if not self.manifest.has_gradients:
-            no_update = np.zeros(self.manifest.q, dtype=np.float32)
-            return self.forward(tokens_NT, label_pos_NK, targets_NK, no_update, lr=0.0, eps=0.0, seed=0, step=1)
-        values: dict[str, Any] = {"tokens": tokens_NT, "label_pos": label_pos_NK, "targets": targets_NK}
-        if self.prefix is not None:
-            values["hidden"] = self.prefix.hidden(tokens_NT, label_pos_NK)
-        (loss_B,) = self._call(EVALUATE_METHOD, values)
+            return self.forward(batch, StepInputs.none(self.manifest.q))
+        (loss_B,) = self._call(EVALUATE_METHOD, self._rows(batch))
         result: FloatArray = loss_B.cpu().numpy()
         return result
 
     @torch.no_grad()
-    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
-        """Perform only the update that `forward` of `step` performs on entry."""
-        self._call(APPLY_METHOD, {"g": g_q, "lr": lr, "seed": seed, "step": step})
+    def apply(self, step: StepInputs) -> None:
+        """Perform only the update that `forward` of the step performs on entry."""
+        self._call(APPLY_METHOD, _numbers(step))
 
     @torch.no_grad()
     def compute_prefix(self, tokens_BT: IntArray) -> FloatArray:
@@ -173,20 +137,9 @@ class TorchProgram:
         return result
 
     @torch.no_grad()
-    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
+    def next_tokens(self, batch: Batch) -> IntArray:
         """Return the most likely token after each label position: i64[N, K]; only of a program that generates."""
-        no_update = np.zeros(self.manifest.q, dtype=np.float32)
-        values: dict[str, Any] = {
-            "tokens": tokens_NT,
-            "label_pos": label_pos_NK,
-            "g": no_update,
-            "lr": 0.0,
-            "eps": 0.0,
-            "seed": 0,
-            "step": 1,
-        }
-        if self.prefix is not None:
-            values["hidden"] = self.prefix.hidden(tokens_NT, label_pos_NK)
+        values = self._rows(batch) | _numbers(StepInputs.none(self.manifest.q))
         (ids_NK,) = self._call(NEXT_TOKENS_METHOD, values)
         result: IntArray = ids_NK.cpu().numpy()
         return result
@@ -248,6 +201,17 @@ class TorchProgram:
         """Return the hash of the state's names and bytes."""
         return state_sha256(self.read_state())
 
+    def _rows(self, batch: Batch) -> dict[str, Any]:
+        """Return the inputs of a method that have a value for each row."""
+        values: dict[str, Any] = {
+            "tokens": batch.tokens_NT,
+            "label_pos": batch.label_pos_NK,
+            "targets": batch.targets_NK,
+        }
+        if self.prefix is not None:
+            values["hidden"] = self.prefix.hidden(batch.tokens_NT, batch.label_pos_NK)
+        return values
+
     def _call(self, method: str, values: Mapping[str, Any]) -> Any:
         module = self._methods[method]
         names = self._inputs[method]
@@ -277,6 +241,10 @@ class TorchProgram:
                 node.kwargs = {**node.kwargs, "device": self._device}
         program.module.recompile()
         return program.module.to(self._device)
+
+
+def _numbers(step: StepInputs) -> dict[str, Any]:
+    return {"g": step.g_q, "lr": step.lr, "eps": step.eps, "seed": step.seed, "step": step.step}
 
 
 def _share(module: GraphModule, state: Mapping[str, Tensor]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from prgec.core.contract.calls import StepInputs
 from prgec.core.contract.engine import TrainableProgram
 from prgec.core.contract.sums import ordered_mean
 from prgec.core.data.batches import step_batch
@@ -62,23 +63,16 @@ class FederatedDevice:
                 continue
             if update.step != self.step + 1:
                 raise UsageError(f"step {self.step + 1} is missing: the next one at hand is {update.step}")
-            self.program.apply(update.g, update.lr, self.seed, update.step + 1)
+            self.program.apply(StepInputs(g_q=update.g, lr=update.lr, seed=self.seed, step=update.step + 1))
             self.step = update.step
 
     def measure(self) -> Report:
         """Measure the next step on B of the device's own rows; the state stays as it is."""
         m, step = self.program.manifest, self.step + 1
         batch = step_batch(self.rows, self.order, step, m)
-        loss_N = self.program.forward(
-            batch.tokens_NT,
-            batch.label_pos_NK,
-            batch.targets_NK,
-            np.zeros(m.q, dtype=np.float32),
-            0.0,
-            self.eps,
-            self.seed,
-            step,
-        )
+        no_update = np.zeros(m.q, dtype=np.float32)
+        inputs = StepInputs(g_q=no_update, lr=0.0, eps=self.eps, seed=self.seed, step=step)
+        loss_N = self.program.forward(batch, inputs)
         losses = ordered_mean(loss_N.astype(np.float64).reshape(m.q, 2, m.batch_size))
         return Report(device=self.name, step=step, num_rows=m.batch_size, differences=losses[:, 0] - losses[:, 1])
 

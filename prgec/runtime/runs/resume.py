@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 
 from prgec.core.contract.arrays import State
+from prgec.core.contract.calls import StepInputs
 from prgec.core.contract.engine import TrainableProgram
 from prgec.core.contract.manifest import Manifest
 from prgec.core.data.rows_file import fingerprint
@@ -260,7 +261,7 @@ def _replay(program: TrainableProgram, journal: Journal, first: int, last: int) 
     states = journal.states
     checked = max((step for step in states if first < step <= last), default=None)
     for record in journal.steps[first:last]:
-        program.apply(record.g, record.lr, journal.header.seed, record.step + 1)
+        program.apply(StepInputs(g_q=record.g, lr=record.lr, seed=journal.header.seed, step=record.step + 1))
         if record.step == checked and masters_sha256(program) != states[checked]:
             raise ProgramError(
                 f"the replay of step {checked} gives another state than the run had",

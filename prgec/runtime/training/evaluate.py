@@ -125,7 +125,7 @@ def row_losses(program: GeneratingProgram, rows: Sequence[Row], on_batch: CallLi
     losses = np.empty(len(rows), dtype=np.float64)
     done = 0
     for batch in evaluation_batches(rows, program.manifest):
-        loss_N = program.evaluate(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
+        loss_N = program.evaluate(batch)
         losses[batch.indices] = loss_N[: len(batch.indices)]
         done += len(batch.indices)
         on_batch(done, len(rows))

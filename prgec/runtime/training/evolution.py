@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from prgec.core.contract.arrays import Float64Array, State
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.contract.sums import ordered_mean
-from prgec.core.data.batches import Batch
 from prgec.runtime.training.prge_trainer import EstimatedStep, Estimation, PrgeTrainer
 from prgec.runtime.training.rollouts import Rollouts
 from prgec.runtime_ops.host import dual_update

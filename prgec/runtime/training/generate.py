@@ -95,7 +95,7 @@ def _next(
     rows = [Row(tuple(texts[i]), (len(texts[i]) - 1,), (0,)) for i in chosen]
     found: list[tuple[int, int]] = []
     for batch in evaluation_batches(rows, program.manifest):
-        tokens = program.next_tokens(batch.tokens_NT, batch.label_pos_NK)[: len(batch.indices), 0]
+        tokens = program.next_tokens(batch)[: len(batch.indices), 0]
         found += [(chosen[row], int(token)) for row, token in zip(batch.indices.tolist(), tokens, strict=True)]
         on_call(len(texts) - len(chosen), len(texts))
     return found

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from prgec.core.contract.arrays import Float64Array, FloatArray
-from prgec.core.contract.engine import Call, TrainableProgram
+from prgec.core.contract.calls import Batch, Call
+from prgec.core.contract.engine import TrainableProgram
 from prgec.core.contract.sums import ordered_mean
-from prgec.core.data.batches import Batch
 from prgec.errors import NumericsError
 from prgec.runtime.training.limits import SKIP, Limits
 from prgec.runtime.training.prge_trainer import Recorded
@@ -123,11 +123,11 @@ class GradientTrainer:
         return GradientStep(self.step_number, float(ordered_mean(losses.astype(np.float64))), lr, norm)
 
     def _train(self, batch: Batch, lr: float, call: Call) -> tuple[FloatArray, FloatArray]:
-        return self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr, call, batch.weights_NK)
+        return self._program.train(batch, lr, call)
 
     def _train_weighed(
         self, batch: Batch, weights_B: Float64Array, lr: float, call: Call
     ) -> tuple[FloatArray, FloatArray]:
         """Run a call in which every label of a row counts the same."""
         weights_BK = np.repeat(weights_B.astype(np.float32)[:, None], batch.targets_NK.shape[1], axis=1)
-        return self._program.train(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK, lr, call, weights_BK)
+        return self._program.train(replace(batch, weights_NK=weights_BK), lr, call)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from prgec.core.contract.arrays import IntArray
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.manifest import Manifest
-from prgec.core.data.batches import Batch, step_indices, training_batch
+from prgec.core.data.batches import step_indices, training_batch
 from prgec.core.data.encode import Row
 from prgec.runtime.training.schedules import Rates, learning_rate
 from prgec.runtime.training.step import StepResult, Steps

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from prgec.core.contract.arrays import Float64Array
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.engine import GeneratingProgram
-from prgec.core.data.batches import Batch
 from prgec.runtime.training.evaluate import row_losses
 from prgec.runtime.training.feedback import Feedback
 from prgec.runtime.training.prge_trainer import EstimatedStep, Estimation, PrgeTrainer

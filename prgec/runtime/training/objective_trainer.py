@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from prgec.core.contract.arrays import Float64Array, FloatArray
-from prgec.core.contract.engine import Call, TrainableProgram
-from prgec.core.data.batches import Batch, training_batch
+from prgec.core.contract.calls import Batch, Call
+from prgec.core.contract.engine import TrainableProgram
+from prgec.core.data.batches import training_batch
 from prgec.runtime.training.feedback import Feedback
 from prgec.runtime.training.gradient_trainer import GradientStep, GradientTrainer
 from prgec.runtime.training.limits import Limits
@@ -93,7 +94,7 @@ class ObjectiveTrainer(GradientTrainer):
         return judged, feedback.num_labels(feedback.answers.rows, indices)
 
     def _losses(self, batch: Batch) -> Float64Array:
-        return self._program.evaluate(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK).astype(np.float64)
+        return self._program.evaluate(batch).astype(np.float64)
 
     def _result(self, losses: FloatArray, lr: float, norm: float) -> ObjectiveStep:
         calls = self._judged

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from prgec.core.contract.arrays import Float64Array, FloatArray
+from prgec.core.contract.calls import Batch, StepInputs
 from prgec.core.contract.engine import TrainableProgram
 from prgec.core.contract.sums import ordered_mean
-from prgec.core.data.batches import Batch
 from prgec.runtime.training.estimators import Estimator
 from prgec.runtime.training.limits import Limits, coefficients, intervention
 from prgec.runtime.training.privacy import Privacy
@@ -136,16 +136,7 @@ class PrgeTrainer:
                 update is then never applied: the state is that of the step before, complete.
         """
         manifest, number = self._program.manifest, self.step_number + 1
-        loss_N = self._program.forward(
-            batch.tokens_NT,
-            batch.label_pos_NK,
-            batch.targets_NK,
-            self._pending,
-            self._pending_lr,
-            self._eps,
-            self._seed,
-            number,
-        )
+        loss_N = self._program.forward(batch, self._inputs(number))
         self._pending, self._pending_lr = self._zeros, 0.0
         with np.errstate(invalid="ignore"):  # what is not finite is for the limits to judge
             losses = self._losses(loss_N.astype(np.float64).reshape(manifest.q, 2, manifest.batch_size), batch)
@@ -163,8 +154,11 @@ class PrgeTrainer:
         """Apply the pending update, so that the state is the trained one; the next step passes g = 0."""
         if self.is_flushed:
             return
-        self._program.apply(self._pending, self._pending_lr, self._seed, self.step_number + 1)
+        self._program.apply(self._inputs(self.step_number + 1))
         self._pending, self._pending_lr = self._zeros, 0.0
+
+    def _inputs(self, number: int) -> StepInputs:
+        return StepInputs(g_q=self._pending, lr=self._pending_lr, eps=self._eps, seed=self._seed, step=number)
 
     def _losses(self, losses: Float64Array, batch: Batch) -> Float64Array:
         """Return the loss of each query and sign, f64[q, 2], of the losses of their rows, f64[q, 2, B]."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from prgec.core.contract.arrays import Float64Array
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.engine import GeneratingProgram
 from prgec.core.contract.sums import ordered_mean
-from prgec.core.data.batches import Batch, training_batch
+from prgec.core.data.batches import training_batch
 from prgec.runtime.training.advantages import Advantage
 from prgec.runtime.training.prge_trainer import EstimatedStep, Estimation, PrgeTrainer
 from prgec.runtime.training.reward_trainer import from_start, label_weights

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prgec.core.contract.arrays import Float64Array, FloatArray
-from prgec.core.contract.engine import Call, GeneratingProgram
-from prgec.core.data.batches import Batch, training_batch
+from prgec.core.contract.calls import Batch, Call
+from prgec.core.contract.engine import GeneratingProgram
+from prgec.core.data.batches import training_batch
 from prgec.runtime.training.advantages import Advantage, weights_of, within_ratio
 from prgec.runtime.training.evaluate import is_moved, row_losses, without_adapter
 from prgec.runtime.training.gradient_trainer import GradientStep, GradientTrainer

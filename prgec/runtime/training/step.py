@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from prgec.core.data.batches import Batch
+from prgec.core.contract.calls import Batch
 
 RecordT = TypeVar("RecordT", contravariant=True)
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prgec.core.contract.arrays import FloatArray, IntArray, State
-from prgec.core.contract.engine import ONLY_CALL, Call, label_weights
+from prgec.core.contract.arrays import FloatArray, State
+from prgec.core.contract.calls import ONLY_CALL, Batch, Call, label_weights
 from prgec.core.contract.names import FORWARD_METHOD
 from prgec.runtime.engines.executorch.device_program import check_is_state, masters_behind, zeros_of
 from prgec.runtime.engines.executorch.gradient_program import GradientProgram, trained_inputs
-from prgec.runtime.engines.executorch.runtime import LoadMethod, float_scalar, int_arrays
+from prgec.runtime.engines.executorch.runtime import LoadMethod, float_scalar, int_rows
 
 
 class DeviceGradientProgram(GradientProgram):
@@ -26,15 +26,7 @@ class DeviceGradientProgram(GradientProgram):
         self._forward = load_method(FORWARD_METHOD, (*trained_inputs(self.manifest), "lr"))
         self._masters = zeros_of(self.manifest)
 
-    def train(
-        self,
-        tokens_BT: IntArray,
-        label_pos_BK: IntArray,
-        targets_BK: IntArray,
-        lr: float,
-        call: Call = ONLY_CALL,
-        weights_BK: FloatArray | None = None,
-    ) -> tuple[FloatArray, FloatArray]:
+    def train(self, batch: Batch, lr: float, call: Call = ONLY_CALL) -> tuple[FloatArray, FloatArray]:
         """Take one training step, always in one call; with a learning rate of 0, none.
 
         Returns:
@@ -44,19 +36,18 @@ class DeviceGradientProgram(GradientProgram):
             ProgramError: If the runtime reports a failure.
         """
         del call
-        inputs = [*int_arrays(tokens_BT, label_pos_BK, targets_BK), *label_weights(self.manifest, weights_BK)]
-        inputs.append(float_scalar(lr))
+        inputs = [*int_rows(batch), *label_weights(self.manifest, batch.weights_NK), float_scalar(lr)]
         loss_B, factors, *masters = self._execute(self._forward, inputs)
         self._masters = masters_behind(masters, self._masters, self.path)
         return loss_B, factors
 
-    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+    def evaluate(self, batch: Batch) -> FloatArray:
         """Return the loss of every row under the present state: f32[B]; rows are B different texts.
 
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        return self.train(tokens_NT, label_pos_NK, targets_NK, 0.0)[0]
+        return self.train(batch, 0.0)[0]
 
     def read_state(self) -> State:
         """Return copies of the masters after the last call, in site order; zeros before the first."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prgec.core.contract.arrays import FloatArray, State
+from prgec.core.contract.calls import StepInputs
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import FORWARD_INPUTS, FORWARD_METHOD
 from prgec.errors import ProgramError
@@ -30,13 +32,13 @@ class DeviceProgram(PteProgram):
     def _keep(self, outputs: Sequence[Any]) -> None:
         self._masters = masters_behind(outputs, self._masters, self.path)
 
-    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
-        """Perform only the update that `forward` of `step` performs on entry.
+    def apply(self, step: StepInputs) -> None:
+        """Perform only the update that `forward` of the step performs on entry.
 
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        self.forward(*rows_of_nothing(self.manifest), g_q, lr, 0.0, seed, step)
+        self.forward(rows_of_nothing(self.manifest), replace(step, eps=0.0))
 
     def read_state(self) -> State:
         """Return copies of the masters after the last call, in site order; zeros before the first."""

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from prgec.core.contract.arrays import FloatArray, IntArray, State
-from prgec.core.contract.engine import ONLY_CALL, Call, label_weights, optimizer_names, state_names
+from prgec.core.contract.arrays import FloatArray, State
+from prgec.core.contract.calls import ONLY_CALL, Batch, Call, StepInputs, label_weights
+from prgec.core.contract.engine import optimizer_names, state_names
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import (
     CALL_INPUT,
@@ -25,7 +26,7 @@ from prgec.core.contract.names import (
 from prgec.core.machine.memory import give_back_freed
 from prgec.errors import InternalError
 from prgec.runtime.engines.executorch.pte_program import PteProgram
-from prgec.runtime.engines.executorch.runtime import LoadMethod, float_scalar, int_arrays
+from prgec.runtime.engines.executorch.runtime import LoadMethod, float_scalar, int_arrays, int_rows
 
 
 class GradientProgram(PteProgram):
@@ -44,61 +45,48 @@ class GradientProgram(PteProgram):
         inputs = (*trained_inputs(self.manifest), "lr", *((CALL_INPUT,) if self.manifest.accumulates else ()))
         self._load_forward = functools.cache(lambda: load_method(FORWARD_METHOD, (*inputs, *self._hidden_input)))
 
-    def train(
-        self,
-        tokens_BT: IntArray,
-        label_pos_BK: IntArray,
-        targets_BK: IntArray,
-        lr: float,
-        call: Call = ONLY_CALL,
-        weights_BK: FloatArray | None = None,
-    ) -> tuple[FloatArray, FloatArray]:
+    def train(self, batch: Batch, lr: float, call: Call = ONLY_CALL) -> tuple[FloatArray, FloatArray]:
         """Take one training step, or one call of it.
 
         Args:
-            tokens_BT: i64[B, T], B different rows.
-            label_pos_BK: i64[B, K].
-            targets_BK: i64[B, K], -100 to ignore.
+            batch: B different rows.
             lr: Learning rate of this step.
             call: Which call of its step this is; more than one only where the manifest says `accumulates`.
-            weights_BK: f32[B, K], what each label counts in the loss that is differentiated; None for 1.
 
         Returns:
             The losses f32[B] of the state before the step, and what became of the gradient f32[4]: its scale, 0 where
             it was not finite and changed nothing, its norm, and the corrections of running means.
 
         Raises:
-            ProgramError: If the runtime reports a failure, or the program takes no label weights.
+            ProgramError: If the runtime reports a failure, or the batch has label weights and the program takes none.
         """
-        self._make_room(tokens_BT.shape[1])
-        inputs = [*int_arrays(tokens_BT, label_pos_BK, targets_BK), *label_weights(self.manifest, weights_BK)]
-        inputs.append(float_scalar(lr))
+        self._make_room(batch.tokens_NT.shape[1])
+        inputs = [*int_rows(batch), *label_weights(self.manifest, batch.weights_NK), float_scalar(lr)]
         inputs += int_arrays(np.array(call)) if self.manifest.accumulates else []
-        inputs += self._hidden(tokens_BT, label_pos_BK)
-        loss_B, factors = self._execute(self._load_forward(), inputs)
+        loss_B, factors = self._execute(self._load_forward(), [*inputs, *self._hidden(batch)])
         return loss_B, factors
 
-    def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
+    def _run_longest(self, batch: Batch) -> None:
         self._load_forward()
         # Memory freed after scoring and loading would otherwise add to the peak.
         give_back_freed()
         # A rate of 0 leaves the weights as they are, and the optimiser has no earlier step to remember. So nothing
         # needs to be kept meanwhile, at what may be the peak of memory.
-        self.train(tokens_NT, label_pos_NK, targets_NK, 0.0)
+        self.train(batch, 0.0)
         self.forget_steps()
 
-    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+    def evaluate(self, batch: Batch) -> FloatArray:
         """Return the loss of every row under the present state: f32[B]; rows are B different texts.
 
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        inputs = [*self._with_state(tokens_NT, label_pos_NK, targets_NK), *self._hidden(tokens_NT, label_pos_NK)]
+        inputs = [*self._with_state(*int_rows(batch)), *self._hidden(batch)]
         (loss_B,) = self._execute(self._evaluate, inputs)
         result: FloatArray = loss_B
         return result
 
-    def forward(self, *arguments: Any, **named: Any) -> FloatArray:
+    def forward(self, batch: Batch, step: StepInputs) -> FloatArray:
         """Nothing to call: this program trains by `train`.
 
         Raises:
@@ -106,7 +94,7 @@ class GradientProgram(PteProgram):
         """
         raise InternalError("a program that computes gradients cannot measure losses")
 
-    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
+    def apply(self, step: StepInputs) -> None:
         """Nothing is ever pending.
 
         Raises:
@@ -139,12 +127,12 @@ class GradientProgram(PteProgram):
         forward = self._load_forward()
         return {name: self._attribute(forward, name) for name in optimizer_names(self.manifest)}
 
-    def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
-        return self._with_state(tokens_NT, label_pos_NK)
+    def _inputs_of_next_tokens(self, batch: Batch) -> Sequence[Any]:
+        return self._with_state(*int_arrays(batch.tokens_NT, batch.label_pos_NK))
 
-    def _with_state(self, *rows: IntArray) -> Sequence[Any]:
-        """Rows as inputs, followed by the state where it is not a buffer."""
-        return int_arrays(*rows)
+    def _with_state(self, *rows: Any) -> Sequence[Any]:
+        """Inputs that are rows, followed by the state where it is not a buffer."""
+        return rows
 
 
 def trained_inputs(manifest: Manifest) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from prgec.core.contract.arrays import FloatArray, IntArray
-from prgec.core.contract.engine import ONLY_CALL, Call, label_weights, optimizer_names
+from prgec.core.contract.arrays import FloatArray
+from prgec.core.contract.calls import ONLY_CALL, Batch, Call, label_weights
+from prgec.core.contract.engine import optimizer_names
 from prgec.core.contract.names import (
     EVALUATE_METHOD,
     FORWARD_METHOD,
@@ -24,7 +25,7 @@ from prgec.errors import ProgramError
 from prgec.runtime.engines.executorch.device_program import zeros_of
 from prgec.runtime.engines.executorch.gradient_program import GradientProgram, trained_inputs
 from prgec.runtime.engines.executorch.host_program import inputs_of
-from prgec.runtime.engines.executorch.runtime import LoadMethod, int_arrays
+from prgec.runtime.engines.executorch.runtime import LoadMethod, int_rows
 from prgec.runtime_ops.host import SiteState, accumulate, take_step
 
 # Factors of a gradient that is not whole yet: no step is taken.
@@ -54,15 +55,7 @@ class HostGradientProgram(GradientProgram):
         # Sums over the calls of a step, losses first.
         self._sums: list[FloatArray] = []
 
-    def train(
-        self,
-        tokens_BT: IntArray,
-        label_pos_BK: IntArray,
-        targets_BK: IntArray,
-        lr: float,
-        call: Call = ONLY_CALL,
-        weights_BK: FloatArray | None = None,
-    ) -> tuple[FloatArray, FloatArray]:
+    def train(self, batch: Batch, lr: float, call: Call = ONLY_CALL) -> tuple[FloatArray, FloatArray]:
         """Take one training step, or one call of it: the program differentiates, and this updates what it keeps.
 
         Returns:
@@ -71,10 +64,8 @@ class HostGradientProgram(GradientProgram):
         Raises:
             ProgramError: If the runtime reports a failure, or the program does not return one gradient a site.
         """
-        self._make_room(tokens_BT.shape[1])
-        inputs = self._trained(tokens_BT, label_pos_BK, targets_BK, weights_BK)
-        inputs += self._hidden(tokens_BT, label_pos_BK)
-        loss_B, *gradients = self._execute(self._load_forward(), inputs)
+        self._make_room(batch.tokens_NT.shape[1])
+        loss_B, *gradients = self._execute(self._load_forward(), [*self._trained(batch), *self._hidden(batch)])
         if [each.shape for each in gradients] != [tuple(each.shape) for each in self._state.values()]:
             raise ProgramError("the program does not return the gradients its manifest names", where=self.path)
         means = self._gathered([loss_B, *gradients], call)
@@ -84,15 +75,12 @@ class HostGradientProgram(GradientProgram):
         running = self._kept[OPTIMIZER_STATE]
         return loss_B, take_step(running, self._sites(), means[1:], means[0], lr, m.optimizer, m.update)
 
-    def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
-        self._execute(self._load_forward(), self._trained(tokens_NT, label_pos_NK, targets_NK, None))
+    def _run_longest(self, batch: Batch) -> None:
+        self._execute(self._load_forward(), self._trained(batch))
 
-    def _trained(
-        self, tokens_BT: IntArray, label_pos_BK: IntArray, targets_BK: IntArray, weights_BK: FloatArray | None
-    ) -> list[Any]:
+    def _trained(self, batch: Batch) -> list[Any]:
         """Inputs of `forward`, but for the results of a prefix."""
-        rows = int_arrays(tokens_BT, label_pos_BK, targets_BK)
-        return [*rows, *label_weights(self.manifest, weights_BK), *self._state.values()]
+        return [*int_rows(batch), *label_weights(self.manifest, batch.weights_NK), *self._state.values()]
 
     def _gathered(self, values: Sequence[FloatArray], call: Call) -> Sequence[FloatArray]:
         """Add what a call measured to what its step gathered; in the last one, return the means."""
@@ -113,5 +101,5 @@ class HostGradientProgram(GradientProgram):
     def _optimizer(self) -> Mapping[str, Any]:
         return self._kept
 
-    def _with_state(self, *rows: IntArray) -> Sequence[Any]:
-        return [*int_arrays(*rows), *self._state.values()]
+    def _with_state(self, *rows: Any) -> Sequence[Any]:
+        return [*rows, *self._state.values()]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from prgec.core.contract.arrays import FloatArray
+from prgec.core.contract.calls import StepInputs
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import FORWARD_METHOD, ROW_INPUTS, STATE_INPUT
 from prgec.runtime.engines.executorch.device_program import zeros_of
@@ -36,15 +36,15 @@ class HostProgram(PteProgram):
         self._state = zeros_of(m)
         self._copies = [np.empty((2 * m.q, m.rank, site.out_features), dtype=np.float32) for site in m.sites]
 
-    def _of_step(self, g_q: FloatArray, lr: float, eps: float, seed: int, step: int) -> Sequence[Any]:
+    def _of_step(self, step: StepInputs) -> Sequence[Any]:
         for site, master, copies in zip(self.manifest.sites, self._state.values(), self._copies, strict=True):
-            dual_update(master, g_q, lr, eps, seed, step, site.index, copies)
+            dual_update(master, step.g_q, step.lr, step.eps, step.seed, step.step, site.index, copies)
         return self._copies
 
-    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
-        """Perform only the update that `forward` of `step` performs on entry; nothing of the program runs."""
+    def apply(self, step: StepInputs) -> None:
+        """Perform only the update that `forward` of the step performs on entry; nothing of the program runs."""
         for site, master in zip(self.manifest.sites, self._state.values(), strict=True):
-            dual_update(master, g_q, lr, 0.0, seed, step, site.index)
+            dual_update(master, step.g_q, step.lr, 0.0, step.seed, step.step, site.index)
 
 
 def inputs_of(manifest: Manifest, rows: Sequence[str] = ROW_INPUTS) -> tuple[str, ...]:

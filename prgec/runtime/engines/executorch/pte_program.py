@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from prgec.core.contract.arrays import FloatArray, IntArray, State
-from prgec.core.contract.engine import ONLY_CALL, Call, state_names, state_sha256
+from prgec.core.contract.calls import ONLY_CALL, Batch, Call, StepInputs
+from prgec.core.contract.engine import state_names, state_sha256
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import (
     APPLY_INPUTS,
@@ -29,7 +30,15 @@ from prgec.core.contract.names import (
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.errors import InternalError, ProgramError
 from prgec.runtime.engines.executorch.reserve import needs_room, rows_of_nothing
-from prgec.runtime.engines.executorch.runtime import NOT_OURS, LoadMethod, float_array, int_arrays, keys, scalars
+from prgec.runtime.engines.executorch.runtime import (
+    NOT_OURS,
+    LoadMethod,
+    float_array,
+    int_arrays,
+    int_rows,
+    keys,
+    scalars,
+)
 from prgec.runtime.engines.executorch.text_cache import PteTextCache
 from prgec.runtime.engines.prefix import PrefixRunner, keep_prefix
 
@@ -82,28 +91,8 @@ class PteProgram:
         self._apply = load_method(APPLY_METHOD, APPLY_INPUTS)
         self._state = {name: self._attribute(self._forward, name) for name in state_names(self.manifest)}
 
-    def forward(
-        self,
-        tokens_NT: IntArray,
-        label_pos_NK: IntArray,
-        targets_NK: IntArray,
-        g_q: FloatArray,
-        lr: float,
-        eps: float,
-        seed: int,
-        step: int,
-    ) -> FloatArray:
-        """Apply the update of step - 1, then return the loss of every row under the noise of `step`.
-
-        Args:
-            tokens_NT: i64[N, T].
-            label_pos_NK: i64[N, K].
-            targets_NK: i64[N, K], -100 to ignore.
-            g_q: f32[q], projected gradients of step - 1; zeros leave the state as it is.
-            lr: Learning rate of step - 1.
-            eps: Perturbation scale; with 0 the rows are N different examples.
-            seed: Key of the noise.
-            step: Number of this step.
+    def forward(self, batch: Batch, step: StepInputs) -> FloatArray:
+        """Apply the update of the step before, then return the loss of every row under the noise of `step`.
 
         Returns:
             f32[N], mean negative log-likelihood over each row's own targets.
@@ -111,22 +100,20 @@ class PteProgram:
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        if eps:
-            self._make_room(tokens_NT.shape[1])
-        inputs = [*int_arrays(tokens_NT, label_pos_NK, targets_NK), *self._of_step(g_q, lr, eps, seed, step)]
-        inputs += self._hidden(tokens_NT, label_pos_NK)
-        loss_N, *others = self._execute(self._forward, inputs)
+        if step.eps:
+            self._make_room(batch.tokens_NT.shape[1])
+        loss_N, *others = self._execute(self._forward, [*int_rows(batch), *self._of_step(step), *self._hidden(batch)])
         self._keep(others)
         result: FloatArray = loss_N
         return result
 
-    def _of_step(self, g_q: FloatArray, lr: float, eps: float, seed: int, step: int) -> Sequence[Any]:
+    def _of_step(self, step: StepInputs) -> Sequence[Any]:
         """The inputs of `forward` after its rows: the numbers by which it updates and perturbs its weights."""
-        return [*scalars(g_q, lr, eps), *keys(seed, step)]
+        return [*scalars(step.g_q, step.lr, step.eps), *keys(step.seed, step.step)]
 
-    def _hidden(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
+    def _hidden(self, batch: Batch) -> Sequence[Any]:
         """The last input, where blocks before the first trained one are a method of their own."""
-        return [] if self.prefix is None else [float_array(self.prefix.hidden(tokens_NT, label_pos_NK))]
+        return [] if self.prefix is None else [float_array(self.prefix.hidden(batch.tokens_NT, batch.label_pos_NK))]
 
     def _keep(self, outputs: Sequence[Any]) -> None:
         """Keep the results of `forward` that follow the losses; there are none where the state is in buffers."""
@@ -135,28 +122,20 @@ class PteProgram:
         """Run the longest call there is once, before the first step (`reserve.py` has the reason)."""
         had_room, self._has_room = self._has_room, True
         if not had_room and needs_room(self.manifest, num_tokens):
-            self._run_longest(*rows_of_nothing(self.manifest))
+            self._run_longest(rows_of_nothing(self.manifest))
 
-    def _run_longest(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> None:
-        self.evaluate(tokens_NT, label_pos_NK, targets_NK)
+    def _run_longest(self, batch: Batch) -> None:
+        self.evaluate(batch)
 
-    def apply(self, g_q: FloatArray, lr: float, seed: int, step: int) -> None:
-        """Perform only the update that `forward` of `step` performs on entry.
+    def apply(self, step: StepInputs) -> None:
+        """Perform only the update that `forward` of the step performs on entry.
 
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        self._execute(self._apply, (*scalars(g_q, lr), *keys(seed, step)))
+        self._execute(self._apply, (*scalars(step.g_q, step.lr), *keys(step.seed, step.step)))
 
-    def train(
-        self,
-        tokens_BT: IntArray,
-        label_pos_BK: IntArray,
-        targets_BK: IntArray,
-        lr: float,
-        call: Call = ONLY_CALL,
-        weights_BK: FloatArray | None = None,
-    ) -> tuple[FloatArray, FloatArray]:
+    def train(self, batch: Batch, lr: float, call: Call = ONLY_CALL) -> tuple[FloatArray, FloatArray]:
         """Nothing to call: this program trains by the losses that `forward` measures.
 
         Raises:
@@ -164,14 +143,13 @@ class PteProgram:
         """
         raise InternalError("a program that measures losses has no gradients")
 
-    def evaluate(self, tokens_NT: IntArray, label_pos_NK: IntArray, targets_NK: IntArray) -> FloatArray:
+    def evaluate(self, batch: Batch) -> FloatArray:
         """Return the loss of every row under the present state, without changing it: f32[N]. Rows are N texts.
 
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        no_update = np.zeros(self.manifest.q, dtype=np.float32)
-        return self.forward(tokens_NT, label_pos_NK, targets_NK, no_update, lr=0.0, eps=0.0, seed=0, step=1)
+        return self.forward(batch, StepInputs.none(self.manifest.q))
 
     def read_optimizer(self) -> State:
         """Return the optimiser's state by name: nothing, where the host makes the steps."""
@@ -188,23 +166,22 @@ class PteProgram:
     def forget_steps(self) -> None:
         """Nothing is remembered of steps, where the host makes them."""
 
-    def next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> IntArray:
+    def next_tokens(self, batch: Batch) -> IntArray:
         """Return the most likely token after each label position under the present state: i64[N, K].
 
-        Only where the manifest's `generate` says so. Rows are N different texts, as in evaluation.
+        Only where the manifest's `generate` says so. Rows are N different texts, as in evaluation, without targets.
 
         Raises:
             ProgramError: If the runtime reports a failure.
         """
-        inputs = [*self._inputs_of_next_tokens(tokens_NT, label_pos_NK)]
-        inputs += self._hidden(tokens_NT, label_pos_NK)
+        inputs = [*self._inputs_of_next_tokens(batch), *self._hidden(batch)]
         (tokens_NK,) = self._execute(self._load_next_tokens(), inputs)
         result: IntArray = tokens_NK
         return result
 
-    def _inputs_of_next_tokens(self, tokens_NT: IntArray, label_pos_NK: IntArray) -> Sequence[Any]:
-        no_update = np.zeros(self.manifest.q, dtype=np.float32)
-        return [*int_arrays(tokens_NT, label_pos_NK), *self._of_step(no_update, 0.0, 0.0, 0, 1)]
+    def _inputs_of_next_tokens(self, batch: Batch) -> Sequence[Any]:
+        no_step = self._of_step(StepInputs.none(self.manifest.q))
+        return [*int_arrays(batch.tokens_NT, batch.label_pos_NK), *no_step]
 
     def compute_prefix(self, tokens_BT: IntArray) -> FloatArray:
         """Run the blocks before the first trained one: f32[B, T, D]; only where they are a method of their own.

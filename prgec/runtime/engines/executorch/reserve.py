@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from prgec.core.contract.arrays import IntArray
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import IGNORE_TARGET
 
@@ -23,8 +23,8 @@ def needs_room(manifest: Manifest, num_tokens: int) -> bool:
     return grows and num_tokens < manifest.seq_len
 
 
-def rows_of_nothing(manifest: Manifest) -> tuple[IntArray, IntArray, IntArray]:
-    """Return rows as long as they come, whose losses nobody reads: i64[N, T], i64[N, K], i64[N, K]."""
+def rows_of_nothing(manifest: Manifest) -> Batch:
+    """Return rows as long as they come, whose losses nobody reads."""
     tokens_NT = np.zeros((manifest.num_rows, manifest.seq_len), dtype=np.int64)
     label_pos_NK = np.zeros((manifest.num_rows, manifest.num_labels), dtype=np.int64)
-    return tokens_NT, label_pos_NK, np.full_like(label_pos_NK, IGNORE_TARGET)
+    return Batch(tokens_NT, label_pos_NK, np.full_like(label_pos_NK, IGNORE_TARGET))

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from prgec.core.contract.arrays import FloatArray, IntArray, State
+from prgec.core.contract.calls import Batch
 from prgec.core.contract.layout import INSTRUCTIONS, TOKENIZER
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import (
@@ -237,6 +238,11 @@ def stored_lora_a(raw: Methods, manifest: Manifest, path: Path) -> State:
 def int_arrays(*arrays: IntArray) -> list[Any]:
     """Return arrays as a method takes them: i64."""
     return [np.ascontiguousarray(array, dtype=np.int64) for array in arrays]
+
+
+def int_rows(batch: Batch) -> list[Any]:
+    """Return the rows of a batch as a method takes them: tokens, label positions and targets."""
+    return int_arrays(batch.tokens_NT, batch.label_pos_NK, batch.targets_NK)
 
 
 def float_array(array: FloatArray) -> FloatArray:
