@@ -6,8 +6,8 @@ import math
 
 from prgec.backends.base import Backend
 from prgec.compiler.options import AUTO_ROUNDING, WEIGHT_ONLY_BITS, CompileOptions
+from prgec.compiler.rules import BACKEND_RULES
 from prgec.core.contract.names import GPTQ, HOST_STATE, LAYERS, NEAREST, POLYAK, SIDE
-from prgec.errors import UsageError
 from prgec.passes import pass_table
 from prgec.passes.cast_to_dequantize import CastToDequantize
 from prgec.passes.decompose_noise import DecomposeNoise
@@ -46,7 +46,8 @@ def default_pipeline(options: CompileOptions, backend: Backend) -> tuple[Pass, .
     Raises:
         UsageError: If the backend has no such quantisation or dtype.
     """
-    _check_formats(options, backend)
+    for rule in BACKEND_RULES:
+        rule.check(options, backend)
     chosen = {type(each): each for each in _configured(options, backend)}
     unused = _unused(options, backend)
     return tuple(
@@ -54,36 +55,6 @@ def default_pipeline(options: CompileOptions, backend: Backend) -> tuple[Pass, .
         for name, kind in pass_table().items()
         if kind not in unused and (not kind.is_legality or name in backend.legality | _needed(options))
     )
-
-
-def _check_formats(options: CompileOptions, backend: Backend) -> None:
-    if options.method not in backend.methods:
-        raise UsageError(
-            f"--backend {backend.name} cannot train with --method {options.method}",
-            hint=f"it has: {', '.join(sorted(backend.methods))}",
-        )
-    if options.recompute == LAYERS and not backend.recomputes:
-        raise UsageError(
-            f"--backend {backend.name} orders a program itself, so computing layers again frees nothing",
-            hint="leave out --recompute",
-        )
-    if options.state not in backend.states:
-        raise UsageError(
-            f"--backend {backend.name} cannot train with --state {options.state}",
-            hint=f"it has: {', '.join(sorted(backend.states))}",
-        )
-    if options.quantize != "none" and options.quantize not in backend.schemes:
-        known = ", ".join(("none", *sorted(backend.schemes)))
-        raise UsageError(f"--backend {backend.name} has no --quantize {options.quantize}", hint=f"it has: {known}")
-    if options.quantize_embedding and options.quantize_embedding not in backend.embedding_bits:
-        raise UsageError(f"--backend {backend.name} has no --quantize-embedding", hint="leave it out")
-    if options.dtype not in ("auto", *backend.dtypes):
-        raise UsageError(
-            f"--backend {backend.name} does not compute in {options.dtype}",
-            hint=f"it does in: {', '.join(backend.dtypes)}",
-        )
-    if options.dtype == "f32" and options.quantize in WEIGHT_ONLY_BITS:
-        raise UsageError(f"--quantize {options.quantize} multiplies in 16 bits; leave out --dtype f32")
 
 
 def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
