@@ -17,7 +17,7 @@ from prgec.passes.shapes import shape_of
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Columns:
     """Columns `start + h*stride + first + j` for every head h and 0 <= j < width.
 
@@ -49,7 +49,7 @@ class Columns:
         if self.heads != 1 or self.width % heads:
             return None
         width = self.width // heads
-        return Columns(self.start + self.first, heads, width, 0, width)
+        return Columns(start=self.start + self.first, heads=heads, stride=width, first=0, width=width)
 
     def indices(self) -> torch.Tensor:
         """All columns in order, i64[count]."""
@@ -78,7 +78,7 @@ class Columns:
 
 def whole(size: int) -> Columns:
     """All columns of a dimension."""
-    return Columns(0, 1, size, 0, size)
+    return Columns(start=0, heads=1, stride=size, first=0, width=size)
 
 
 def _slice(rewriter: Rewriter, source: Node, dim: int, begin: int, width: int) -> Node:

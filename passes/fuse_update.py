@@ -53,7 +53,7 @@ prge = torch.ops.prge
 _SIGNS = "prge_signs"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UpdateMatch:
     """The chain of one site: its state, the write to it, the copies it ends in, and the step inputs."""
 
@@ -121,7 +121,7 @@ def _chain(write: Node, state: Node) -> UpdateMatch:
     if distance != 1:
         raise _Mismatch(f"the update uses the noise of {distance} steps before; expected 1")
     copies, eps = _perturbation(updated, (seed, step, site))
-    return UpdateMatch(state, write, copies, (g, lr, eps, seed, step), site)
+    return UpdateMatch(state=state, write=write, copies=copies, inputs=(g, lr, eps, seed, step), site=site)
 
 
 def _perturbation(updated: Node, noise_key: tuple[Any, ...]) -> tuple[Node, Node]:

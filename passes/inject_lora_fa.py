@@ -47,7 +47,7 @@ ALL_LINEAR = "all-linear"
 _HEAD_NAMES = frozenset({"lm_head", "embed_out", "output_projection", "embed_tokens", "wte", "embed_in"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InjectLoraFa(Pass):
     """Add the LoRA-FA branch to every Linear that a target names.
 

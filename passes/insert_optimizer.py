@@ -60,7 +60,7 @@ prge = torch.ops.prge
 _STATES = ("seeded", HOST_STATE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InsertOptimizer(Pass):
     """Replace the gradients among the outputs by updates.
 

@@ -47,7 +47,7 @@ prge = torch.ops.prge
 _SMALLEST_EPS = 1e-30
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Inputs:
     """The scalar inputs of the training step, as nodes: g f32[q]; lr, eps f32[]; seed, step i64[]."""
 

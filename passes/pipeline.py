@@ -41,7 +41,14 @@ def run_pipeline(program: GraphProgram, passes: Sequence[Pass], callback: Callba
         started = time.perf_counter()
         result, after = each.run_checked(program, before)
         spec, seconds = print_pass(each), time.perf_counter() - started
-        record = PassRecord(spec, result.changed, result.hits, _op_diff(before, after), result.refusals, seconds)
+        record = PassRecord(
+            text=spec,
+            changed=result.changed,
+            hits=result.hits,
+            op_diff=_op_diff(before, after),
+            refusals=result.refusals,
+            seconds=seconds,
+        )
         before = after
         logger.info("pass %d/%d %s", number, len(passes), record.summary())
         records.append(record)

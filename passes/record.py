@@ -21,7 +21,7 @@ class Refusal:
         return f"{self.where}: {self.reason}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PassRecord:
     """The effect of one pass.
 

@@ -42,7 +42,7 @@ aten = torch.ops.aten
 _VIEWS = (aten.view.default, aten.reshape.default)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fused:
     """A fused layer.
 
@@ -125,7 +125,7 @@ def match(linear: Node) -> Fused | Refusal | None:
     if sum(piece.columns.count for piece in pieces) > size:
         return Refusal(name, "its cuts overlap; splitting it would compute the overlap twice")
     product, views = branch or (None, ())
-    return Fused(linear, top, product, views, tuple(pieces))
+    return Fused(linear=linear, top=top, product=product, views=views, pieces=tuple(pieces))
 
 
 def readers_of(node: Node, columns: Columns, between: tuple[Node, ...]) -> tuple[list[Piece], list[Node]]:

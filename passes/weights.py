@@ -16,7 +16,7 @@ _WEIGHT = ".weight"
 TRANSPOSED = ".transposed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scheme:
     """How weights are stored.
 
@@ -36,10 +36,10 @@ class Scheme:
 
 
 SCHEMES: dict[str, Scheme] = {
-    "8da8w": Scheme(8, -128, 127, is_grouped=False),
-    "8da4w": Scheme(4, -8, 7, is_grouped=True),
-    "w8a16": Scheme(8, -127, 127, is_grouped=False, quantizes_input=False),
-    "w4a16": Scheme(4, -7, 7, is_grouped=False, quantizes_input=False),
+    "8da8w": Scheme(bits=8, minimum=-128, maximum=127, is_grouped=False),
+    "8da4w": Scheme(bits=4, minimum=-8, maximum=7, is_grouped=True),
+    "w8a16": Scheme(bits=8, minimum=-127, maximum=127, is_grouped=False, quantizes_input=False),
+    "w4a16": Scheme(bits=4, minimum=-7, maximum=7, is_grouped=False, quantizes_input=False),
 }
 # Offset that turns a 4-bit value into a nibble.
 NIBBLE_ZERO = 8

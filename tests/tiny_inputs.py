@@ -59,7 +59,7 @@ def rewarded_options(method: str, output: Path) -> CompileOptions:
     from prgec.demo import checkpoint_dir
 
     return CompileOptions(
-        str(checkpoint_dir()),
+        model=str(checkpoint_dir()),
         output=output,
         method=method,
         optimizer="adamw" if method == "exact" else "norm",

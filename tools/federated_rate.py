@@ -23,7 +23,20 @@ from prgec.runtime.training.schedules import Rates
 
 def measure(path: Path, *, devices: int, steps: int, q: int, merge: str) -> float:
     """Seconds of a run whose reports are ready before it begins."""
-    header = Header(q, 8, 0, steps, 1e-3, 1e-2, "linear", "norm", 0, 0, "0" * 64, "0" * 64)
+    header = Header(
+        q=q,
+        batch_size=8,
+        seed=0,
+        steps=steps,
+        lr=1e-3,
+        eps=1e-2,
+        schedule="linear",
+        estimator="norm",
+        num_examples=0,
+        rows_crc=0,
+        program_sha256="0" * 64,
+        start_sha256="0" * 64,
+    )
     numbers = np.random.default_rng(0).normal(size=(steps, devices, q))
     reports = [
         [

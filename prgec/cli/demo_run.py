@@ -22,7 +22,7 @@ from prgec.runtime.runs.run import run
 from prgec.runtime.training.estimators import DEFAULT_ESTIMATOR
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DemoOptions:
     """The options of the demo.
 

@@ -67,7 +67,7 @@ def eval_command(
     """Measure loss and accuracy of PROGRAM on a data file, or its rewards."""
     from prgec.cli.side_answers import Beside, evaluate_side
 
-    beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
+    beside = Beside(program=program, side=side, key=key, adapter=next(iter(adapters), None), verify=not no_verify)
     if beside.is_meant():
         return evaluate_side(beside, data, task, as_json)
     from prgec.core.data.dataset import load_dataset

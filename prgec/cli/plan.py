@@ -113,17 +113,17 @@ def plan(
     if data is not None:
         seq_len, num_labels, num_examples = _lengths(model, data)
     options = PlanOptions(
-        parse_bytes(memory) if memory is not None else available_memory_bytes(),
-        None if seconds is None else parse_seconds(seconds),
-        steps,
-        seq_len,
-        num_labels,
-        backend,
-        driver,
-        watts,
-        num_examples,
-        context,
-        rollouts,
+        memory=parse_bytes(memory) if memory is not None else available_memory_bytes(),
+        seconds=None if seconds is None else parse_seconds(seconds),
+        steps=steps,
+        seq_len=seq_len,
+        num_labels=num_labels,
+        backend=backend,
+        driver=driver,
+        watts=watts,
+        num_examples=num_examples,
+        context=context,
+        rollouts=rollouts,
     )
     options.check(shape)
     if does_calibrate and bench is not None:

@@ -83,7 +83,7 @@ def predict(
     found, items = _items(data, (*texts, *more_texts), task, columns, learnt, is_free=is_free)
     from prgec.cli.side_answers import Beside, predict_side
 
-    beside = Beside(program, side, key, next(iter(adapters), None), verify=not no_verify)
+    beside = Beside(program=program, side=side, key=key, adapter=next(iter(adapters), None), verify=not no_verify)
     if beside.is_meant():
         if max_tokens is not None:
             raise UsageError("--generate and --side exclude each other: a side network chooses between answers")

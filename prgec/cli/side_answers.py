@@ -20,7 +20,7 @@ _SHOWN_PROMPT = 60
 _MEASURES = ("accuracy", "matthews", "pearson", "spearman")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Beside:
     """The files of a program, and of the network or adapter beside it, on a command line.
 

@@ -30,7 +30,10 @@ def serve(store: Path, host: str, port: int, tls_cert: Path | None, tls_key: Pat
     from prgec.serve.remote.serve import ServeOptions
     from prgec.serve.remote.serve import serve as run
 
-    run(ServeOptions(store, host, port, tls_cert, tls_key), lambda url: print_lines(f"listening on {url}"))
+    run(
+        ServeOptions(store=store, host=host, port=port, cert=tls_cert, key=tls_key),
+        lambda url: print_lines(f"listening on {url}"),
+    )
     return 0
 
 

@@ -74,7 +74,7 @@ def study(out: Path | None, only: tuple[str, ...], place: str | None, as_json: b
     return INTERRUPTED_EXIT_CODE if stopped else 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Asked:
     """The requested study: a file, or a preset and its parts; the flags of their names."""
 

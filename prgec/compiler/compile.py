@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Graphs:
     """A compilation before lowering.
 
@@ -168,7 +168,7 @@ def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
         )
         if PREFIX_METHOD in methods:
             manifest = replace(manifest, prefix_sha256=prefix_sha256(manifest, passes))
-    return Graphs(methods, manifest, source.tokenizer, tuple(records), given)
+    return Graphs(methods=methods, manifest=manifest, tokenizer=source.tokenizer, passes=tuple(records), lora_a=given)
 
 
 def _export(options: CompileOptions, source: Source, dynamic: bool) -> GraphProgram:

@@ -26,7 +26,7 @@ _REFERENCE_WORK = Workload(quantize="8da4w")
 _OPTIONAL = ("onnxruntime-qnn", "openvino", "sentencepiece", "tokenizers")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BackendHealth:
     """One row of the backend table on this machine.
 
@@ -47,7 +47,7 @@ class BackendHealth:
     found: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Health:
     """Everything `prgec doctor` reports.
 
@@ -86,7 +86,15 @@ def examine() -> Health:
     kernels, has_kernels = _kernels()
     missing = _compiler_missing()
     backends = () if missing else tuple(_backend(name) for name in BACKENDS)
-    return Health(machine, available_memory_bytes(), kernels, has_kernels, backends, missing, tuple(arm64_missing()))
+    return Health(
+        machine=machine,
+        memory_available_bytes=available_memory_bytes(),
+        kernels=kernels,
+        has_kernels=has_kernels,
+        backends=backends,
+        compiler_missing=missing,
+        arm64_missing=tuple(arm64_missing()),
+    )
 
 
 def _compiler_missing() -> str:
@@ -104,8 +112,17 @@ def _backend(name: str) -> BackendHealth:
     try:
         backend.check()
     except PrgecError as error:
-        return BackendHealth(name, False, str(error), memory_bytes, training)
-    return BackendHealth(name, True, "", memory_bytes, training, backend.found())
+        return BackendHealth(
+            name=name, is_available=False, reason=str(error), memory_bytes=memory_bytes, training_bytes=training
+        )
+    return BackendHealth(
+        name=name,
+        is_available=True,
+        reason="",
+        memory_bytes=memory_bytes,
+        training_bytes=training,
+        found=backend.found(),
+    )
 
 
 def _kernels() -> tuple[str, bool]:

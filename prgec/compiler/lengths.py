@@ -82,7 +82,7 @@ def fit_options(options: CompileOptions, tokenizer: Encoder, max_positions: int 
     return fitted
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Lengths:
     """Lengths of rows.
 
@@ -120,7 +120,14 @@ class Lengths:
             targets = max(targets, len(row.targets))
             answer = max(answer, *(end - start for start, end in zip(starts, ends, strict=True)))
         share = num_targets / max(1, num_tokens)
-        return cls(np.array(tokens), np.array(last_prompts), targets, answer, num_texts, share)
+        return cls(
+            tokens=np.array(tokens),
+            last_prompts=np.array(last_prompts),
+            targets=targets,
+            answer=answer,
+            num_texts=num_texts,
+            share=share,
+        )
 
     def needed(self, generate: bool) -> IntArray:
         """Return the tokens that each row takes: i64[n].

@@ -42,7 +42,7 @@ DEFAULT_OUTPUT = Path("model.pte")
 CALIBRATED_A = "calibrated"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CompileOptions:
     """One compilation; each field's help says what it is.
 
@@ -258,7 +258,7 @@ class CompileOptions:
 def compile_table() -> tuple[Item, ...]:
     """Return what a user can say of a compilation: the fields, and what single backends have besides."""
     settings = (
-        Item(each.name, str, False, None, Option("target", each.help, metavar=each.metavar))
+        Item(each.name, str, False, None, Option(section="target", help=each.help, metavar=each.metavar))
         for _, each in all_settings()
     )
     return (*table_of(CompileOptions), *settings)

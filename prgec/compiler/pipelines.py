@@ -61,13 +61,20 @@ def _configured(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
     """Passes that take options, in no order."""
     only_writers = options.method == "shortcut"
     return (
-        InjectLoraFa(options.targets, options.rank, options.alpha, options.a_seed, options.layers, only_writers),
+        InjectLoraFa(
+            targets=options.targets,
+            rank=options.rank,
+            alpha=options.alpha,
+            seed=options.a_seed,
+            layers=options.layers,
+            only_writers=only_writers,
+        ),
         Differentiate(
             options.method, _loss_scale(options) if backend.is_half else 1.0, backend.is_half, options.label_weights
         ),
         Rematerialize(options.recompute == LAYERS),
         InsertOptimizer(
-            options.optimizer,
+            rule=options.optimizer,
             clip=options.clip_norm,
             decay=options.weight_decay,
             polyak=_polyak(options),

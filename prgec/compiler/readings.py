@@ -70,7 +70,7 @@ def readings_of(program: GraphProgram, prompts: Sequence[Sequence[int]]) -> dict
     return inputs_over(program, layers, prompts, MAX_TOKENS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Batch:
     """Inputs of one run.
 
@@ -138,7 +138,13 @@ def _batches(program: GraphProgram, prompts: Sequence[Sequence[int]], max_tokens
             tokens_NT[row, : len(ids)] = torch.tensor(ids)
             label_pos_NK[row] = torch.arange(len(ids) - num_labels, len(ids)).clamp(min=0)
         here = [(p - first, t) for p, t in chosen if first <= p < first + num_rows]
-        yield _Batch(tokens_NT, label_pos_NK, [row for row, _ in here], [t for _, t in here], len(part))
+        yield _Batch(
+            tokens_NT=tokens_NT,
+            label_pos_NK=label_pos_NK,
+            rows=[row for row, _ in here],
+            positions=[t for _, t in here],
+            num_prompts=len(part),
+        )
 
 
 def _item_at(parts: Sequence[Sequence[Item]], place: int) -> Item:

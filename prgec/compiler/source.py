@@ -20,7 +20,7 @@ from prgec.errors import CheckpointError, UsageError
 logger = logging.getLogger(__name__)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Source:
     """The contents of the checkpoint; the model is dropped once it is traced."""
 
@@ -56,7 +56,15 @@ def load_source(options: CompileOptions) -> Source:
         raise UsageError(f"--context is {options.context}, but the model supports {longest} positions")
     vocab_size = int(config.vocab_size)
     _check_vocabulary(Tokenizer.unpack(tokenizer), vocab_size, checkpoint)
-    return Source(checkpoint, tokenizer, weights_sha256(model), vocab_size, longest, model, head)
+    return Source(
+        checkpoint=checkpoint,
+        tokenizer=tokenizer,
+        base_sha256=weights_sha256(model),
+        vocab_size=vocab_size,
+        max_positions=longest,
+        model=model,
+        head=head,
+    )
 
 
 def _check_options(options: CompileOptions, head: Head) -> None:

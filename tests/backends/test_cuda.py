@@ -239,7 +239,9 @@ def test_compiled_steps_along_gradients_follow_autograd(method: str, tmp_path: P
 
     checkpoint = TinyLlama(num_layers=2, hidden_size=16).write(tmp_path / "checkpoint")
     shapes = {**SHAPES, "batch_size": 2, "method": method, "targets": ("o_proj", "down_proj", "v_proj")}
-    options = CompileOptions(str(checkpoint), output=tmp_path / "m.pte", backend="portable", static=True, **shapes)
+    options = CompileOptions(
+        model=str(checkpoint), output=tmp_path / "m.pte", backend="portable", static=True, **shapes
+    )
     like = open_pte(compile_model(options, backend=DeviceBackend()).path)
     twin = GradientTwin(_package(_exported(checkpoint, dtype="f32", **shapes), tmp_path), like)
     steps = random_steps(20, like.manifest, lr=LR, pool=6)

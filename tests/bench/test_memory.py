@@ -16,7 +16,16 @@ from prgec.lab.bench.options import Cell
 from prgec.lab.bench.variants import VARIANTS
 
 MB = 2**20
-JOB = Job(VARIANTS["inference"], Cell("none", 1, 1, 16), "xnnpack", "demo", 320, 4, ("0", "2-3"), Path("missing.pte"))
+JOB = Job(
+    variant=VARIANTS["inference"],
+    cell=Cell("none", 1, 1, 16),
+    backend="xnnpack",
+    model="demo",
+    vocab_size=320,
+    num_labels=4,
+    layers=("0", "2-3"),
+    program=Path("missing.pte"),
+)
 
 
 def test_the_peak_counts_and_not_the_end() -> None:

@@ -172,9 +172,24 @@ def _journal(path: Path) -> bytes:
     from prgec.core.formats.journal import JournalWriter
     from prgec.core.formats.journal_records import EvaluationRecord, Header, Record, StateRecord, StepRecord
 
-    header = Header(2, 3, -5, 9, 3e-3, 1e-2, "linear", "std", 7, 0xDEADBEEF, "ab" * 32, "cd" * 32)
+    header = Header(
+        q=2,
+        batch_size=3,
+        seed=-5,
+        steps=9,
+        lr=3e-3,
+        eps=1e-2,
+        schedule="linear",
+        estimator="std",
+        num_examples=7,
+        rows_crc=0xDEADBEEF,
+        program_sha256="ab" * 32,
+        start_sha256="cd" * 32,
+    )
     ones = np.ones((2, 2))
-    records: list[Record] = [StepRecord(i, 0.1, 0.01, ones, ones[0].astype(np.float32)) for i in (1, 2)]
+    records: list[Record] = [
+        StepRecord(step=i, lr=0.1, eps=0.01, losses=ones, g=ones[0].astype(np.float32)) for i in (1, 2)
+    ]
     with JournalWriter(path, header) as writer:
         for record in (*records, EvaluationRecord(2, 2.5, None, 4), StateRecord(2, "ef" * 32)):
             writer.append(record)
@@ -189,7 +204,15 @@ def _shard(dtype: str) -> bytes:
     acts = np.linspace(-2, 2, 3 * 2 * 4, dtype=np.float32).reshape(3, 2, 1, 4)
     sent, scales = narrow(acts, dtype, "here")
     ids, dy = np.arange(48, dtype=np.uint8).reshape(3, 16), np.full((3, 1, 2), 0.5, dtype=np.float32)
-    return pack_shard(Shard(ShardShape("ef" * 32, 2, 1, 4, 2), ids, sent, scales, dy))
+    return pack_shard(
+        Shard(
+            shape=ShardShape(program="ef" * 32, num_blocks=2, num_labels=1, width=4, num_classes=2),
+            ids=ids,
+            acts=sent,
+            scales=scales,
+            dy=dy,
+        )
+    )
 
 
 def _network(path: Path) -> bytes:
@@ -198,7 +221,7 @@ def _network(path: Path) -> bytes:
     from prgec.core.formats.shards import ShardShape
     from prgec.core.formats.side_network import SideNetwork, weight_shapes, write_network
 
-    shape = ShardShape("ef" * 32, 2, 1, 4, 2)
+    shape = ShardShape(program="ef" * 32, num_blocks=2, num_labels=1, width=4, num_classes=2)
     weights = {name: np.ones(sizes, dtype=np.float32) for name, sizes in weight_shapes(shape, 2).items()}
     write_network(path, SideNetwork(shape, "rms", weights))
     return path.read_bytes()

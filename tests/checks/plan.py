@@ -140,14 +140,14 @@ def measure_program(each: Program, folder: Path) -> Measured:
     work = each.work
     cell = Cell(work.quantize, work.q, work.batch_size, work.seq_len)
     job = Job(
-        VARIANTS[_VARIANT[work.method]],
-        cell,
-        "xnnpack",
-        each.name,
-        each.config["vocab_size"],
-        work.num_labels,
-        (work.layers,),
-        path,
+        variant=VARIANTS[_VARIANT[work.method]],
+        cell=cell,
+        backend="xnnpack",
+        model=each.name,
+        vocab_size=each.config["vocab_size"],
+        num_labels=work.num_labels,
+        layers=(work.layers,),
+        program=path,
     )
     shape = shape_of_config(each.config, each.name)
     return Measured(each, memory_of(shape, work, driver="bench"), measure(job).anon_bytes)

@@ -154,7 +154,7 @@ def test_every_row_is_a_flag_with_its_default(name: str, table: tuple[Item, ...]
 
 def test_lengths_that_data_say_need_no_number() -> None:
     said = {"model": "m", "data": (Path("x"),), "seq_len": None, "num_labels": 3, "soc": None, "q": 4}
-    assert options_from(said) == replace(CompileOptions("m"), data=(Path("x"),), seq_len=0, num_labels=3)
+    assert options_from(said) == replace(CompileOptions(model="m"), data=(Path("x"),), seq_len=0, num_labels=3)
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,19 @@ def test_what_was_found_is_told_under_its_own_backend(capsys: pytest.CaptureFixt
 def test_a_broken_default_backend_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = BackendHealth("xnnpack", False, "it is not here", 0)
+    broken = BackendHealth(name="xnnpack", is_available=False, reason="it is not here", memory_bytes=0)
     machine = {"system": "s", "cpu": "c", "cores": 1, "memory_bytes": 1, "versions": {}}
-    monkeypatch.setattr(doctor, "examine", lambda: Health(machine, 1, "lib", True, (broken,), ""))
+    monkeypatch.setattr(
+        doctor,
+        "examine",
+        lambda: Health(
+            machine=machine,
+            memory_available_bytes=1,
+            kernels="lib",
+            has_kernels=True,
+            backends=(broken,),
+            compiler_missing="",
+        ),
+    )
     assert main(["doctor"]) == 7
     assert "xnnpack   no: it is not here" in capsys.readouterr().out

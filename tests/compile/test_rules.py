@@ -82,7 +82,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 def _options(changes: dict[str, Any]) -> CompileOptions:
-    return CompileOptions("m", **{"method": "prge", "num_labels": 1, **changes})
+    return CompileOptions(model="m", **{"method": "prge", "num_labels": 1, **changes})
 
 
 def _first(options: CompileOptions) -> tuple[int, str]:

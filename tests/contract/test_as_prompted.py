@@ -33,7 +33,7 @@ def _tokenizer(template: str) -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(special)
-    return Tokenizer(backend, None, 0, 0, add_bos=False, chat_template=template)
+    return Tokenizer(backend=backend, bos_id=None, eos_id=0, pad_id=0, add_bos=False, chat_template=template)
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, PLAIN], ids=["tokens of its own", "plain text"])

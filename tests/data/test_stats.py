@@ -67,7 +67,7 @@ def test_t_and_k_are_those_of_a_compilation(capsys: pytest.CaptureFixture[str], 
     """This holds for a choice whose wrong answer is the longest, too."""
     found = _stats(capsys, data_file("train"), "--model", "demo")
     limits = read_limits("demo")
-    options = CompileOptions("demo", seq_len=0, num_labels=0, data=(data_file("train"),))
+    options = CompileOptions(model="demo", seq_len=0, num_labels=0, data=(data_file("train"),))
     fitted = fit_options(options, limits.tokenizer, limits.max_positions)
     assert (found["seq_len"], found["label_tokens"]) == (fitted.seq_len, fitted.num_labels)
     assert found["answers"] == {" terrible": 500, " great": 500} and found["num_cut"] == 0

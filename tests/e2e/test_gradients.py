@@ -25,7 +25,7 @@ from tests.architectures import ARCHITECTURES, SEQ_LEN, Architecture, architectu
 from tests.autograd import IGNORED, STREAMS, LoraFa
 
 OPTIONS = CompileOptions(
-    "unused",
+    model="unused",
     method="exact",
     batch_size=3,
     seq_len=SEQ_LEN,

@@ -35,7 +35,12 @@ def _drive(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_trains_the_demo_without_prgec(tmp_path: Path) -> None:
     method = "exact"
     options = CompileOptions(
-        "demo", output=tmp_path / "m.pte", method=method, state="host", seq_len=SEQ_LEN, batch_size=BATCH_SIZES[method]
+        model="demo",
+        output=tmp_path / "m.pte",
+        method=method,
+        state="host",
+        seq_len=SEQ_LEN,
+        batch_size=BATCH_SIZES[method],
     )
     manifest = compile_model(options).manifest
     rows = [tmp_path / f"{split}.bin" for split in ("train", "test")]

@@ -185,14 +185,14 @@ def test_a_driver_that_forgets_the_state_is_reported(compile_once: Compile, tmp_
 
 
 def test_what_cannot_be_is_refused_in_a_line(compile_once: Compile, tmp_path: Path) -> None:
-    options = CompileOptions("model", output=tmp_path / "m.pte", state="host", backend="cuda")
+    options = CompileOptions(model="model", output=tmp_path / "m.pte", state="host", backend="cuda")
     for name, states in (("cuda", "seeded"), ("qnn", "dual, seeded")):
         with pytest.raises(UsageError, match=f"--backend {name} cannot train with --state host.*it has: {states}$"):
             default_pipeline(replace(options, backend=name), load_backend(name))
     with pytest.raises(UsageError, match="--state host leaves the noise to the host; leave out --rng"):
-        check_options(CompileOptions("model", output=tmp_path / "m.pte", state="host", rng="decomposed"))
+        check_options(CompileOptions(model="model", output=tmp_path / "m.pte", state="host", rng="decomposed"))
     with pytest.raises(UsageError, match="--state dual is for --method prge"):
-        check_options(CompileOptions("model", output=tmp_path / "m.pte", state="dual", method="exact"))
+        check_options(CompileOptions(model="model", output=tmp_path / "m.pte", state="dual", method="exact"))
     from prgec.runtime.engines.choose import open_program
 
     with pytest.raises(PrgecError, match="engine torch cannot rebuild a program that leaves its state to the host"):

@@ -40,7 +40,7 @@ def program(shared: Shared) -> PteProgram:
     """A program that trains, with a state that is not zeros."""
     checkpoint = shared.once("wide-vocabulary", _checkpoint)
     sizes = {"batch_size": 2, "seq_len": 16, "num_labels": 4, "rank": 4, "alpha": 8.0}
-    options = CompileOptions(str(checkpoint), output=Path("model.pte"), method="exact", quantize="8da4w", **sizes)
+    options = CompileOptions(model=str(checkpoint), output=Path("model.pte"), method="exact", quantize="8da4w", **sizes)
     return open_pte(shared.program(options))
 
 

@@ -57,7 +57,7 @@ def _options(checkpoint: Path, **changes: Any) -> CompileOptions:
         "targets": ("o_proj", "down_proj"),
         "polyak": 0.0,
     }
-    return CompileOptions(str(checkpoint), output=Path("model.pte"), **{**options, **changes})
+    return CompileOptions(model=str(checkpoint), output=Path("model.pte"), **{**options, **changes})
 
 
 def _batch(weights: FloatArray | None = None, part: slice = slice(None)) -> Batch:

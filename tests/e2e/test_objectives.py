@@ -39,7 +39,7 @@ def checkpoint(shared: Shared) -> Path:
 @pytest.fixture(scope="module")
 def program(checkpoint: Path) -> TorchProgram:
     options = CompileOptions(
-        str(checkpoint),
+        model=str(checkpoint),
         output=Path("unused.pte"),
         backend="portable",
         method="exact",

@@ -86,7 +86,7 @@ def test_what_is_emitted_is_rounded_by_prompts_too(folder: Path) -> None:
 
 
 def test_auto_is_for_four_bits_with_data() -> None:
-    options = CompileOptions("m", quantize="8da4w")
+    options = CompileOptions(model="m", quantize="8da4w")
     assert not options.rounds_by_prompts
     assert replace(options, data=("d",)).rounds_by_prompts
     assert not replace(options, data=("d",), quantize="8da8w").rounds_by_prompts

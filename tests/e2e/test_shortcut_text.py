@@ -73,7 +73,9 @@ def test_learns_what_has_many_labels(
     rows = encode_items(load_dataset(data).examples, program.tokenizer, program.manifest)
     assert min(len(row.targets) for row in rows) > 4
     trainer = GradientTrainer(program)
-    loop = TrainingLoop(trainer, rows, program.manifest, 0, Rates(STEPS, 0.01, "linear"))
+    loop = TrainingLoop(
+        trainer=trainer, rows=rows, manifest=program.manifest, seed=0, rates=Rates(STEPS, 0.01, "linear")
+    )
     losses = [result.loss for result in loop]
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
     moved = {name: float(abs(value).mean()) for name, value in program.read_state().items()}

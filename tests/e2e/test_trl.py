@@ -50,7 +50,7 @@ def checkpoint(shared: Shared) -> Path:
 def program(checkpoint: Path) -> TorchProgram:
     sizes: dict[str, Any] = {"batch_size": len(SINGLES), "seq_len": 48, "num_labels": 32, "rank": 4, "alpha": 8.0}
     options = CompileOptions(
-        str(checkpoint),
+        model=str(checkpoint),
         output=Path("unused.pte"),
         backend="portable",
         method="exact",

@@ -42,7 +42,7 @@ def checkpoint(shared: Shared) -> Path:
 def program(checkpoint: Path) -> TorchProgram:
     sizes: dict[str, Any] = {"seq_len": 24, "num_labels": LONGEST, "rank": 4, "alpha": 8.0}
     options = CompileOptions(
-        str(checkpoint),
+        model=str(checkpoint),
         output=Path("unused.pte"),
         backend="portable",
         method="exact",

@@ -13,13 +13,29 @@ from prgec.core.formats.journal_records import Header, StepRecord
 from prgec.errors import DataError, UsageError
 from prgec.runtime.federated.ledger import Ledger
 
-HEADER = Header(2, 2, 5, 60, 0.1, 0.05, "linear", "norm", 0, 0, "ab" * 32, "cd" * 32)
+HEADER = Header(
+    q=2,
+    batch_size=2,
+    seed=5,
+    steps=60,
+    lr=0.1,
+    eps=0.05,
+    schedule="linear",
+    estimator="norm",
+    num_examples=0,
+    rows_crc=0,
+    program_sha256="ab" * 32,
+    start_sha256="cd" * 32,
+)
 SHA256 = "12" * 32
 
 
 def _records(first: int, count: int) -> list[StepRecord]:
     numbers = range(first, first + count)
-    return [StepRecord(n, 0.1, 0.05, np.full((2, 2), float(n)), np.full(2, n, dtype=np.float32)) for n in numbers]
+    return [
+        StepRecord(step=n, lr=0.1, eps=0.05, losses=np.full((2, 2), float(n)), g=np.full(2, n, dtype=np.float32))
+        for n in numbers
+    ]
 
 
 def test_a_late_confirmation_leaves_the_journal_whole(tmp_path: Path) -> None:

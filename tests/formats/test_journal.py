@@ -36,7 +36,9 @@ HEADER_BYTES = 176
 
 def _step(number: int) -> StepRecord:
     rng = np.random.default_rng(number)
-    return StepRecord(number, 0.1 / number, 0.01, rng.standard_normal((2, 2)), rng.standard_normal(2, np.float32))
+    return StepRecord(
+        step=number, lr=0.1 / number, eps=0.01, losses=rng.standard_normal((2, 2)), g=rng.standard_normal(2, np.float32)
+    )
 
 
 RECORDS: tuple[Record, ...] = (

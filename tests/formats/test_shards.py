@@ -15,7 +15,7 @@ from prgec.core.formats.shards import unpack_shard as unpack
 from prgec.core.formats.tensor_file import pack_tensors, unpack_tensors
 from prgec.errors import DataError
 
-SHAPE = ShardShape("ab" * 32, num_blocks=3, num_labels=1, width=5, num_classes=2)
+SHAPE = ShardShape(program="ab" * 32, num_blocks=3, num_labels=1, width=5, num_classes=2)
 
 
 def make_shard(num_rows: int = 4, dtype: str = "f16", seed: int = 0) -> Shard:
@@ -23,7 +23,9 @@ def make_shard(num_rows: int = 4, dtype: str = "f16", seed: int = 0) -> Shard:
     acts = rng.normal(size=(num_rows, 3, 1, 5)).astype(np.float32)
     sent, scales = narrow(acts, dtype, "here")
     ids = rng.integers(0, 256, (num_rows, ID_BYTES), dtype=np.uint8)
-    return Shard(SHAPE, ids, sent, scales, rng.normal(size=(num_rows, 1, 2)).astype(np.float32))
+    return Shard(
+        shape=SHAPE, ids=ids, acts=sent, scales=scales, dy=rng.normal(size=(num_rows, 1, 2)).astype(np.float32)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["f16", "i8"])

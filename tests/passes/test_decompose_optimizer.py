@@ -21,7 +21,7 @@ RULES = ("norm", "momentum", "adamw")
 def example(rule: str = "norm", *, clip: float = 0.0, polyak: float = 0.2, num_sites: int = 1) -> GraphProgram:
     """A program that takes its own steps."""
     program = gradients(num_sites=num_sites)
-    run_pass(program, InsertOptimizer(rule, clip=clip, polyak=polyak, decay=0.1))
+    run_pass(program, InsertOptimizer(rule=rule, clip=clip, polyak=polyak, decay=0.1))
     return program
 
 

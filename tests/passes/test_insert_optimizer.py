@@ -15,7 +15,7 @@ from tests.passes.golden import expect, run_pass, transcript
 from tests.passes.parity import run, state_of
 
 aten = torch.ops.aten
-PASS = InsertOptimizer("adamw", clip=0.5, decay=0.1)
+PASS = InsertOptimizer(rule="adamw", clip=0.5, decay=0.1)
 RATES = (0.1, 0.05, 0.2)
 
 
@@ -66,7 +66,7 @@ def test_hit_host() -> None:
     """B comes in and gradients go out; the rule is only recorded."""
     program = example(num_sites=2)
     sites = sites_of(program)
-    result = transcript(program, InsertOptimizer("adamw", decay=0.1, state="host")).split("--- ")[1]
+    result = transcript(program, InsertOptimizer(rule="adamw", decay=0.1, state="host")).split("--- ")[1]
     expect(
         result,
         """\
@@ -93,7 +93,7 @@ graph(tokens: i64[2, 8], label_pos: i64[2, 2], targets: i64[2, 2], lora_B_0: f32
 
 def test_hit_momentum() -> None:
     expect(
-        update_of(InsertOptimizer("momentum", beta1=0.8)),
+        update_of(InsertOptimizer(rule="momentum", beta1=0.8)),
         """\
 %7: f32[4] = prge.step_scale(@prge_optimizer, [%6], %4, lr, 0.0, 0.8, 0.999, True, 0.2)
 %8: f32[1] = prge.momentum_update(@site0.lora_B, @site0.lora_B_mean, %6, lr, %7, 0.8, 0.0)
@@ -108,7 +108,7 @@ site0.lora_B_mean: [2, 4]
 def test_hit_norm() -> None:
     """One number of state for all sites, and a scale that makes steps of one length."""
     expect(
-        update_of(InsertOptimizer("norm", decay=0.25, polyak=0.5), num_sites=2),
+        update_of(InsertOptimizer(rule="norm", decay=0.25, polyak=0.5), num_sites=2),
         """\
 %11: f32[4] = prge.step_scale(@prge_optimizer, [%9, %10], %7, lr, 0.0, 0.9, 0.999, True, 0.5)
 %12: f32[1] = prge.sgd_update(@site0.lora_B, %9, lr, %11, 0.25)
@@ -124,7 +124,7 @@ prge_optimizer: [4]
 def test_hit_accumulate() -> None:
     """Sums of losses and gradients beside each B, and nothing but the mean is read after them."""
     expect(
-        update_of(InsertOptimizer("norm", accumulate=True), num_sites=2),
+        update_of(InsertOptimizer(rule="norm", accumulate=True), num_sites=2),
         """\
 %11: f32[2] = prge.accumulate(@prge_loss_sum, %7, call)
 %12: f32[2, 4] = prge.accumulate(@site0.lora_B_sum, %9, call)
@@ -174,7 +174,7 @@ def test_miss_keeps_what_is_no_gradient() -> None:
 @pytest.mark.parametrize(
     ("each", "reason"),
     [
-        (InsertOptimizer("sgd"), "rule is 'sgd'; expected one of norm, momentum, adamw"),
+        (InsertOptimizer(rule="sgd"), "rule is 'sgd'; expected one of norm, momentum, adamw"),
         (InsertOptimizer(beta1=1.0), "beta1 is 1.0 and beta2 0.999; expected 0 or more and less than 1"),
         (InsertOptimizer(beta1=-0.1), "beta1 is -0.1 and beta2 0.999; expected 0 or more and less than 1"),
         (InsertOptimizer(beta2=1.0), "beta1 is 0.9 and beta2 1.0; expected 0 or more and less than 1"),
@@ -216,7 +216,7 @@ def refusal(program: GraphProgram, each: InsertOptimizer = PASS) -> str:
 @pytest.mark.parametrize("rule", ["norm", "momentum", "adamw"])
 def test_parity_with_the_textbook(rule: str, clip: float, polyak: float) -> None:
     """Three steps at three rates, two sites that share one length of the gradient."""
-    each = InsertOptimizer(rule, clip=clip, decay=0.1, polyak=polyak)
+    each = InsertOptimizer(rule=rule, clip=clip, decay=0.1, polyak=polyak)
     assert each.tier == CHANGES
     program = example(num_sites=2)
     rows = row_inputs(program)
@@ -235,7 +235,7 @@ def test_parity_with_the_textbook(rule: str, clip: float, polyak: float) -> None
 @pytest.mark.parametrize("rule", ["norm", "momentum", "adamw"])
 def test_parity_of_several_calls_with_the_textbook(rule: str, clip: float, polyak: float) -> None:
     """Steps of three, one and two calls: one step each, of the mean gradient and the mean loss; others move nothing."""
-    each = InsertOptimizer(rule, clip=clip, decay=0.1, polyak=polyak, accumulate=True)
+    each = InsertOptimizer(rule=rule, clip=clip, decay=0.1, polyak=polyak, accumulate=True)
     program = example()
     pulls, rows = [], []
     for seed in range(3):

@@ -122,7 +122,7 @@ def test_a_callback_that_edits_nodes_is_no_change_of_the_next_pass() -> None:
 
 
 def test_summary_of_a_change_that_keeps_all_counts() -> None:
-    assert PassRecord("move", True, 2).summary() == "move: 2 hits"
+    assert PassRecord(text="move", changed=True, hits=2).summary() == "move: 2 hits"
 
 
 def test_a_failure_stops_the_pipeline() -> None:

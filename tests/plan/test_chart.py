@@ -21,7 +21,7 @@ from prgec.compiler.plan.speed import reported_speed
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return make_plan(read_shape("TinyLlama-1.1B"), PlanOptions(4 * 10**9), reported_speed("xnnpack"), "m")
+    return make_plan(read_shape("TinyLlama-1.1B"), PlanOptions(memory=4 * 10**9), reported_speed("xnnpack"), "m")
 
 
 def test_every_way_has_a_curve_that_rises(plan: Plan) -> None:

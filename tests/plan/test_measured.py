@@ -50,7 +50,16 @@ def test_a_program_adds_to_a_process_what_was_planned(tmp_path: Path) -> None:
     work, program = _QUICK.work, tmp_path / "model.pte"
     compile_program(_QUICK, program)
     cell = Cell(work.quantize, work.q, work.batch_size, work.seq_len)
-    job = Job(VARIANTS["prgec"], cell, "xnnpack", "quick", 1280, work.num_labels, ("all",), program)
+    job = Job(
+        variant=VARIANTS["prgec"],
+        cell=cell,
+        backend="xnnpack",
+        model="quick",
+        vocab_size=1280,
+        num_labels=work.num_labels,
+        layers=("all",),
+        program=program,
+    )
     done = subprocess.run([sys.executable, "-c", _ADDED, job.to_json()], capture_output=True, text=True, check=True)
     planned = memory_of(shape_of_config(_QUICK.config, "quick"), work)
     added = int(done.stdout.split()[-1])

@@ -128,7 +128,7 @@ def test_the_formula_of_the_paper_and_the_corrected_one() -> None:
     # At 32768 tokens the order of the paper's picture holds, whatever back-propagation does not keep.
     llama = read_shape("Llama-2-7B")
     plan = make_plan(
-        replace(llama, max_positions=0), PlanOptions(10**12, seq_len=32768), reported_speed("xnnpack"), "m"
+        replace(llama, max_positions=0), PlanOptions(memory=10**12, seq_len=32768), reported_speed("xnnpack"), "m"
     )
     peak = {row.name: row.peak_bytes for row in plan.others}
     full, checkpointed, flash, mezo = (peak[name] for name in list(peak)[:4])

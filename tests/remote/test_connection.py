@@ -155,7 +155,7 @@ def test_tokens_are_not_sent_in_the_clear(url: str, message: str, acts: Path) ->
 )
 def test_where_a_server_does_not_listen(changes: dict[str, object], message: str, store: Path) -> None:
     with pytest.raises(UsageError, match=message):
-        ServeOptions(store, **changes).check()  # type: ignore[arg-type]
+        ServeOptions(store=store, **changes).check()  # type: ignore[arg-type]
 
 
 def test_a_server_that_is_not_there(acts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

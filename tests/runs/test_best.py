@@ -22,7 +22,7 @@ from prgec.runtime.training.step import StepResult
 
 
 def _scored(accuracy: float | None, loss: float = 1.0) -> Evaluation:
-    return Evaluation(loss, accuracy, 1, 1, 0.0)
+    return Evaluation(loss=loss, accuracy=accuracy, num_examples=1, num_calls=1, seconds=0.0)
 
 
 def _trained(program: PteProgram, value: float) -> PteProgram:

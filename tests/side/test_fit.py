@@ -19,7 +19,7 @@ from prgec.serve.side.fit_options import FitOptions
 from prgec.serve.side.network import AdditiveNetwork
 from prgec.serve.side.progress import progress_path
 
-SHAPE = ShardShape("ef" * 32, num_blocks=2, num_labels=1, width=8, num_classes=2)
+SHAPE = ShardShape(program="ef" * 32, num_blocks=2, num_labels=1, width=8, num_classes=2)
 OPTIONS = FitOptions(rank=4, epochs=4, lr=3e-3, batch_size=8, seed=5)
 
 
@@ -32,7 +32,7 @@ def write_shards(folder: Path, num_rows: int = 90, cuts: tuple[int, ...] = (40,)
     folder.mkdir()
     for number, rows in enumerate(np.split(np.arange(num_rows), cuts)):
         sent, scales = narrow(acts[rows], dtype, "here")
-        shard = Shard(SHAPE, ids[rows], sent, scales, dy[rows])
+        shard = Shard(shape=SHAPE, ids=ids[rows], acts=sent, scales=scales, dy=dy[rows])
         (folder / f"shard-{number:05d}.safetensors").write_bytes(pack_shard(shard))
     return folder
 

@@ -13,7 +13,7 @@ from prgec.core.formats.shards import ShardShape
 from prgec.core.formats.side_network import SideNetwork, read_network, unpack_network, weight_shapes, write_network
 from prgec.serve.side.network import AdditiveNetwork
 
-SHAPE = ShardShape("cd" * 32, num_blocks=3, num_labels=2, width=6, num_classes=4)
+SHAPE = ShardShape(program="cd" * 32, num_blocks=3, num_labels=2, width=6, num_classes=4)
 
 
 def random_network(norm: str, rank: int = 5, seed: int = 0) -> SideNetwork:

@@ -59,5 +59,19 @@ def result_of(
     lr: float = 0.1,
     rows: int = 48,
 ) -> Result:
-    curve = (Point(0, 0.5, 1.0, 0.0, 0.0), Point(rows, dev, 0.9, 2.0, 1.0))
-    return Result(key, method, "film", {"lr": lr}, seed, 6, curve, test, 0.9, 7_000_000)
+    curve = (
+        Point(forward_rows=0, accuracy=0.5, loss=1.0, wall_s=0.0, cpu_s=0.0),
+        Point(forward_rows=rows, accuracy=dev, loss=0.9, wall_s=2.0, cpu_s=1.0),
+    )
+    return Result(
+        key=key,
+        method=method,
+        task="film",
+        options={"lr": lr},
+        seed=seed,
+        steps=6,
+        curve=curve,
+        test_accuracy=test,
+        test_loss=0.9,
+        memory_bytes=7_000_000,
+    )

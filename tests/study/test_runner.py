@@ -114,7 +114,7 @@ def test_memory_of_older_results_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_one_run_of_several_that_took_more_is_no_reason_to_leave() -> None:
-    budget = Budget(48, 0.0, "wall", 5_000_000, 8)
+    budget = Budget(forward_rows=48, seconds=0.0, clock="wall", memory_bytes=5_000_000, eval_every=8)
     assert budget.holds([4_000_000, 9_000_000, 4_500_000])
     assert not budget.holds([4_000_000, 9_000_000, 5_500_000])
     assert not budget.holds([4_000_000, None, 4_000_000]) and not budget.holds([])

@@ -28,9 +28,24 @@ def study() -> Study:
 
 
 def _result(method: str, task: str, lr: float, dev: float, test: float, megabytes: int, seed: int = 0) -> Result:
-    curve = (Point(0, 0.5, 1.0, 0.0, 0.0), Point(4, 0.7, 0.8, 1.0, 1.5), Point(8, dev, 0.9, 2.0, 3.0))
+    curve = (
+        Point(forward_rows=0, accuracy=0.5, loss=1.0, wall_s=0.0, cpu_s=0.0),
+        Point(forward_rows=4, accuracy=0.7, loss=0.8, wall_s=1.0, cpu_s=1.5),
+        Point(forward_rows=8, accuracy=dev, loss=0.9, wall_s=2.0, cpu_s=3.0),
+    )
     key = f"{method}{task}{lr}{seed}"
-    return Result(key, method, task, {"kind": "fo", "lr": lr}, seed, 8, curve, test, 0.9, megabytes * 10**6)
+    return Result(
+        key=key,
+        method=method,
+        task=task,
+        options={"kind": "fo", "lr": lr},
+        seed=seed,
+        steps=8,
+        curve=curve,
+        test_accuracy=test,
+        test_loss=0.9,
+        memory_bytes=megabytes * 10**6,
+    )
 
 
 def test_the_page_is_what_the_files_say(scoreboard: ModuleType, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_run_that_goes_on_is_one_curve(
     tiny_pte: Path, train_jsonl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    options = RunOptions(tiny_pte, train_jsonl, steps=STEPS, out=tmp_path / "out", log_to=("tensorboard",))
+    options = RunOptions(program=tiny_pte, data=train_jsonl, steps=STEPS, out=tmp_path / "out", log_to=("tensorboard",))
     calls = iter(range(100))
     assert run(options, should_stop=lambda: next(calls) >= 5).interrupted
     assert not run(RunOptions(**{**vars(options), "resume": True})).interrupted

@@ -47,7 +47,15 @@ def batches(rows: list[Row]) -> Iterator[Batch]:
 
 def _loop(trainer: GradientTrainer, rows: list[Row], program: PteProgram, accumulate: int) -> TrainingLoop:
     rates = Rates(STEPS, LR, "linear")
-    return TrainingLoop(trainer, rows, program.manifest, SEED, rates, accumulate, trainer.gather)
+    return TrainingLoop(
+        trainer=trainer,
+        rows=rows,
+        manifest=program.manifest,
+        seed=SEED,
+        rates=rates,
+        accumulate=accumulate,
+        gather=trainer.gather,
+    )
 
 
 def test_two_calls_of_half_the_rows_are_one_call(gathering: PteProgram, gradient_pte: Path, rows: list[Row]) -> None:

@@ -151,7 +151,7 @@ def test_skipping_goes_on(gradient_pte: Path, batches: list[Batch]) -> None:
 def test_takes_up_what_records_tell(program: PteProgram, batches: list[Batch]) -> None:
     trainer = GradientTrainer(program)
     done = [trainer.step(batch, LR) for batch in batches[:3]]
-    records = [StepRecord(each.step, each.lr, each.eps, each.losses, each.g) for each in done]
+    records = [StepRecord(step=each.step, lr=each.lr, eps=each.eps, losses=each.losses, g=each.g) for each in done]
     other = GradientTrainer(program)
     taken_up = other.take_up(records)
     assert [(each.step, each.loss, each.lr) for each in taken_up] == [(each.step, each.loss, each.lr) for each in done]
@@ -246,7 +246,9 @@ def test_an_infinite_norm_is_kept_as_nan() -> None:
 
 
 def test_a_record_is_the_first_of_its_numbers() -> None:
-    record = StepRecord(3, LR, 0.0, np.array([[0.25, 9.0], [8.0, 7.0]]), np.array([2.0, 5.0], np.float32))
+    record = StepRecord(
+        step=3, lr=LR, eps=0.0, losses=np.array([[0.25, 9.0], [8.0, 7.0]]), g=np.array([2.0, 5.0], np.float32)
+    )
     (found,) = GradientTrainer(Scripted([], [])).take_up([record])  # type: ignore[arg-type]
     assert (found.step, found.loss, found.lr, found.norm, found.eps) == (3, 0.25, LR, 2.0, 0.0)
 

@@ -83,7 +83,13 @@ def _first_order() -> Rival:
     encoder = (method.program.tokenizer, method.program.manifest)
     rows = encode_items(load_dataset(data_file("train")).examples, *encoder)
     started = time.monotonic()
-    for step in TrainingLoop(method, rows, method.program.manifest, 0, Rates(STEPS["exact"], _LORA_RATE, "linear")):
+    for step in TrainingLoop(
+        trainer=method,
+        rows=rows,
+        manifest=method.program.manifest,
+        seed=0,
+        rates=Rates(STEPS["exact"], _LORA_RATE, "linear"),
+    ):
         last = step.step
     seconds = time.monotonic() - started
     found = evaluate(method.program, encode_row_set(load_dataset(data_file("test")), *encoder))

@@ -40,7 +40,7 @@ _HUB_TIMEOUT_S = 10.0
 _PASS_A_FOLDER = "pass the folder of a checkpoint instead: prgec compile path/to/checkpoint"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """A complete checkpoint on disk.
 
@@ -82,7 +82,7 @@ def find_checkpoint(model: str) -> Checkpoint:
     """
     path = Path(model)
     if model.endswith(SUFFIX) and path.is_file():
-        return Checkpoint(path, path.name, config_of(read_gguf(path)), (path,))
+        return Checkpoint(path=path, name=path.name, config=config_of(read_gguf(path)), shards=(path,))
     if (path / ADAPTER_CONFIG).is_file():
         return replace(find_checkpoint(_base_of(path)), name=path.resolve().name, adapter=path)
     path = _locate(model)
@@ -93,7 +93,9 @@ def find_checkpoint(model: str) -> Checkpoint:
         raise CheckpointError(
             "the checkpoint has no tokenizer", where=path, hint="expected tokenizer.json or tokenizer.model"
         )
-    return Checkpoint(path, path.resolve().name if Path(model).is_dir() else model, config, _shards(path))
+    return Checkpoint(
+        path=path, name=path.resolve().name if Path(model).is_dir() else model, config=config, shards=_shards(path)
+    )
 
 
 def _locate(model: str) -> Path:

@@ -64,7 +64,7 @@ def with_classes(checkpoint: Checkpoint, model: nn.Module, packed: bytes) -> tup
     return pack_tokenizer(checkpoint.path, head.classes), head
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Head:
     """How a classifier reads its tokens.
 

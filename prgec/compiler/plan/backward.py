@@ -18,7 +18,7 @@ Shares: TypeAlias = Iterator[tuple[int, int]]
 _PRODUCTS = frozenset({"linear", "bmm"})
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Backward:
     """A walk from a gradient back to what is trained.
 

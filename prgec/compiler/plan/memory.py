@@ -25,7 +25,7 @@ _TOKEN_BYTES = 8
 _MOMENTS = {"norm": 0, "momentum": 1, "adamw": 2}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Memory:
     """Peak memory that no file backs, by what holds it.
 

@@ -17,7 +17,7 @@ METHODS = ("prge", "exact", "shortcut", "side")
 BY_LEARNING = ("exact", "shortcut", "prge", "side")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanOptions:
     """The budget, and what is fixed.
 

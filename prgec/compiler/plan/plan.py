@@ -13,7 +13,7 @@ from prgec.compiler.plan.shape import ModelShape
 from prgec.compiler.plan.speed import Speed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The ways that fit a budget.
 
@@ -79,4 +79,12 @@ def make_plan(shape: ModelShape, options: PlanOptions, speed: Speed, model: str)
     work = choice.row.work
     others = other_rows(shape, work.batch_size, work.seq_len, options.memory)
     largest = dict(largest_by_method(shape, options.memory, work, options.driver))
-    return Plan(shape, options, tuple(rows), choice, tuple(others), largest, speed)
+    return Plan(
+        shape=shape,
+        options=options,
+        rows=tuple(rows),
+        choice=choice,
+        others=tuple(others),
+        largest=largest,
+        speed=speed,
+    )

@@ -28,7 +28,7 @@ EMBEDDING_BITS = {"none": 0, "8da8w": 8, "8da4w": 4}
 _TRAINING_SHARES = (1, 2, 4)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanRow:
     """One way to train, and what it takes.
 
@@ -119,15 +119,15 @@ def row_of(shape: ModelShape, work: Workload, options: PlanOptions, speed: Speed
     kept = _KEPT_BYTES * _kept_values(shape, work)
     is_in_time = options.seconds is None or (run_s is not None and run_s <= options.seconds)
     return PlanRow(
-        work,
-        memory,
-        mapped.total,
-        step_s,
-        run_s,
-        file_bytes(shape, work),
-        kept * (options.num_examples or 1),
-        compile_bytes(shape, work, options.backend),
-        memory.total <= options.memory and is_in_time,
+        work=work,
+        memory=memory,
+        mapped_bytes=mapped.total,
+        step_s=step_s,
+        run_s=run_s,
+        file_bytes=file_bytes(shape, work),
+        kept_bytes=kept * (options.num_examples or 1),
+        compile_bytes=compile_bytes(shape, work, options.backend),
+        fits=memory.total <= options.memory and is_in_time,
     )
 
 

@@ -38,7 +38,7 @@ class Linear:
         return self.inputs * self.outputs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelShape:
     """Sizes of a decoder; every block is like the others.
 

@@ -185,19 +185,26 @@ def _differentiate(forward: Forward, logits: int, first_of_last: int, stream_of_
     excess = tape.put("softmax", tape.size(logits), logits)
     seed = tape.put("mul", tape.size(logits), tape.put("sub", tape.size(logits), excess))
     if work.method == "exact":
-        found = Backward(tape, sites, work.seq_len, forward.shape.head_width).walk({logits: seed})
+        found = Backward(tape=tape, wrt=sites, seq_len=work.seq_len, head_width=forward.shape.head_width).walk(
+            {logits: seed}
+        )
         wanted = list(found.values())
     else:
         below, last = sites[:first_of_last], sites[first_of_last:]
         found = Backward(
-            tape, [*last, *([stream_of_last] if below else [])], work.seq_len, forward.shape.head_width
+            tape=tape,
+            wrt=[*last, *([stream_of_last] if below else [])],
+            seq_len=work.seq_len,
+            head_width=forward.shape.head_width,
         ).walk({logits: seed})
         handed_down = found.pop(stream_of_last, None)
         wanted = list(found.values())
         for site, written in zip(below, forward.writes, strict=False):
             assert handed_down is not None
             wanted += (
-                Backward(tape, [site], work.seq_len, forward.shape.head_width).walk({written: handed_down}).values()
+                Backward(tape=tape, wrt=[site], seq_len=work.seq_len, head_width=forward.shape.head_width)
+                .walk({written: handed_down})
+                .values()
             )
     for number in wanted:
         tape.keep(number)

@@ -11,7 +11,7 @@ from typing import Any
 _METADATA = "option"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Option:
     """The spelling and meaning of one field.
 
@@ -84,12 +84,12 @@ def option(section: str, default: Any, text: str, *flags: str, **rest: Any) -> A
         flags: Spellings on the command line.
         rest: Other attributes of `Option`.
     """
-    return field(default=default, metadata={_METADATA: Option(section, text, flags, **rest)})
+    return field(default=default, metadata={_METADATA: Option(section=section, help=text, flags=flags, **rest)})
 
 
 def argument(**rest: Any) -> dict[str, Option]:
     """Return metadata of a required field that comes before all flags."""
-    return {_METADATA: Option("", "", **rest)}
+    return {_METADATA: Option(section="", help="", **rest)}
 
 
 def table_of(options: type) -> tuple[Item, ...]:

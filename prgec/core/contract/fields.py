@@ -37,7 +37,7 @@ class Rule:
     choices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RuledField:
     """A field with a rule.
 
@@ -67,7 +67,7 @@ def ruled_fields(owner: type) -> tuple[RuledField, ...]:
             continue
         kind, rule = typing.get_args(hint)
         default = item.default if item.default_factory is MISSING else item.default_factory()
-        found.append(RuledField(item.name, kind, rule, default is MISSING, default))
+        found.append(RuledField(name=item.name, kind=kind, rule=rule, is_required=default is MISSING, default=default))
     return tuple(found)
 
 

@@ -23,7 +23,7 @@ _VERSIONS = ", ".join(map(str, CONTRACT_VERSIONS))
 _NOT_OURS = "this .pte was not made by prgec compile"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Inspection:
     """A program's manifest, delegation report and file structure."""
 
@@ -85,7 +85,13 @@ def inspect_program(path: Path) -> Inspection:
     if len(delegates) != found:
         what = f"the program reports {len(delegates)} delegates and has {found}"
         raise ProgramError(what, where=path, hint="compile it again")
-    return Inspection(version, Manifest.from_json(manifest), delegates, tuple(report["cpu_ops"]), pte)
+    return Inspection(
+        contract_version=version,
+        manifest=Manifest.from_json(manifest),
+        delegates=delegates,
+        cpu_ops=tuple(report["cpu_ops"]),
+        pte=pte,
+    )
 
 
 def _delegation(text: object, path: Path) -> dict[str, list[dict[str, Any]]]:

@@ -50,7 +50,7 @@ class Site:
         return self.name + STATE_SUFFIX
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The manifest of a program; stored as JSON in the constant method `prgec_manifest`.
 

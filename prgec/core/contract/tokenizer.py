@@ -44,7 +44,7 @@ class ChatIds(NamedTuple):
     num_messages: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tokenizer:
     """Text to ids and back, from a packed blob; equal to the checkpoint's own tokenizer.
 

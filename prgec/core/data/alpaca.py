@@ -22,7 +22,7 @@ _ABOUT = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AlpacaFormat:
     """Instruction, input where there is one, and output; `history` holds earlier rounds."""
 

@@ -34,7 +34,7 @@ def encode_conversation(item: Conversation, tokenizer: Encoder) -> list[Encoded]
             is_whole = part.num_messages == len(item.messages)
             of_part = item if is_whole else replace(item, messages=item.messages[: part.num_messages])
             shorter = Shorter(of_part, tokenizer, len(parts) > 1)
-            encoded.append(Encoded(row, item.where, part.ids[0] == tokenizer.bos_id, shorter=shorter))
+            encoded.append(Encoded(row=row, where=item.where, has_bos=part.ids[0] == tokenizer.bos_id, shorter=shorter))
     return encoded
 
 

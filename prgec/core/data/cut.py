@@ -83,7 +83,7 @@ class Shortening:
         )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Limit:
     """Most targets of a row, and the rows that have more.
 
@@ -119,8 +119,8 @@ class _Check:
 
     def __init__(self, manifest: Sizes) -> None:
         self._limits = (
-            _Limit(manifest.num_labels, f"K = {manifest.num_labels} label positions", "--label-tokens"),
-            _Limit(manifest.seq_len, f"T = {manifest.seq_len} tokens", "--seq-len"),
+            _Limit(most=manifest.num_labels, what=f"K = {manifest.num_labels} label positions", flag="--label-tokens"),
+            _Limit(most=manifest.seq_len, what=f"T = {manifest.seq_len} tokens", flag="--seq-len"),
         )
         self._vocab_size, self._num_rows = manifest.vocab_size, 0
         self._beyond: tuple[int, str] | None = None

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 LOW_VOLUME_TRAIN, LOW_VOLUME_DEV, LOW_VOLUME_TEST = 1000, 500, 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Dataset:
     """A data file read under one task.
 
@@ -139,7 +139,9 @@ def load_dataset(
     else:
         task, found_by = named, "named"
     items = Items.of(_items(task, records, labelled))
-    return share_answers([Dataset(task, path, items, found_by, kept_in, no_eos=no_eos)])[0]
+    return share_answers(
+        [Dataset(task=task, path=path, examples=items, found_by=found_by, kept_in=kept_in, no_eos=no_eos)]
+    )[0]
 
 
 def _items(task: Task, records: Iterator[Record], labelled: bool) -> Iterator[Item]:
@@ -180,11 +182,11 @@ def _feedback(path: Path, records: list[Record], kept_in: str, *, no_eos: bool, 
             )
     others = to_other_prompts(answers) if with_others else []
     return Dataset(
-        FEEDBACK,
-        path,
-        Items([feedback_item(each) for each in answers], ends=not no_eos),
-        "pairs" if is_pair(records[0]) else "answers with labels",
-        kept_in,
+        task=FEEDBACK,
+        path=path,
+        examples=Items([feedback_item(each) for each in answers], ends=not no_eos),
+        found_by="pairs" if is_pair(records[0]) else "answers with labels",
+        kept_in=kept_in,
         no_eos=no_eos,
         is_good=tuple(is_good),
         is_paired=is_pair(records[0]),

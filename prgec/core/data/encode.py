@@ -130,7 +130,7 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
         tokens = tokenizer.encode_texts(texts_of(example))
         target = target_of(example, completion, tokenizer.classes)
         row = Row(tuple(tokens), (0,), (target,))
-        return Encoded(row, example.where, has_bos=True, is_classified=True, weight=example.weight)
+        return Encoded(row=row, where=example.where, has_bos=True, is_classified=True, weight=example.weight)
     ids, start = _completed(example.prompt, completion, tokenizer)
     if start == len(ids):
         raise DataError("the completion has no tokens", where=example.where)
@@ -140,7 +140,7 @@ def encode_pair(example: Example, completion: str, tokenizer: Encoder) -> Encode
             "the prompt is empty and the tokenizer has no BOS: nothing predicts the first token", where=example.where
         )
     row = Row(tuple(full[:-1]), tuple(range(start - 1, len(full) - 1)), tuple(full[start:]))
-    return Encoded(row, example.where, has_bos=full[0] == tokenizer.bos_id, weight=example.weight)
+    return Encoded(row=row, where=example.where, has_bos=full[0] == tokenizer.bos_id, weight=example.weight)
 
 
 def _encode_text(item: Document, tokenizer: Encoder) -> Encoded:
@@ -148,7 +148,7 @@ def _encode_text(item: Document, tokenizer: Encoder) -> Encoded:
     if len(ids) < 2:
         raise DataError("the text is a single token: nothing is predicted", where=item.where)
     row = Row(tuple(ids[:-1]), tuple(range(len(ids) - 1)), tuple(ids[1:]))
-    return Encoded(row, item.where, has_bos=ids[0] == tokenizer.bos_id, is_text=True)
+    return Encoded(row=row, where=item.where, has_bos=ids[0] == tokenizer.bos_id, is_text=True)
 
 
 def _plain_if_needed(item: Item, tokenizer: Encoder) -> Item:

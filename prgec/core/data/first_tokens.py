@@ -25,7 +25,7 @@ from prgec.core.data.task import Example, Item
 from prgec.errors import DataError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FirstTokens:
     """Prompts as rows, and what they are answered with.
 
@@ -113,7 +113,13 @@ def encode_first_tokens(
     order = sorted(columns, key=lambda text: columns[text])
     answers = tuple(-1 if each.completion is None else _index(order, each) for each in examples)
     tokens = np.array([columns[text] for text in order], dtype=np.int64)
-    return FirstTokens(tuple(fitted), tuple(each.prompt for each in examples), tuple(order), tokens, answers)
+    return FirstTokens(
+        rows=tuple(fitted),
+        prompts=tuple(each.prompt for each in examples),
+        choices=tuple(order),
+        first_tokens=tokens,
+        answers=answers,
+    )
 
 
 def _encode_classified(items: Sequence[Item], tokenizer: Encoder, manifest: Manifest) -> FirstTokens:
@@ -131,7 +137,14 @@ def _encode_classified(items: Sequence[Item], tokenizer: Encoder, manifest: Mani
     scores = tuple(target * SCORE_UNIT for target in targets) if is_score and -1 not in targets else ()
     answers = tuple(min(target, 0) for target in targets) if is_score else tuple(targets)
     prompts = tuple(" / ".join(texts_of(each)) for each in examples)
-    return FirstTokens(tuple(rows), prompts, choices, np.arange(len(classes)), answers, scores)
+    return FirstTokens(
+        rows=tuple(rows),
+        prompts=prompts,
+        choices=choices,
+        first_tokens=np.arange(len(classes)),
+        answers=answers,
+        scores=scores,
+    )
 
 
 def first_tokens_of(example: Example, candidates: Sequence[str], tokenizer: Encoder) -> dict[str, int]:

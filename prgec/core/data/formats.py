@@ -16,7 +16,7 @@ from prgec.errors import DataError
 MOST_LABELS, MOST_COMPLETIONS = 1000, 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CompletionFormat:
     """Free prompt and completion, used exactly as written; the end of a completion is learned as EOS.
 
@@ -65,7 +65,7 @@ class CompletionFormat:
         return Conversation((*asked, *turns_of(answer, "completion", record)), record.where, tools_of(record))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ChatFormat:
     """Conversations under the model's own chat template; the assistant's turns are what is learned."""
 
@@ -92,7 +92,7 @@ class ChatFormat:
         return Conversation((*system_turn(record), *turns), record.where, tools_of(record))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TextFormat:
     """Plain text; every token but the first is a target."""
 
@@ -117,7 +117,7 @@ class TextFormat:
         return Document(text, record.where)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LabelFormat:
     """A text and a label of any kind; the labels of the data are the answers to choose from."""
 

@@ -67,14 +67,14 @@ def _task(path: Path, raw: dict[str, Any]) -> TemplateTask:
     if not names:
         raise UsageError('"template" reads no field', where=path, hint='write fields as "{name}"')
     return TemplateTask(
-        path.stem,
-        tuple(dict.fromkeys(names)),
-        raw["answer_field"],
-        raw["template"],
-        choices,
-        _labels(path, raw, len(choices)),
-        answer,
-        metric,
+        name=path.stem,
+        fields=tuple(dict.fromkeys(names)),
+        answer_field=raw["answer_field"],
+        template=raw["template"],
+        choices=choices,
+        labels=_labels(path, raw, len(choices)),
+        answer=answer,
+        metric=metric,
         verbatim=raw.get("verbatim", False),
     )
 

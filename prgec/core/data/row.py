@@ -109,7 +109,7 @@ class Shortened:
     lost: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Encoded:
     """A row before it is cut to a program.
 

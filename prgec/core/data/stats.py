@@ -23,7 +23,7 @@ from prgec.core.data.task import Example
 _SEED = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Spread:
     """How some counts are spread.
 
@@ -46,7 +46,7 @@ class Spread:
     total: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RowStats:
     """Statistics of a data file's rows under a program's T and K.
 
@@ -126,7 +126,15 @@ def spread_of(counts: Sequence[int] | IntArray) -> Spread:
     """Return how some counts are spread; there is at least one."""
     values = np.sort(np.array(counts, dtype=np.int64))
     median, p90, p99 = (int(values[-(-len(values) * share // 100) - 1]) for share in (50, 90, 99))
-    return Spread(int(values[0]), median, float(values.mean()), p90, p99, int(values[-1]), int(values.sum()))
+    return Spread(
+        least=int(values[0]),
+        median=median,
+        mean=float(values.mean()),
+        p90=p90,
+        p99=p99,
+        most=int(values[-1]),
+        total=int(values.sum()),
+    )
 
 
 def _answers(dataset: Dataset) -> dict[str, int]:

@@ -128,7 +128,7 @@ class Task(Protocol):
         """Return what a record becomes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TemplateTask:
     """A task in the form of a cloze or a question.
 

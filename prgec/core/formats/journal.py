@@ -29,7 +29,7 @@ from prgec.errors import DataError
 _SYNC_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Journal:
     """A journal as read.
 
@@ -67,7 +67,9 @@ class Journal:
             if step and isinstance(record, StateRecord) and record.step == step:
                 break
         size = HEADER.size + sum(len(pack_record(record)) for record in kept)
-        return Journal(self.path, self.header, tuple(kept), size, self.bad_bytes)
+        return Journal(
+            path=self.path, header=self.header, records=tuple(kept), good_bytes=size, bad_bytes=self.bad_bytes
+        )
 
 
 class JournalWriter:
@@ -132,4 +134,4 @@ def read_journal(path: Path) -> Journal:
     records, end = [], HEADER.size
     for record, end in unpack_records(data, header.q):  # noqa: B007 - the last end is the length of the good part
         records.append(record)
-    return Journal(path, header, tuple(records), end, len(data) - end)
+    return Journal(path=path, header=header, records=tuple(records), good_bytes=end, bad_bytes=len(data) - end)

@@ -80,7 +80,7 @@ class Header:
         return HEADER.pack(MAGIC, VERSION, zlib.crc32(draft[_CHECKED_FROM:]), *fields)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepRecord:
     """One training step.
 
@@ -186,7 +186,9 @@ def _unpack_body(kind: int, body: bytes, q: int) -> Record:
     if kind == _STEP:
         step, lr, eps = _STEP_HEAD.unpack_from(body)
         losses = np.frombuffer(body, "<f8", 2 * q, _STEP_HEAD.size).reshape(q, 2)
-        return StepRecord(step, lr, eps, losses, np.frombuffer(body, "<f4", q, _STEP_HEAD.size + 16 * q).copy())
+        return StepRecord(
+            step=step, lr=lr, eps=eps, losses=losses, g=np.frombuffer(body, "<f4", q, _STEP_HEAD.size + 16 * q).copy()
+        )
     if kind == _EVALUATION:
         step, loss, accuracy, num_examples = _EVALUATION_BODY.unpack(body)
         return EvaluationRecord(step, loss, None if math.isnan(accuracy) else accuracy, num_examples)

@@ -33,7 +33,7 @@ _MOST_I8 = 127
 _HEX = frozenset("0123456789abcdef")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShardShape:
     """The shape shared by all shards of a data set.
 
@@ -80,10 +80,10 @@ class ShardShape:
             if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
                 raise DataError(f"the shard's {name} is {text[:40]!r}; expected 1 to {most}", where=where)
             sizes[name] = int(text)
-        return cls(program, y_pre=y_pre, **sizes)
+        return cls(program=program, y_pre=y_pre, **sizes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Shard:
     """Rows of one file.
 
@@ -176,4 +176,4 @@ def unpack_shard(data: bytes, where: object) -> Shard:
         raise DataError("the types or shapes of the shard's tensors differ from its header", where=where)
     if not all(np.isfinite(array).all() for array, dtype, _ in expected if dtype != np.uint8):
         raise DataError("the shard holds values that are not finite", where=where)
-    return Shard(shape, ids, acts, scales, dy)
+    return Shard(shape=shape, ids=ids, acts=acts, scales=scales, dy=dy)

@@ -26,7 +26,7 @@ _MAX_SEAL_BYTES = 1 << 14
 _SECONDS_A_DAY = 86400
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PackedFile:
     """Packed weights of one program.
 
@@ -117,7 +117,13 @@ def _read(folder: Path, stem: str) -> PackedFile:
         pass
     # A driver touches the seal when it begins.
     days = max(0.0, time.time() - max(stat.st_mtime for stat in stats)) / _SECONDS_A_DAY if stats else 0.0
-    return PackedFile(weights, _program_of(seal), sum(stat.st_size for stat in stats), days, not is_held)
+    return PackedFile(
+        path=weights,
+        program=_program_of(seal),
+        num_bytes=sum(stat.st_size for stat in stats),
+        days=days,
+        in_use=not is_held,
+    )
 
 
 def _program_of(seal: Path) -> str:

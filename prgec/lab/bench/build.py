@@ -57,7 +57,7 @@ class Built:
     delegates: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Recipe:
     """Everything a program depends on; equal recipes are one program, whichever variants and cells ask for it."""
 
@@ -72,7 +72,7 @@ class _Recipe:
     sources: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Plan:
     """How a program is built, and where it is then."""
 
@@ -137,7 +137,9 @@ def _plan(variant: Variant, cell: Cell, options: BenchOptions, folder: Path) -> 
         sources=sources_sha256(__name__),
     )
     path = folder / f"{_sha256(json.dumps(asdict(recipe), sort_keys=True))[:16]}.pte"
-    return _Plan(path, recipe, compile_options, checkpoint, passes, backend)
+    return _Plan(
+        path=path, recipe=recipe, options=compile_options, checkpoint=checkpoint, passes=passes, backend=backend
+    )
 
 
 def _build(variant: Variant, plan: _Plan) -> Built:

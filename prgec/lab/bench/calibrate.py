@@ -104,7 +104,16 @@ def _compiled(config: Mapping[str, Any], name: str, work: Workload, folder: Path
     variant = next(VARIANTS[name] for name, method in PLANNED.items() if method == work.method)
     for seq_len in sorted({max(work.num_labels + 1, work.seq_len // share) for share in _SHARES}):
         cell = Cell(work.quantize, work.q, work.batch_size, seq_len)
-        job = Job(variant, cell, CALIBRATED, name, shape.vocab, work.num_labels, ("all",), program)
+        job = Job(
+            variant=variant,
+            cell=cell,
+            backend=CALIBRATED,
+            model=name,
+            vocab_size=shape.vocab,
+            num_labels=work.num_labels,
+            layers=("all",),
+            program=program,
+        )
         yield counts_of(shape, replace(work, seq_len=seq_len)), compiled_step(job, forward)
 
 

@@ -13,7 +13,7 @@ from prgec.lab.bench.variants import Variant, find_variant
 EPS, LR = 1e-2, 1e-4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A variant, ready to run.
 

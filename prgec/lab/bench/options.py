@@ -33,7 +33,7 @@ class Cell:
         return f"{self.quantize} q={self.q} B={self.batch_size} T={self.seq_len}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BenchOptions:
     """One benchmark.
 

@@ -42,7 +42,7 @@ class Line:
         return (self.against, self.variant) if self.against else (self.variant,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Preset:
     """One table.
 
@@ -85,57 +85,58 @@ class Preset:
 _FIRST_QUERY = tuple((1, batch_size) for batch_size in (1, 8, 16))
 PRESETS: dict[str, Preset] = {
     "prge-table-4": Preset(
-        "Table 4: runtime (s/step) and speed-up of inner-loop parallelisation; 4-bit weights (8da4w) for NF4",
-        (
+        title="Table 4: runtime (s/step) and speed-up of inner-loop parallelisation; 4-bit weights (8da4w) for NF4",
+        lines=(
             Line("MeZO (LoRA-FA)", "sequential"),
             Line("P-RGE", "prgec"),
             Line("Speedup ratio", "prgec", SPEEDUP, against="sequential"),
         ),
-        (64, 128),
-        tuple((1, batch_size) for batch_size in (1, 2, 4, 8)),
+        seq_len=(64, 128),
+        pairs=tuple((1, batch_size) for batch_size in (1, 2, 4, 8)),
         quantize="8da4w",
     ),
     "prge-table-5": Preset(
-        "Table 5: runtime and memory of dual forwarding in an inference engine; this machine's for an NPU",
-        (
+        title="Table 5: runtime and memory of dual forwarding in an inference engine; this machine's for an NPU",
+        lines=(
             Line("Runtime, the paper's graph", "paper"),
             Line("Memory, the paper's graph", "paper", GIGABYTES),
             Line("Runtime", "prgec"),
             Line("Memory", "prgec", GIGABYTES),
         ),
-        (64, 128),
-        tuple((1, batch_size) for batch_size in (2, 4, 8, 16)),
+        seq_len=(64, 128),
+        pairs=tuple((1, batch_size) for batch_size in (2, 4, 8, 16)),
     ),
     "prge-table-6": Preset(
-        "Table 6: runtime (s/step) of first order and MeZO over all weights; PyTorch, f32",
-        (Line("FO-SGD", "fo"), Line("MeZO-SGD (q = 1)", "mezo-full")),
-        (64, 128, 256),
-        tuple((1, batch_size) for batch_size in (1, 4, 8)),
+        title="Table 6: runtime (s/step) of first order and MeZO over all weights; PyTorch, f32",
+        lines=(Line("FO-SGD", "fo"), Line("MeZO-SGD (q = 1)", "mezo-full")),
+        seq_len=(64, 128, 256),
+        pairs=tuple((1, batch_size) for batch_size in (1, 4, 8)),
     ),
     "prge-table-12": Preset(
-        "Table 12: outer-loop parallelisation under the same batch size qB = 16",
-        (Line("Runtime", "outer"), Line("Memory", "outer", GIGABYTES)),
-        (64, 128, 256),
-        ((1, 16), (4, 4), (16, 1)),
+        title="Table 12: outer-loop parallelisation under the same batch size qB = 16",
+        lines=(Line("Runtime", "outer"), Line("Memory", "outer", GIGABYTES)),
+        seq_len=(64, 128, 256),
+        pairs=((1, 16), (4, 4), (16, 1)),
         quantize="8da4w",
         has_chart=True,
     ),
     "prge-table-13": Preset(
-        "Table 13: runtime (s/step) of inner-loop parallelisation",
-        (Line("MeZO (q = 1, LoRA-FA)", "sequential"), Line("P-RGE (q = 1, inner)", "inner")),
-        (64, 128, 256),
-        _FIRST_QUERY,
+        title="Table 13: runtime (s/step) of inner-loop parallelisation",
+        lines=(Line("MeZO (q = 1, LoRA-FA)", "sequential"), Line("P-RGE (q = 1, inner)", "inner")),
+        seq_len=(64, 128, 256),
+        pairs=_FIRST_QUERY,
         quantize="8da4w",
         has_chart=True,
     ),
     "prge-fig-6": Preset(
-        "Figure 6: speed-up of inner-loop parallelisation by weights; 8da8w for INT8, 8da4w for NF4, f32 for FP16",
-        tuple(
+        title="Figure 6: speed-up of inner-loop parallelisation by weights; "
+        "8da8w for INT8, 8da4w for NF4, f32 for FP16",
+        lines=tuple(
             Line(label, "inner", SPEEDUP, against="sequential", quantize=scheme)
             for label, scheme in (("f32", "none"), ("INT8", "8da8w"), ("NF4", "8da4w"))
         ),
-        (64, 128, 256),
-        _FIRST_QUERY,
+        seq_len=(64, 128, 256),
+        pairs=_FIRST_QUERY,
         has_chart=True,
     ),
 }

@@ -50,7 +50,7 @@ class Row:
     delegates: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RatioRow:
     """Time of a variant over that of a reference in the same cell and the same rounds.
 
@@ -118,16 +118,16 @@ def compare(cell: Cell, seconds: Mapping[str, Mapping[int, float]]) -> tuple[Rat
             found = ratio_of(seconds[variant], seconds[reference])
             rows.append(
                 RatioRow(
-                    cell.quantize,
-                    cell.q,
-                    cell.batch_size,
-                    cell.seq_len,
-                    variant,
-                    reference,
-                    found.median,
-                    found.low,
-                    found.high,
-                    found.rounds,
+                    quantize=cell.quantize,
+                    q=cell.q,
+                    B=cell.batch_size,
+                    T=cell.seq_len,
+                    variant=variant,
+                    reference=reference,
+                    ratio=found.median,
+                    low=found.low,
+                    high=found.high,
+                    rounds=found.rounds,
                 )
             )
     return tuple(rows)

@@ -92,14 +92,14 @@ class _Bench:
         num_labels = self.options.compile_options(cell, self.folder / "model.pte").num_labels
         vocab_size = _config(self.checkpoint, _VOCAB, _SMALLEST_VOCAB)
         return Job(
-            variant,
-            cell,
-            backend_of(variant, self.options),
-            self.options.model,
-            vocab_size,
-            num_labels,
-            self.options.layers,
-            program,
+            variant=variant,
+            cell=cell,
+            backend=backend_of(variant, self.options),
+            model=self.options.model,
+            vocab_size=vocab_size,
+            num_labels=num_labels,
+            layers=self.options.layers,
+            program=program,
         )
 
     def _check_memory(self, jobs: Mapping[str, Job], built: Mapping[str, Built]) -> None:

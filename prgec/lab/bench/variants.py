@@ -25,7 +25,7 @@ class Branch(Enum):
     DIFFERENTIATED = "the program, or PyTorch, computes its gradient"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """One way of computing a step.
 
@@ -82,15 +82,15 @@ _OURS = frozenset({"share-prefix", "hoist-updates", "fuse-update"})
 
 _ROWS = (
     Variant(
-        "prgec",
-        "the default training program: inner and outer loop in one call, B updated inside",
+        name="prgec",
+        summary="the default training program: inner and outer loop in one call, B updated inside",
         all_queries=True,
         both_signs=True,
         branch=Branch.UPDATED,
     ),
     Variant(
-        "paper",
-        "the paper's per-layer dual forwarding, lowered as it comes",
+        name="paper",
+        summary="the paper's per-layer dual forwarding, lowered as it comes",
         all_queries=True,
         both_signs=True,
         branch=Branch.UPDATED,
@@ -99,8 +99,8 @@ _ROWS = (
         is_stock=True,
     ),
     Variant(
-        "paper-at-labels",
-        "the same, with folded constants and logits at label positions only",
+        name="paper-at-labels",
+        summary="the same, with folded constants and logits at label positions only",
         all_queries=True,
         both_signs=True,
         branch=Branch.UPDATED,
@@ -109,40 +109,40 @@ _ROWS = (
         is_stock=True,
     ),
     Variant(
-        "inner",
-        "both signs in one call, queries one after the other",
+        name="inner",
+        summary="both signs in one call, queries one after the other",
         all_queries=False,
         both_signs=True,
         branch=Branch.FED,
         left_out=_TRAINING,
     ),
     Variant(
-        "outer",
-        "all queries in one call, signs one after the other",
+        name="outer",
+        summary="all queries in one call, signs one after the other",
         all_queries=True,
         both_signs=False,
         branch=Branch.FED,
         left_out=_TRAINING,
     ),
     Variant(
-        "sequential",
-        "MeZO: 2q calls, one copy of B each",
+        name="sequential",
+        summary="MeZO: 2q calls, one copy of B each",
         all_queries=False,
         both_signs=False,
         branch=Branch.FED,
         left_out=_TRAINING,
     ),
     Variant(
-        "inference",
-        "the same rows without branch or update",
+        name="inference",
+        summary="the same rows without branch or update",
         all_queries=True,
         both_signs=True,
         branch=Branch.NONE,
         left_out=_TRAINING | {"inject-lora-fa"},
     ),
     Variant(
-        "eager",
-        "PyTorch, f32: sequential MeZO on the Hugging Face model",
+        name="eager",
+        summary="PyTorch, f32: sequential MeZO on the Hugging Face model",
         all_queries=False,
         both_signs=False,
         branch=Branch.UPDATED,
@@ -150,8 +150,8 @@ _ROWS = (
     ),
 )
 _HOSTED = Variant(
-    "prgec-host",
-    "the training program of --state host: B updated and perturbed by the driver",
+    name="prgec-host",
+    summary="the training program of --state host: B updated and perturbed by the driver",
     all_queries=True,
     both_signs=True,
     branch=Branch.HOSTED,
@@ -159,8 +159,8 @@ _HOSTED = Variant(
 )
 _BATCH = (
     Variant(
-        "exact",
-        "the program's own exact gradient of B rows, and a step by norm",
+        name="exact",
+        summary="the program's own exact gradient of B rows, and a step by norm",
         all_queries=False,
         both_signs=False,
         branch=Branch.DIFFERENTIATED,
@@ -168,8 +168,8 @@ _BATCH = (
         is_batch=True,
     ),
     Variant(
-        "exact-kept",
-        "the same gradient with all that its backward reads kept from the forward",
+        name="exact-kept",
+        summary="the same gradient with all that its backward reads kept from the forward",
         all_queries=False,
         both_signs=False,
         branch=Branch.DIFFERENTIATED,
@@ -178,8 +178,8 @@ _BATCH = (
         is_batch=True,
     ),
     Variant(
-        "exact-layers",
-        "the same gradient with layers computed again from the residual stream (--recompute layers)",
+        name="exact-layers",
+        summary="the same gradient with layers computed again from the residual stream (--recompute layers)",
         all_queries=False,
         both_signs=False,
         branch=Branch.DIFFERENTIATED,
@@ -188,8 +188,8 @@ _BATCH = (
         is_batch=True,
     ),
     Variant(
-        "exact-host",
-        "the same gradient from a program of --state host, and the driver's step",
+        name="exact-host",
+        summary="the same gradient from a program of --state host, and the driver's step",
         all_queries=False,
         both_signs=False,
         branch=Branch.HOSTED,
@@ -198,8 +198,8 @@ _BATCH = (
         is_batch=True,
     ),
     Variant(
-        "shortcut",
-        "exact in the last block, its gradient handed down the residual stream below",
+        name="shortcut",
+        summary="exact in the last block, its gradient handed down the residual stream below",
         all_queries=False,
         both_signs=False,
         branch=Branch.DIFFERENTIATED,
@@ -207,8 +207,8 @@ _BATCH = (
         is_batch=True,
     ),
     Variant(
-        "inference-batch",
-        "B rows without branch or update",
+        name="inference-batch",
+        summary="B rows without branch or update",
         all_queries=False,
         both_signs=False,
         branch=Branch.NONE,
@@ -216,8 +216,8 @@ _BATCH = (
         is_batch=True,
     ),
     Variant(
-        "first-order",
-        "PyTorch, f32: forward and backward of B rows, Adam over LoRA-FA on the Hugging Face model",
+        name="first-order",
+        summary="PyTorch, f32: forward and backward of B rows, Adam over LoRA-FA on the Hugging Face model",
         all_queries=False,
         both_signs=False,
         branch=Branch.DIFFERENTIATED,
@@ -227,8 +227,8 @@ _BATCH = (
 )
 _FULL = (
     Variant(
-        "fo",
-        "PyTorch, f32: forward and backward of B rows, SGD over all weights of the Hugging Face model",
+        name="fo",
+        summary="PyTorch, f32: forward and backward of B rows, SGD over all weights of the Hugging Face model",
         all_queries=False,
         both_signs=False,
         branch=Branch.NONE,
@@ -237,8 +237,9 @@ _FULL = (
         is_full=True,
     ),
     Variant(
-        "mezo-full",
-        "PyTorch, f32: sequential MeZO over all weights of the Hugging Face model, noise drawn again from seeds",
+        name="mezo-full",
+        summary="PyTorch, f32: sequential MeZO over all weights of the Hugging Face model, "
+        "noise drawn again from seeds",
         all_queries=False,
         both_signs=False,
         branch=Branch.NONE,

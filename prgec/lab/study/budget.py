@@ -18,7 +18,7 @@ KEYS = ("forward_rows", "seconds", "clock", "memory_mb", "eval_every")
 _CLOCKS = ("wall", "cpu")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Budget:
     """The budget of a run.
 
@@ -89,7 +89,13 @@ def read_budget(raw: Mapping[str, Any], path: Path) -> Budget:
     if not (_is_number(every) and (every > 0 if seconds else isinstance(every, int) and every >= 1)):
         kind = "number" if seconds else "integer"
         raise UsageError(f"eval_every is {every!r}; expected a positive {kind}", where=path)
-    return Budget(rows, float(seconds), clock, round(memory_mb * _MEGABYTE), every)
+    return Budget(
+        forward_rows=rows,
+        seconds=float(seconds),
+        clock=clock,
+        memory_bytes=round(memory_mb * _MEGABYTE),
+        eval_every=every,
+    )
 
 
 def _is_number(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from prgec.errors import DataError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Point:
     """A score on dev during a run.
 
@@ -30,7 +30,7 @@ class Point:
     cpu_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """A finished run.
 

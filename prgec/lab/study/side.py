@@ -54,7 +54,9 @@ class AssistedModel(EagerProgram):
             block.register_forward_hook(self._catch)
         config = self._loss.hf.config
         width = int(getattr(config, "hidden_size"))  # noqa: B009
-        shape = ShardShape(_NO_PROGRAM, len(blocks), 1, width, _MOST_ANSWERS)
+        shape = ShardShape(
+            program=_NO_PROGRAM, num_blocks=len(blocks), num_labels=1, width=width, num_classes=_MOST_ANSWERS
+        )
         self.network = AdditiveNetwork.new(shape, rank, "rms", seed)
         self.trained = list(self.network.parameters())
         # Tokens that answers begin with, in the order they were met.

@@ -26,7 +26,7 @@ SPLITS = ("train", "dev", "test")
 OWN_DATA = "train"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StudyTask:
     """One data set.
 
@@ -60,7 +60,7 @@ class StudyMethod:
     grid: tuple[Options, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """A whole study.
 
@@ -221,7 +221,7 @@ def _task(name: str, entry: Options, folder: Path) -> StudyTask:
     }
     task = entry.get("task", AUTO_TASK)
     task = str(folder / task) if task.endswith(TOML_SUFFIX) else task
-    return StudyTask(name, **files, task=task, target=float(entry["target"]))
+    return StudyTask(name=name, **files, task=task, target=float(entry["target"]))
 
 
 def _check(study: Study) -> None:

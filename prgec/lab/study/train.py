@@ -86,7 +86,9 @@ class _Course:
         num_steps = max(1, study.budget.forward_rows // method.rows_per_step)
         rates = Rates(num_steps, float(run.options["lr"]), schedule)
         self.budget = study.budget
-        self.loop = TrainingLoop(method, data.train, method.program.manifest, run.seed, rates)
+        self.loop = TrainingLoop(
+            trainer=method, rows=data.train, manifest=method.program.manifest, seed=run.seed, rates=rates
+        )
         self.steps_per_eval = max(1, int(study.budget.eval_every) // method.rows_per_step)
         self.curve: list[Point] = []
         self.steps_done = 0
@@ -146,7 +148,13 @@ class _Course:
         try:
             found = evaluate(self.method.program, rows)
         except NumericsError:
-            return Evaluation(math.log(self.method.program.manifest.vocab_size), 0.0, len(rows.answers), 0, 0.0)
+            return Evaluation(
+                loss=math.log(self.method.program.manifest.vocab_size),
+                accuracy=0.0,
+                num_examples=len(rows.answers),
+                num_calls=0,
+                seconds=0.0,
+            )
         assert found is not None, "nothing stops it"
         return found
 
@@ -155,4 +163,6 @@ class _Course:
         found = self.score(self.data.dev)
         rows = self.steps_done * self.method.rows_per_step
         wall, cpu = round(self.loop.wall_seconds, 4), round(self.loop.cpu_seconds, 4)
-        self.curve.append(Point(rows, found.accuracy or 0.0, found.loss, wall, cpu))
+        self.curve.append(
+            Point(forward_rows=rows, accuracy=found.accuracy or 0.0, loss=found.loss, wall_s=wall, cpu_s=cpu)
+        )

@@ -53,7 +53,12 @@ def rebuild(path: Path, base: str | None = None, *, device: str = "cpu", compile
             )
     return TorchProgram(
         # Nobody asks this engine for text in a hurry.
-        Graphs(graphs.methods, replace(expected, context=0), graphs.tokenizer, graphs.passes),
+        Graphs(
+            methods=graphs.methods,
+            manifest=replace(expected, context=0),
+            tokenizer=graphs.tokenizer,
+            passes=graphs.passes,
+        ),
         path,
         device=device,
         compiled=compiled,

@@ -86,7 +86,9 @@ class Coordinator(Ledger):
         difference_q = merged(list(self._reports.values()), self._merge)
         losses = _as_losses(difference_q)
         g_q = self._limits.apply(coefficients(losses, self.header.eps, self._estimator), losses, self.step)
-        record = StepRecord(self.step, learning_rate(self._rates, self.step), self.header.eps, losses, g_q)
+        record = StepRecord(
+            step=self.step, lr=learning_rate(self._rates, self.step), eps=self.header.eps, losses=losses, g=g_q
+        )
         (update,) = self.append([record])
         self._reports = {}
         return update

@@ -108,7 +108,7 @@ class Rounds(Ledger):
             # Losses stay on the devices.
             unknown = np.full((self.header.q, 2), np.nan)
             for step, (lr, g_q) in enumerate(zip(rates, g_Mq, strict=True), start=first + 1):
-                records.append(StepRecord(step, lr, self.header.eps, unknown, g_q))
+                records.append(StepRecord(step=step, lr=lr, eps=self.header.eps, losses=unknown, g=g_q))
         updates = self.append(records)
         self._places, self._contributions = {}, {}
         return updates

@@ -16,7 +16,7 @@ from prgec.runtime.report.templates import read, render
 _LAST_COLUMN_GOOD = "yes"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanPage:
     """Content of the page.
 

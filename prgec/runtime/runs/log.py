@@ -127,7 +127,7 @@ class RunLog:
 def _record_of(result: StepResult) -> Record:
     """Return what the journal keeps of a step."""
     assert isinstance(result, EstimatedStep | GradientStep), "every kind of step needs a kind of record"
-    return StepRecord(result.step, result.lr, result.eps, result.losses, result.g)
+    return StepRecord(step=result.step, lr=result.lr, eps=result.eps, losses=result.losses, g=result.g)
 
 
 def check_nothing_is_lost(folder: RunFolder) -> None:

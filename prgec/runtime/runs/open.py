@@ -65,7 +65,7 @@ def open_with_adapter(
     return program
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Opened:
     """A program and its data, ready to train.
 
@@ -150,7 +150,17 @@ class Opened:
         if self.rewards is not None:
             group, repeats = self.rewards.group, self.rewards.iterations
         m = self.program.manifest
-        return TrainingLoop(trainer, self.rows, m, options.seed, rates, options.accumulate, gather, group, repeats)
+        return TrainingLoop(
+            trainer=trainer,
+            rows=self.rows,
+            manifest=m,
+            seed=options.seed,
+            rates=rates,
+            accumulate=options.accumulate,
+            gather=gather,
+            group=group,
+            repeats=repeats,
+        )
 
 
 def check_room(path: Path, *, verify: bool) -> None:
@@ -234,13 +244,13 @@ def open_run(options: RunOptions, listener: Listener, judge: Judge | None = None
         listener.on_privacy(budget)
     rates = Rates(options.steps, m.lr if options.lr is None else options.lr, options.schedule, options.warmup)
     return Opened(
-        replace(options, lr=rates.lr),
-        rates,
-        program,
-        rows,
-        eval_set,
-        dev_set,
-        answers,
+        options=replace(options, lr=rates.lr),
+        rates=rates,
+        program=program,
+        rows=rows,
+        eval_set=eval_set,
+        dev_set=dev_set,
+        answers=answers,
         rewards=rewards,
         budget=budget,
         task=files.task if files else "",

@@ -34,7 +34,7 @@ REWARDED = (*ADVANTAGES, EVOLUTION)
 DEFAULT_REWARDED = "grpo"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """The options of a run; each field has its help.
 

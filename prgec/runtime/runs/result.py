@@ -13,7 +13,7 @@ from prgec.runtime.training.privacy_budget import PrivacyBudget
 from prgec.runtime.training.step import StepResult
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunResult:
     """The result of a run.
 

@@ -65,20 +65,20 @@ def header_of(opened: Opened) -> Header:
     # A step by an objective and gradients measures several pairs of numbers.
     pairs = (2 if feedback else RECORDED_QUERIES) if judged and m.has_gradients else m.q
     return Header(
-        pairs,
-        m.batch_size * options.accumulate,
-        options.seed,
-        options.steps,
-        opened.rates.lr,
-        0.0 if m.has_gradients else options.eps,
-        course(opened.rates),
-        (m.optimizer or options.estimator) + (f"+{objective}" if objective else ""),
-        len(rows),
-        rows_crc,
-        identity(m),
-        masters_sha256(program),
-        options.limits.max_g,
-        options.limits.flags,
+        q=pairs,
+        batch_size=m.batch_size * options.accumulate,
+        seed=options.seed,
+        steps=options.steps,
+        lr=opened.rates.lr,
+        eps=0.0 if m.has_gradients else options.eps,
+        schedule=course(opened.rates),
+        estimator=(m.optimizer or options.estimator) + (f"+{objective}" if objective else ""),
+        num_examples=len(rows),
+        rows_crc=rows_crc,
+        program_sha256=identity(m),
+        start_sha256=masters_sha256(program),
+        max_g=options.limits.max_g,
+        policies=options.limits.flags,
     )
 
 

@@ -194,7 +194,15 @@ def judge_most_likely(rollouts: Rollouts, reward: Callable[[Prompt, str], float]
         raise NumericsError("no answer has a reward", hint="correct the reward")
     mean = float(np.mean(known))
     seconds = time.monotonic() - start
-    return Evaluation(-mean, None, len(known), len(rewards), seconds, answers=tuple(texts), reward=mean)
+    return Evaluation(
+        loss=-mean,
+        accuracy=None,
+        num_examples=len(known),
+        num_calls=len(rewards),
+        seconds=seconds,
+        answers=tuple(texts),
+        reward=mean,
+    )
 
 
 def _line(answer: WrittenAnswer, reward: float) -> dict[str, Any]:

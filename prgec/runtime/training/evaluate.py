@@ -105,7 +105,17 @@ def evaluate(program: GeneratingProgram, eval_set: RowSet, on_batch: CallListene
         else:
             f1, matched = _compare(eval_set.examples, generated)
     seconds = time.monotonic() - start
-    return Evaluation(loss, accuracy, len(answers), num_calls, seconds, f1, matched, tuple(chosen), summed)
+    return Evaluation(
+        loss=loss,
+        accuracy=accuracy,
+        num_examples=len(answers),
+        num_calls=num_calls,
+        seconds=seconds,
+        f1=f1,
+        exact_match=matched,
+        answers=tuple(chosen),
+        rouge=summed,
+    )
 
 
 def _compare(examples: Sequence[Example], answers: Sequence[str]) -> tuple[float, float]:

@@ -112,4 +112,10 @@ def evaluate_feedback(program: GeneratingProgram, feedback: Feedback, on_batch: 
     if not np.isfinite(judged.loss):
         raise NumericsError("the evaluation loss is not finite", hint="the state has diverged: lower --lr")
     num_calls = -(-(len(losses) + len(others)) // program.manifest.num_distinct_rows)
-    return Evaluation(judged.loss, judged.accuracy, len(answers.answers), num_calls, time.monotonic() - start)
+    return Evaluation(
+        loss=judged.loss,
+        accuracy=judged.accuracy,
+        num_examples=len(answers.answers),
+        num_calls=num_calls,
+        seconds=time.monotonic() - start,
+    )

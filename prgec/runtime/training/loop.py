@@ -17,7 +17,7 @@ from prgec.runtime.training.schedules import Rates, learning_rate
 from prgec.runtime.training.step import StepResult, Steps
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainingLoop:
     """Steps after the last one the trainer took, up to the last of the course; iterate to take them.
 

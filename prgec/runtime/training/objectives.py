@@ -59,7 +59,7 @@ class Answers:
     drift: Float64Array = field(default_factory=lambda: np.zeros(0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Judged:
     """The verdict of an objective on the answers of one call.
 
@@ -78,7 +78,7 @@ class Judged:
     kl: float = math.nan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Objective:
     """One row of the table.
 
@@ -130,10 +130,10 @@ def orpo(answers: Answers, numbers: Numbers) -> Judged:
     likelihood = np.where(answers.is_good, -1.0 / (answers.num_labels * num_pairs), 0.0)
     good, bad = mean[0::2], mean[1::2]
     return Judged(
-        -float(good.mean()) + numbers.beta * odds.loss,
-        likelihood + numbers.beta * odds.slope,
-        numbers.beta * float((good - bad).mean()),
-        float((good > bad).mean()),
+        loss=-float(good.mean()) + numbers.beta * odds.loss,
+        slope=likelihood + numbers.beta * odds.slope,
+        margin=numbers.beta * float((good - bad).mean()),
+        accuracy=float((good > bad).mean()),
     )
 
 
@@ -147,7 +147,13 @@ def kto(answers: Answers, numbers: Numbers) -> Judged:
     slope = -weight * sign * numbers.beta * value * (1.0 - value) / len(reward)
     is_mixed = bool(answers.is_good.any() and not answers.is_good.all())
     margin = float(reward[answers.is_good].mean() - reward[~answers.is_good].mean()) if is_mixed else math.nan
-    return Judged(float((weight * (1.0 - value)).mean()), slope, margin, float((value > 0.5).mean()), kl)
+    return Judged(
+        loss=float((weight * (1.0 - value)).mean()),
+        slope=slope,
+        margin=margin,
+        accuracy=float((value > 0.5).mean()),
+        kl=kl,
+    )
 
 
 def _paired(reward: Float64Array, reward_slope: Float64Array, target: float) -> Judged:
@@ -157,7 +163,12 @@ def _paired(reward: Float64Array, reward_slope: Float64Array, target: float) -> 
     share = _sigmoid(short) / len(margin)
     slope = np.empty_like(reward)
     slope[0::2], slope[1::2] = -share * reward_slope[0::2], share * reward_slope[1::2]
-    return Judged(float(np.logaddexp(0.0, short).mean()), slope, float(margin.mean()), float((margin > 0.0).mean()))
+    return Judged(
+        loss=float(np.logaddexp(0.0, short).mean()),
+        slope=slope,
+        margin=float(margin.mean()),
+        accuracy=float((margin > 0.0).mean()),
+    )
 
 
 def _sigmoid(x: Float64Array) -> Float64Array:
@@ -168,10 +179,10 @@ def _sigmoid(x: Float64Array) -> Float64Array:
 OBJECTIVES: dict[str, Objective] = {
     each.name: each
     for each in (
-        Objective("dpo", dpo, beta=0.1, needs_reference=True),
-        Objective("kto", kto, beta=0.1, is_paired=False, needs_reference=True, needs_drift=True),
-        Objective("orpo", orpo, beta=0.1),
-        Objective("simpo", simpo, beta=2.0),
+        Objective(name="dpo", judge=dpo, beta=0.1, needs_reference=True),
+        Objective(name="kto", judge=kto, beta=0.1, is_paired=False, needs_reference=True, needs_drift=True),
+        Objective(name="orpo", judge=orpo, beta=0.1),
+        Objective(name="simpo", judge=simpo, beta=2.0),
     )
 }
 # Packages add objectives by entry points of this group: an Objective under its name.

@@ -24,7 +24,7 @@ JOB_NAME = "job.json"
 _POLL_S = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pushed:
     """The result of sending.
 
@@ -77,7 +77,14 @@ def push(
     if options is not None:
         server.json("POST", f"/v1/jobs/{job.id}/train", options)
     state = str(server.json("GET", f"/v1/jobs/{job.id}").get("state"))
-    return Pushed(job.id, len(paths), num_sent, num_bytes, time.monotonic() - started, state)
+    return Pushed(
+        job=job.id,
+        num_shards=len(paths),
+        num_sent=num_sent,
+        num_bytes=num_bytes,
+        seconds=time.monotonic() - started,
+        state=state,
+    )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from prgec.errors import UsageError
 from prgec.serve.web.listening import LIMITS, check_packages, check_port, is_loopback, listen
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServeOptions:
     """Where a server listens.
 

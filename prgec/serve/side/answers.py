@@ -97,7 +97,7 @@ def open_assisted(program: Path, side: Path | None, key: Path | None, *, verify:
     return Assisted(backbone, network, load_key(key or default_key_path()) if is_secret else b"")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SideEvaluation:
     """The scores of a backbone with its network.
 
@@ -133,7 +133,9 @@ def evaluate(assisted: Assisted, data: FirstTokens, on_rows: CallListener = igno
     before, after = assisted.scores(data, on_rows)
     missing = difference(before, data.wanted) - (after - centred(before))
     loss = float(np.square(missing, dtype=np.float64).mean())
-    return SideEvaluation(loss, len(data.rows), time.monotonic() - started, **_measures(data, after))
+    return SideEvaluation(
+        loss=loss, num_examples=len(data.rows), seconds=time.monotonic() - started, **_measures(data, after)
+    )
 
 
 def _measures(data: FirstTokens, after: FloatArray) -> dict[str, float]:

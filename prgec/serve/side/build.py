@@ -72,7 +72,9 @@ def build(network: SideNetwork, output: Path, backend: str = BACKENDS[0], batch_
     with torch.no_grad():
         exported = torch.export.export(module, (acts,), strict=False)
     lowered = lower(target, {SIDE_METHOD: exported})
-    description = SideDescription(shape, network.norm, network.rank, batch_size, backend, network.sha256)
+    description = SideDescription(
+        shape=shape, norm=network.norm, rank=network.rank, batch_size=batch_size, backend=backend, sha256=network.sha256
+    )
     constants = {
         VERSION_METHOD: SIDE_CONTRACT_VERSION,
         SIDE_NETWORK_METHOD: description.to_json(),

@@ -19,7 +19,7 @@ from prgec.errors import DataError
 SHARD_GLOB = "shard-*.safetensors"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cache:
     """Rows sorted by their ids, which are as good as random; activations stay as narrow as they travelled.
 
@@ -80,15 +80,15 @@ def read_cache(folder: Path) -> Cache:
                 raise DataError("two rows of one id have different answers", where=folder)
     rows = order[is_first]
     scales = None if joined.scales is None else joined.scales[rows]
-    return Cache(joined.shape, joined.ids[rows], joined.acts[rows], scales, joined.dy[rows])
+    return Cache(shape=joined.shape, ids=joined.ids[rows], acts=joined.acts[rows], scales=scales, dy=joined.dy[rows])
 
 
 def _joined(shards: list[Shard]) -> Cache:
     scales = [shard.scales for shard in shards if shard.scales is not None]
     return Cache(
-        shards[0].shape,
-        np.concatenate([shard.ids for shard in shards]),
-        np.concatenate([shard.acts for shard in shards]),
-        np.concatenate(scales) if scales else None,
-        np.concatenate([shard.dy for shard in shards]),
+        shape=shards[0].shape,
+        ids=np.concatenate([shard.ids for shard in shards]),
+        acts=np.concatenate([shard.acts for shard in shards]),
+        scales=np.concatenate(scales) if scales else None,
+        dy=np.concatenate([shard.dy for shard in shards]),
     )

@@ -13,7 +13,7 @@ from prgec.errors import ProgramError
 _MAX_ROWS = 1 << 12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SideDescription:
     """A side network as a program.
 
@@ -50,7 +50,7 @@ class SideDescription:
         try:
             raw = json.loads(str(text))
             shape = ShardShape.from_metadata(raw.pop("shape"), path)
-            found = cls(shape, **raw)
+            found = cls(shape=shape, **raw)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise bad from error
         counts = (found.rank, found.batch_size)

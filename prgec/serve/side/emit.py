@@ -77,7 +77,7 @@ class EmitOptions:
             raise UsageError(f"--shard-rows is {self.shard_rows}; expected at least 1")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Emitted:
     """The result of emitting a data set.
 
@@ -107,7 +107,12 @@ def program_hash(manifest: Manifest) -> str:
 def shape_of(manifest: Manifest, num_classes: int, y_pre: str) -> ShardShape:
     """Return what all shards of a program and a choice between C answers have in common."""
     return ShardShape(
-        program_hash(manifest), manifest.num_blocks, manifest.num_labels, manifest.hidden_size, num_classes, y_pre
+        program=program_hash(manifest),
+        num_blocks=manifest.num_blocks,
+        num_labels=manifest.num_labels,
+        width=manifest.hidden_size,
+        num_classes=num_classes,
+        y_pre=y_pre,
     )
 
 
@@ -178,7 +183,7 @@ def run_rows(program: EmittingProgram, rows: Sequence[Row], first_tokens: IntArr
     return acts, scores
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Rows:
     """Everything a shard is made of; attributes as the arguments of `emit`, and what follows from them."""
 
@@ -199,7 +204,7 @@ class _Rows:
         answers: Sequence[float] = data.wanted
         if options.label_dp is not None:
             answers = randomised(data.answers, ids, shape.num_classes, options.label_dp, key)
-        return cls(program, data, key, options, shape, ids, answers)
+        return cls(program=program, data=data, key=key, options=options, shape=shape, ids=ids, answers=answers)
 
     def shard(self, part: slice) -> Shard:
         acts, scores = run_rows(self.program, self.data.rows[part], self.data.first_tokens)
@@ -208,7 +213,7 @@ class _Rows:
         dy = difference(scores, self.answers[part])
         sent, scales = narrow(acts, self.options.dtype, self.program.path)
         ids = np.frombuffer(b"".join(self.ids[part]), dtype=np.uint8).reshape(-1, ID_BYTES)
-        return Shard(self.shape, ids, sent, scales, dy[:, None, :])
+        return Shard(shape=self.shape, ids=ids, acts=sent, scales=scales, dy=dy[:, None, :])
 
 
 def _rows_that_fit(wanted: int, shape: ShardShape) -> int:
@@ -257,4 +262,11 @@ def _check_folder(folder: Path, num_shards: int, local: dict[str, object]) -> No
 def _emitted(folder: Path, num_rows: int, num_new: int, started: float, *, interrupted: bool = False) -> Emitted:
     files = list(folder.glob(SHARD_GLOB))
     num_bytes = sum(each.stat().st_size for each in files)
-    return Emitted(num_rows, len(files), num_new, num_bytes, time.monotonic() - started, interrupted)
+    return Emitted(
+        num_rows=num_rows,
+        num_shards=len(files),
+        num_new=num_new,
+        num_bytes=num_bytes,
+        seconds=time.monotonic() - started,
+        interrupted=interrupted,
+    )

@@ -30,7 +30,7 @@ _MEASURED_ROWS = 256
 _FEWEST_HELD_OUT = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fitted:
     """The result of a fit.
 
@@ -94,7 +94,15 @@ def fit(
     write_network(output, best)
     best_epoch = min(epochs, key=lambda each: each.score).number if epochs else 0
     seconds = time.monotonic() - started
-    return Fitted(best, best_epoch, tuple(epochs), len(learnt), len(held_out), seconds, not _is_done(epochs, options))
+    return Fitted(
+        network=best,
+        best_epoch=best_epoch,
+        epochs=tuple(epochs),
+        num_rows=len(learnt),
+        num_held_out=len(held_out),
+        seconds=seconds,
+        interrupted=not _is_done(epochs, options),
+    )
 
 
 def split(num_rows: int, share: float) -> tuple[IntArray, IntArray]:

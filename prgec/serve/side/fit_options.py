@@ -9,7 +9,7 @@ from prgec.core.formats.side_network import NORMS
 from prgec.errors import UsageError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FitOptions:
     """How a network is learnt; the defaults are the paper's where it says one.
 

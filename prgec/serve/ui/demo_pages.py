@@ -70,7 +70,9 @@ class DemoPages:
     def _about(self) -> dict[str, Any]:
         name = self._state.run_list.id_of(self._folder)
         jobs = self._state.jobs.of(self._program), self._state.jobs.of(self._folder)
-        run = self._state.run_list.find(name) or ListedRun(name, self._folder.name, self._folder, {}, None, "", 0.0)
+        run = self._state.run_list.find(name) or ListedRun(
+            id=name, name=self._folder.name, folder=self._folder, summary={}, process=None, remark="", changed=0.0
+        )
         metrics = self._state.metrics(run)
         return {
             "stage": self._stage(run, *jobs),

@@ -19,7 +19,7 @@ OPEN = ("data", "training", "evaluation", "step", "rows")
 _MOST_CHARACTERS = 4096
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Field:
     """One option as a form shows it.
 
@@ -80,13 +80,21 @@ def _field(item: Item, given: Mapping[str, str]) -> Field:
     text = f"{option.help.removesuffix('.')} [default: {option.unset}]." if option.unset else option.help
     label = item.flags[0] if item.flags else item.name.upper()
     if item.kind is bool:
-        return Field(item.name, label, text, "checkbox", value)
+        return Field(name=item.name, label=label, help=text, kind="checkbox", value=value)
     if option.choices and not item.is_many:
         choices = ("", *map(str, option.choices)) if option.unset else tuple(map(str, option.choices))
-        return Field(item.name, label, text, "select", value, choices)
+        return Field(name=item.name, label=label, help=text, kind="select", value=value, choices=choices)
     if item.kind in (int, float):
-        return Field(item.name, label, text, "number", value, step="1" if item.kind is int else "any")
-    return Field(item.name, label, text + (" Several between commas." if item.is_many else ""), "text", value)
+        return Field(
+            name=item.name, label=label, help=text, kind="number", value=value, step="1" if item.kind is int else "any"
+        )
+    return Field(
+        name=item.name,
+        label=label,
+        help=text + (" Several between commas." if item.is_many else ""),
+        kind="text",
+        value=value,
+    )
 
 
 def _text(value: Any) -> str:

@@ -33,7 +33,7 @@ _TAIL_BYTES = 16 << 10
 _ERROR = "error: "
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StartedCommand:
     """A command that was started.
 
@@ -152,7 +152,15 @@ class Jobs:
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )
             self._children.append(child)
-            job = StartedCommand(name, kind, str(target), child.pid, _born(child.pid), time.time(), str(folder))
+            job = StartedCommand(
+                id=name,
+                kind=kind,
+                target=str(target),
+                process=child.pid,
+                born=_born(child.pid),
+                started=time.time(),
+                folder=str(folder),
+            )
             write_atomic(folder / _NOTE, json.dumps(asdict(job)).encode())
             return job
 

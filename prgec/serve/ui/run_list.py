@@ -27,7 +27,7 @@ UNDER_WAY = "under way"
 CUT_OFF = "cut off"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ListedRun:
     """A run folder as a list shows it.
 
@@ -114,7 +114,16 @@ class RunList:
             changed = 0.0
         name = str(folder.relative_to(self.root))
         is_partial = (folder / PARTIAL_METRICS_NAME).exists() or (folder / PARTIAL_JOURNAL_NAME).exists()
-        return ListedRun(self.id_of(folder), name, folder, summary, holder(folder), remark, changed, is_partial)
+        return ListedRun(
+            id=self.id_of(folder),
+            name=name,
+            folder=folder,
+            summary=summary,
+            process=holder(folder),
+            remark=remark,
+            changed=changed,
+            is_partial=is_partial,
+        )
 
     def _summary(self, folder: Path) -> tuple[Mapping[str, Any], str]:
         path = folder / SUMMARY_NAME

@@ -62,7 +62,9 @@ class State:
         for job in self.jobs.all():
             folder = Path(job.target)
             if job.kind == "run" and self.run_list.id_of(folder) == name:
-                return ListedRun(name, folder.name, folder, {}, None, "", job.started)
+                return ListedRun(
+                    id=name, name=folder.name, folder=folder, summary={}, process=None, remark="", changed=job.started
+                )
         return None
 
     def job_of(self, run: ListedRun) -> StartedCommand | None:
