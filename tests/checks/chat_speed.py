@@ -60,15 +60,7 @@ def ways_of(programs: Sequence[Path], checkpoint: Path, work: Path, options: arg
 
     def job(way: str, path: Path) -> Job:
         vocab_size = manifests[0].vocab_size
-        return Job(
-            variant=way,
-            cell=str(path),
-            backend=options.threads,
-            model=vocab_size,
-            vocab_size=options.prompt,
-            num_labels=options.tokens,
-            layers=options.repeats,
-        )
+        return Job(way, str(path), options.threads, vocab_size, options.prompt, options.tokens, options.repeats)
 
     ours = [f"{each.quantize}, C = {each.context}" for each in manifests]
     if len(programs) > 1:

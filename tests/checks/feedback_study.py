@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the page to this file, and its plot beside it")
     options = parser.parse_args()
     seeds = [int(each) for each in options.seeds.split(",")]
-    study = Study(title=options.model, path=options.work, model=options.steps)
+    study = Study(options.model, options.work, options.steps)
     if options.findings is not None:
         study.take(options.findings)
     sizes = {task.name: write_task(task, options.work) for task in TASKS}

@@ -90,9 +90,9 @@ class Case:
     quantize: str = "none"
 
 
-_F32 = Plan(shape=Bounds(loss=1e-4, mean_loss=1e-4, state=1e-3, signs=0.99))
+_F32 = Plan(Bounds(loss=1e-4, mean_loss=1e-4, state=1e-3, signs=0.99))
 # In fp16; its RMSNorm needs rows of 64.
-_F16 = Plan(shape=Bounds(loss=1e-2, mean_loss=1e-2, state=5e-2, signs=0.95), steps=20, hidden_size=64)
+_F16 = Plan(Bounds(loss=1e-2, mean_loss=1e-2, state=5e-2, signs=0.95), steps=20, hidden_size=64)
 PLANS = {"xnnpack": _F32, "portable": _F32, "openvino": _F32, "qnn": _F16}
 CASES = (
     *(Case(*each) for each in itertools.product((1, 4), ("seeded", "dual"), ("xnnpack", "portable", "openvino"))),
