@@ -22,7 +22,9 @@ def ipo(answers: Answers, numbers: Numbers) -> Judged:
     short = margin - 0.5 / numbers.beta
     slope = np.empty_like(gain)
     slope[0::2], slope[1::2] = 2.0 * short / len(margin), -2.0 * short / len(margin)
-    return Judged(float((short**2).mean()), slope, float(margin.mean()), float((margin > 0.0).mean()))
+    return Judged(
+        loss=float((short**2).mean()), slope=slope, margin=float(margin.mean()), accuracy=float((margin > 0.0).mean())
+    )
 
 
-IPO = Objective("ipo", ipo, beta=0.1, needs_reference=True)
+IPO = Objective(name="ipo", judge=ipo, beta=0.1, needs_reference=True)
