@@ -257,12 +257,15 @@ def report(found: Mapping[Case, list[dict[str, Any]]], image: str) -> str:
     steps = ROUNDS[1][0] * ROUNDS[1][1]
     states = [line["up_bytes"] / case.devices for case, lines in found.items() for line in lines if "up_bytes" in line]
     local_steps = 100
+    starts = {lines[0]["accuracy"] for lines in found.values()}
+    others = " Programs of other versions of prgec round weights differently, and so begin elsewhere."
+    others = others if len(starts) > 1 else ""
     return f"""# Many devices, one adapter
 
 Made by `python tools/federated_report.py`: SmolLM2-135M-Instruct (8da4w) on 1,000 real movie reviews, dealt out to
 devices that this machine plays one after the other. One seed. All cases take about {steps} local steps:
 `exact` with 8 rows a step, `prge` with q = 4 and 4 rows. Accuracy is of the 600 test rows, before the first round
-and after the last. Programs of several versions of prgec round weights differently, and so begin elsewhere.
+and after the last.{others}
 
 Bytes are those of the messages' values, of one device in one round, without what a transport adds.
 
@@ -273,6 +276,7 @@ Bytes are those of the messages' values, of one device in one round, without wha
 - Up, `prge` sends 4 q bytes a local step and `exact` its whole state. Down, `prge` receives the steps of all devices.
 - A device that harms sends what it learnt, turned around and ten times as long.
 - With an epsilon, each device hides its rows by noise ([privacy](../privacy.md)), at a delta of {DELTA:g}.
+- A device needs the memory of `prgec run`: it opens the same program.
 - More devices at equal rows take fewer steps one after the other: of {steps} steps, 16 devices take
   {ROUNDS[16][0] * ROUNDS[16][1]} each, and 64 take {ROUNDS[64][0] * ROUNDS[64][1]}.
 
