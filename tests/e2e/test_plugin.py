@@ -58,7 +58,7 @@ def test_a_quantiser(installed: Path, checkpoint: Path, tmp_path: Path) -> None:
         "import torch\nfrom pathlib import Path\nfrom prgec.compiler.options import CompileOptions\n"
         "from prgec.compiler.compile import build_graphs\n"
         "from safetensors.torch import load_file\n"
-        f"options = CompileOptions({str(checkpoint)!r}, output=Path('x.pte'), backend='portable', seq_len=16,\n"
+        f"options = CompileOptions(model={str(checkpoint)!r}, output=Path('x.pte'), backend='portable', seq_len=16,\n"
         "    num_labels=2, rank=4, quantize='8da4w', group_size=16, rounding='clipped')\n"
         "state = build_graphs(options).methods['forward'].module.state_dict()\n"
         f"weight = load_file(Path({str(checkpoint)!r}) / 'model.safetensors')['model.layers.0.mlp.up_proj.weight']\n"
