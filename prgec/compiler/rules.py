@@ -153,10 +153,6 @@ _WEIGHTS = (
     OptionRule(
         lambda o: _rounds(o) and o.rounds_by_prompts and not o.data, "--rounding {o.rounding} needs prompts", _ADD_DATA
     ),
-    OptionRule(
-        lambda o: o.dtype == "f32" and o.quantize in WEIGHT_ONLY_BITS,
-        "--quantize {o.quantize} multiplies in 16 bits; leave out --dtype f32",
-    ),
 )
 _CACHE = (
     OptionRule(
@@ -262,5 +258,9 @@ BACKEND_RULES = (
         "--backend {b.name} does not compute in {o.dtype}",
         lambda b: b.dtypes,
         "it does in: {choices}",
+    ),
+    BackendRule(
+        lambda o, b: o.dtype == "f32" and o.quantize in WEIGHT_ONLY_BITS,
+        "--quantize {o.quantize} multiplies in 16 bits; leave out --dtype f32",
     ),
 )

@@ -30,7 +30,6 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"lora_a": "calibrated"}, "--lora-a calibrated needs prompts"),
     ({"rounding": "gptq", "data": DATA}, "--rounding gptq needs weights to round. Hint: add --quantize"),
     ({"rounding": "gptq", "quantize": "8da4w"}, "--rounding gptq needs prompts. Hint: name a file of them with --data"),
-    ({"dtype": "f32", "quantize": "int8"}, "--quantize int8 multiplies in 16 bits; leave out --dtype f32"),
     ({"quantize_cache": True}, "--quantize-cache is for programs with a cache"),
     ({"rollouts": 4}, "--rollouts is for programs with a cache"),
     ({"generate": True, "context": 3}, "--context is 3; expected at least 4"),
@@ -128,6 +127,12 @@ def test_usual_options_break_none(method: str, backend: str) -> None:
         ),
         ("vulkan", {"quantize_embedding": 4}, "--backend vulkan has no --quantize-embedding. Hint: leave it out"),
         ("qnn", {"dtype": "bf16"}, "--backend qnn does not compute in bf16. Hint: it does in: "),
+        (
+            "xnnpack",
+            {"dtype": "f32", "quantize": "int8"},
+            "--backend xnnpack has no --quantize int8. Hint: it has: none, ",
+        ),
+        ("cuda", {"dtype": "f32", "quantize": "int8"}, "--quantize int8 multiplies in 16 bits; leave out --dtype f32"),
     ],
 )
 def test_a_backend_refuses_what_it_has_no_means_for(backend: str, changes: dict[str, Any], message: str) -> None:
