@@ -9,7 +9,6 @@ from prgec.cli.demo_run import DemoResult
 from prgec.runtime.runs.result import RunResult
 from prgec.runtime.training.evaluate import Evaluation
 
-
 BEFORE = Evaluation(loss=1.5, accuracy=0.5, num_examples=10, num_calls=1, seconds=0.1)
 RUN = RunResult(
     run=Path("runs/demo-1"),
