@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from prgec.core.machine.folder_lock import FolderLock
+from prgec.serve.ui import run_list
 from prgec.serve.ui.programs import KnownProgram, graph_rows, known, pass_names
 from prgec.serve.ui.run_list import RunList
 from tests.ui.synthetic import write_run
@@ -50,6 +51,18 @@ def test_what_runs_are_at(tmp_path: Path) -> None:
         "cut again": ("cut off", True, None),
         "going": ("under way", False, os.getpid()),
     }
+
+
+def test_a_run_that_ends_while_it_is_read_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look for the process that writes it comes first: never both no process and no summary of a whole run."""
+    run = write_run(tmp_path / "a", is_done=False)
+
+    def ends(folder: Path) -> None:
+        (run / "metrics.partial.jsonl").unlink()
+        write_run(tmp_path / "b").joinpath("run.json").rename(run / "run.json")
+
+    monkeypatch.setattr(run_list, "holder", ends)
+    assert [each.status for each in RunList(tmp_path).runs() if each.folder == run] == ["complete"]
 
 
 @pytest.mark.parametrize(

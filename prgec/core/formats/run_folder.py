@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from prgec.core.machine.files import is_scratch_of, rename, write_atomic
@@ -131,31 +130,38 @@ def _is_ours(name: str) -> bool:
 class MetricsWriter:
     """Appends one JSON object a line, flushed at once; `commit` gives the file its final name.
 
-    Leaving the `with` block without a commit removes the file, and the folder if nothing else is in it.
+    Args:
+        folder: The run folder.
+        lines: Lines to begin with. A reader sees those of an earlier process until all of these are written.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, lines: Iterable[Mapping[str, Any]] = ()) -> None:
         self._folder = folder
         self._path = folder.file(PARTIAL_METRICS_NAME)
-        self._file = self._path.open("w", encoding="utf-8")
+        write_atomic(self._path, "".join(map(_line, lines)).encode())
+        self._file = self._path.open("a", encoding="utf-8")
 
-    def __enter__(self) -> MetricsWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
-        if not any(self._folder.path.iterdir()):
-            self._folder.path.rmdir()
-
-    def write(self, **values: Any) -> None:
+    def write(self, values: Mapping[str, Any]) -> None:
         """Append one line."""
-        self._file.write(json.dumps(values, allow_nan=False) + "\n")
+        self._file.write(_line(values))
         self._file.flush()
 
     def commit(self) -> None:
         """Make what was written `metrics.jsonl`."""
         self._file.flush()
         rename(self._path, self._folder.file(METRICS_NAME))
+
+    def close(self) -> None:
+        """Keep what was written, under its present name."""
+        self._file.close()
+
+    def remove(self) -> None:
+        """Remove what was written, and the folder if nothing else is in it."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+        if not any(self._folder.path.iterdir()):
+            self._folder.path.rmdir()
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, allow_nan=False) + "\n"

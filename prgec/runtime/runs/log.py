@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,7 +30,7 @@ from prgec.runtime.training.step import StepResult
 class RunLog:
     """Metrics and journal of a run under way; use as a context manager.
 
-    Leaving the block without `commit` keeps a journal that holds steps, for `--resume`, and removes everything else.
+    Leaving the block without `commit` keeps both where they hold steps, for `--resume`, and removes them otherwise.
 
     Args:
         folder: The run folder.
@@ -53,18 +53,16 @@ class RunLog:
     ) -> None:
         self._folder, self._on_line = folder, on_line
         self._start = time.monotonic()
-        self._metrics = MetricsWriter(folder)
+        known = [] if journal is None else list(_lines_of(journal, steps))
+        self._metrics = MetricsWriter(folder, known)
         self._path = folder.file(PARTIAL_JOURNAL_NAME)
         if journal is not None and journal.path != self._path:
             rename(journal.path, self._path)
         self._journal = JournalWriter(self._path, header, journal.good_bytes if journal else 0)
-        self._has_steps = False
+        self._has_steps = journal is not None and bool(journal.steps)
         self.last_state = max(journal.states, default=-1) if journal else -1
-        for record in journal.records if journal else ():
-            if isinstance(record, StepRecord):
-                self._write_step(steps[record.step - 1])
-            elif isinstance(record, EvaluationRecord):
-                self._write_evaluation(record)
+        for line in known:
+            on_line(line)
 
     def __enter__(self) -> RunLog:
         return self
@@ -73,20 +71,23 @@ class RunLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._journal.__exit__(kind, error, trace)
-        if not self._has_steps:
+        if self._has_steps:
+            self._metrics.close()
+        else:
             self._path.unlink(missing_ok=True)
-        self._metrics.__exit__(kind, error, trace)
+            self._metrics.remove()
 
     def step(self, result: StepResult) -> None:
         """Record one training step."""
         self._journal.append(_record_of(result))
-        self._write_step(result, seconds=self._seconds())
+        self._has_steps = True
+        self._write({**result.metrics(), "seconds": self._seconds()})
 
     def evaluation(self, step: int, result: Evaluation) -> None:
         """Record one evaluation after `step` steps."""
         record = EvaluationRecord(step, result.loss, result.accuracy, result.num_examples)
         self._journal.append(record)
-        self._write_evaluation(record, seconds=self._seconds())
+        self._write({**_evaluation_line(record), "seconds": self._seconds()})
 
     def state(self, step: int, sha256: str) -> None:
         """Record the hash of the state after `step` steps, and wait until everything is on the disk."""
@@ -110,18 +111,22 @@ class RunLog:
     def _seconds(self) -> float:
         return round(time.monotonic() - self._start, 4)
 
-    def _write_step(self, result: StepResult, **seconds: float) -> None:
-        """Write the line of a step; those that were not timed here have no seconds."""
-        self._has_steps = True
-        self._write({**result.metrics(), **seconds})
-
-    def _write_evaluation(self, record: EvaluationRecord, **seconds: float) -> None:
-        line: dict[str, Any] = {"step": record.step, "eval_loss": record.loss, "eval_accuracy": record.accuracy}
-        self._write({**line, **seconds})
-
     def _write(self, line: dict[str, Any]) -> None:
-        self._metrics.write(**line)
+        self._metrics.write(line)
         self._on_line(line)
+
+
+def _lines_of(journal: Journal, steps: Sequence[StepResult]) -> Iterator[dict[str, Any]]:
+    """Yield the metrics of an earlier process. They have no seconds, because they were not timed here."""
+    for record in journal.records:
+        if isinstance(record, StepRecord):
+            yield steps[record.step - 1].metrics()
+        elif isinstance(record, EvaluationRecord):
+            yield _evaluation_line(record)
+
+
+def _evaluation_line(record: EvaluationRecord) -> dict[str, Any]:
+    return {"step": record.step, "eval_loss": record.loss, "eval_accuracy": record.accuracy}
 
 
 def _record_of(result: StepResult) -> Record:

@@ -107,6 +107,8 @@ class RunList:
         yield from folders_below(self.root, _MARKS)
 
     def _read(self, folder: Path) -> ListedRun:
+        # First of all: a run that ends after this look is under way, and one that ended before it has its last files.
+        process = holder(folder)
         summary, remark = self._summary(folder)
         try:
             changed = folder.stat().st_mtime
@@ -119,7 +121,7 @@ class RunList:
             name=name,
             folder=folder,
             summary=summary,
-            process=holder(folder),
+            process=process,
             remark=remark,
             changed=changed,
             is_partial=is_partial,
