@@ -98,6 +98,18 @@ class StepRecord:
     losses: Float64Array
     g: FloatArray
 
+    @classmethod
+    def from_gradient_step(cls, *, step: int, lr: float, measured: Float64Array, factors: FloatArray) -> StepRecord:
+        """Return the record of a step that computed its gradient: it perturbed nothing, and has eps 0.
+
+        Args:
+            step: Its number.
+            lr: Its learning rate.
+            measured: Numbers in the place of the losses, f64[q, 2]; their meaning is that of the kind of step.
+            factors: Numbers in the place of the coefficients, f32[q], the norm of its gradient first.
+        """
+        return cls(step=step, lr=lr, eps=0.0, losses=measured, g=factors)
+
 
 @dataclass(frozen=True)
 class EvaluationRecord:

@@ -131,7 +131,10 @@ def _evaluation_line(record: EvaluationRecord) -> dict[str, Any]:
 
 def _record_of(result: StepResult) -> Record:
     """Return what the journal keeps of a step."""
-    assert isinstance(result, EstimatedStep | GradientStep), "every kind of step needs a kind of record"
+    if isinstance(result, GradientStep):
+        measured, factors = result.recorded()
+        return StepRecord.from_gradient_step(step=result.step, lr=result.lr, measured=measured, factors=factors)
+    assert isinstance(result, EstimatedStep), "every kind of step needs a kind of record"
     return StepRecord(step=result.step, lr=result.lr, eps=result.eps, losses=result.losses, g=result.g)
 
 

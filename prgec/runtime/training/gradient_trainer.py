@@ -32,20 +32,9 @@ class GradientStep(StepResult):
 
     norm: float
 
-    @property
-    def losses(self) -> Float64Array:
-        """The loss as a journal keeps it, f64[1, 2]: as if one query had measured it on both sides."""
-        return np.full((1, 2), self.loss)
-
-    @property
-    def g(self) -> FloatArray:
-        """The norm as a journal keeps it: f32[1]."""
-        return np.array([self.norm], dtype=np.float32)
-
-    @property
-    def eps(self) -> float:
-        """Nothing was perturbed."""
-        return 0.0
+    def recorded(self) -> tuple[Float64Array, FloatArray]:
+        """Return the numbers that a journal keeps of it, f64[p, 2] and f32[p]: the loss twice, and the norm; p = 1."""
+        return np.full((1, 2), self.loss), np.array([self.norm], dtype=np.float32)
 
     def metrics(self) -> dict[str, Any]:
         """Return the fields of its line of metrics."""

@@ -39,15 +39,10 @@ class ObjectiveStep(GradientStep):
     accuracy: float
     kl: float
 
-    @property
-    def losses(self) -> Float64Array:
-        """Numbers for the journal, f64[2, 2]: both losses, then margin and accuracy."""
-        return np.array([[self.loss, self.nll], [self.margin, self.accuracy]])
-
-    @property
-    def g(self) -> FloatArray:
-        """Further numbers for the journal, f32[2]: the norm, and KTO's distance."""
-        return np.array([self.norm, self.kl], dtype=np.float32)
+    def recorded(self) -> tuple[Float64Array, FloatArray]:
+        """Return both losses, then margin and accuracy, f64[2, 2], and the norm with KTO's distance, f32[2]."""
+        measured = np.array([[self.loss, self.nll], [self.margin, self.accuracy]])
+        return measured, np.array([self.norm, self.kl], dtype=np.float32)
 
     def metrics(self) -> dict[str, Any]:
         """Return the fields of its line of metrics."""

@@ -45,15 +45,10 @@ class RewardStep(GradientStep):
     kl: float
     clipped: float
 
-    @property
-    def losses(self) -> Float64Array:
-        """Numbers for the journal, f64[3, 2]: loss and nll, reward and spread, length and equal."""
-        return np.array([[self.loss, self.nll], [self.reward, self.spread], [self.length, self.equal]])
-
-    @property
-    def g(self) -> FloatArray:
-        """Further numbers for the journal, f32[3]: the norm, the distance to the start, and the share clipped."""
-        return np.array([self.norm, self.kl, self.clipped], dtype=np.float32)
+    def recorded(self) -> tuple[Float64Array, FloatArray]:
+        """Return loss and nll, reward and spread, length and equal, f64[3, 2], and norm, kl and clipped, f32[3]."""
+        measured = np.array([[self.loss, self.nll], [self.reward, self.spread], [self.length, self.equal]])
+        return measured, np.array([self.norm, self.kl, self.clipped], dtype=np.float32)
 
     def metrics(self) -> dict[str, Any]:
         """Return the fields of its line of metrics."""
