@@ -174,6 +174,6 @@ def _check_targets(targets: tuple[str, ...], names: list[str]) -> None:
         try:
             matched = any(is_target(name, (target,)) for name in names)
         except re.error as error:
-            raise UsageError(f"inject-lora-fa{{targets}} {target!r} is not a regular expression: {error}") from error
+            raise UsageError(f"targets {target!r} is not a regular expression: {error}") from error
         if not matched:
             raise UsageError(f"no Linear layer is called {target!r}", hint=f"this model has: {', '.join(leaves)}")

@@ -46,14 +46,12 @@ def _blocks(part: str, blocks: Sequence[int]) -> Sequence[int]:
     if last := _LAST.fullmatch(part):
         count = int(last[1])
         if not 1 <= count <= len(blocks):
-            raise UsageError(
-                f"inject-lora-fa{{layers}} {part} does not fit a model of {len(blocks)} layers", hint=_HINT
-            )
+            raise UsageError(f"layers {part} does not fit a model of {len(blocks)} layers", hint=_HINT)
         return blocks[-count:]
     bounds = _RANGE.fullmatch(part)
     if bounds is None:
-        raise UsageError(f"inject-lora-fa{{layers}} {part!r} is not a choice of layers", hint=_HINT)
+        raise UsageError(f"layers {part!r} is not a choice of layers", hint=_HINT)
     first, end = int(bounds[1]), int(bounds[2] or bounds[1])
     if end < first:
-        raise UsageError(f"inject-lora-fa{{layers}} {part!r} ends before it begins", hint=_HINT)
+        raise UsageError(f"layers {part!r} ends before it begins", hint=_HINT)
     return range(first, end + 1)

@@ -35,12 +35,14 @@ class GraphProgram:
 
     Attributes:
         activations: Inputs of layers over a few rows, f32[n, D] by layer; empty without calibration.
+        num_folded: Names of the form `folded.c<n>` that were given; a name is never given twice.
     """
 
     def __init__(self, module: GraphModule, fake_values: FakeValues | None = None) -> None:
         self.module = module
         self._fake_values = fake_values
         self.activations: dict[str, torch.Tensor] = {}
+        self.num_folded = 0
 
     @classmethod
     def from_exported(cls, exported: ExportedProgram) -> GraphProgram:

@@ -7,7 +7,6 @@ it stands for, and the name of the rule that made it.
 from __future__ import annotations
 
 import operator
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +29,6 @@ _SPELLINGS = {
     torch.ops.aten.__rshift__.Scalar: torch.ops.aten.bitwise_right_shift.Tensor_Scalar,
     torch.ops.aten.__lshift__.Scalar: torch.ops.aten.bitwise_left_shift.Tensor_Scalar,
 }
-_constant_names: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
 
 
 class Rewriter:
@@ -95,11 +93,10 @@ class Rewriter:
 
     def folded(self, value: torch.Tensor) -> Node:
         """Add a read-only tensor under a fresh name of the form `folded.c<n>`."""
-        module = self.program.module
-        index = _constant_names.get(module, 0)
-        while _has_attribute(module, f"folded.c{index}"):
+        index = self.program.num_folded
+        while _has_attribute(self.program.module, f"folded.c{index}"):
             index += 1
-        _constant_names[module] = index + 1
+        self.program.num_folded = index + 1
         return self._tensor(f"folded.c{index}", value)
 
     def read(self, name: str) -> Node:

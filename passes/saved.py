@@ -34,5 +34,5 @@ def load_program(path: Path) -> GraphProgram:
     except Exception as error:  # torch.export.load raises whatever its zip and JSON readers do
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
         raise ProgramError(
-            f"cannot read the graph: {reason}", where=path, hint="expected a .pt2 made by save_program"
+            f"cannot read the graph: {reason}", where=path, hint="expected a .pt2 made by prgec compile --save-program"
         ) from error

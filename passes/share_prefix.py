@@ -150,7 +150,7 @@ def _narrow(program: GraphProgram, rewriter: Rewriter, prefix: list[Node], num_r
     if not is_same_size(shape_of(prefix[-1])[0], batch):
         raise PassError(
             f"share-prefix: {describe(prefix[-1])} keeps {shape_of(prefix[-1])[0]} rows; expected {batch}",
-            hint="leave out share-prefix",
+            hint="leave out share-prefix, or compile with --prefix none",
         )
 
 

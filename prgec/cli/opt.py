@@ -42,7 +42,6 @@ def opt(program: Path | None, list_passes: bool, **flags: Any) -> int:
 def _run(
     program: Path, passes: str, output: Path | None, dump_passes: Path | None, why: str | None, as_json: bool
 ) -> int:
-    from prgec.compiler.flags import named_by_flags
     from prgec.passes import pass_table
     from prgec.passes.pipeline import dump_to, run_pipeline
     from prgec.passes.printer import print_program
@@ -53,8 +52,7 @@ def _run(
     if why is not None and why not in table:
         raise UsageError(f"there is no pass called {why!r}", hint=f"known passes: {', '.join(table)}")
     pipeline = parse_pipeline(passes, table)
-    with named_by_flags():
-        graph = load_program(program)
+    graph = load_program(program)
     records = run_pipeline(graph, pipeline, dump_to(dump_passes) if dump_passes else None)
     if output is not None:
         save_program(graph, output)

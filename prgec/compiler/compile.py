@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,35 +14,19 @@ import torch
 from prgec.backends import AUTO_ROUTE, IN_PLACE, STOCK, load_backend
 from prgec.backends.base import Backend
 from prgec.compiler.check import check_options
-from prgec.compiler.describe import manifest_of, scheme_of
+from prgec.compiler.describe import manifest_of
 from prgec.compiler.extend import finish_reader, traced_readers
-from prgec.compiler.fingerprint import prefix_sha256
-from prgec.compiler.flags import named_by_flags
-from prgec.compiler.frontend.checkpoint import find_checkpoint
 from prgec.compiler.frontend.model import export_loss
-from prgec.compiler.given_a import a_constants, hash_of, hash_of_prompts, options_for, prompts_for, run_giving_a
-from prgec.compiler.lengths import fit_options
-from prgec.compiler.methods import contract_methods, with_sizes
-from prgec.compiler.options import CompileOptions, repeating_text
-from prgec.compiler.pipelines import pipeline_of
-from prgec.compiler.preflight import check_device_memory, check_host_memory
+from prgec.compiler.given_a import a_constants, prompts_for, run_giving_a
+from prgec.compiler.methods import contract_methods, described_by
+from prgec.compiler.options import CompileOptions
 from prgec.compiler.progress import STAGES, Listener, Part, Progress, ignore
+from prgec.compiler.resolve import Resolved, resolve
 from prgec.compiler.result import CompileResult
-from prgec.compiler.source import Source, load_source
 from prgec.compiler.write import write_program
 from prgec.core.contract.arrays import State
 from prgec.core.contract.manifest import Manifest
-from prgec.core.contract.names import (
-    DELEGATION_METHOD,
-    HOST_STATE,
-    MANIFEST_METHOD,
-    NO_FINGERPRINT,
-    PREFIX_METHOD,
-    TOKENIZER_METHOD,
-    VERSION_METHOD,
-)
-from prgec.core.contract.tokenizer import Tokenizer
-from prgec.core.formats.peft import read_peft
+from prgec.core.contract.names import DELEGATION_METHOD, HOST_STATE, MANIFEST_METHOD, TOKENIZER_METHOD, VERSION_METHOD
 from prgec.core.machine.memory import map_large_blocks
 from prgec.passes.lift import lift
 from prgec.passes.program import GraphProgram, give_own_memory
@@ -120,71 +104,47 @@ def _backend_of(options: CompileOptions) -> Backend:
     return load_backend(options.backend, **options.settings)
 
 
-def _build(options: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
+def _build(given: CompileOptions, backend: Backend, clock: _Clock) -> Graphs:
     map_large_blocks()
-    said = options
-    adapter = read_peft(options.lora_a) if options.lora_a and not options.is_calibrated else None
-    options = options_for(options, adapter) if adapter else options
-    passes = pipeline_of(options, backend)
     with clock.stage("load"):
-        backend.check()
-        checkpoint = find_checkpoint(options.model)
-        check_host_memory(backend, checkpoint, options, scheme_of(passes))
-        if not options.data:
-            # Data say T and K, but only through a tokenizer.
-            check_device_memory(checkpoint, options)
-        source = load_source(options)
-        options = fit_options(options, Tokenizer.unpack(source.tokenizer), source.max_positions)
-        passes = pipeline_of(options, backend)
-        planned = check_device_memory(checkpoint, options)
+        resolved, model = resolve(given, backend)
     with clock.stage("export"):
-        dynamic = backend.dynamic_seq_len and not options.static
-        readers = traced_readers(options, source)
-        program = _export(options, source, dynamic)
-    with clock.stage("passes"):
-        # The author of a pipeline knows passes by name.
-        with nullcontext() if options.passes else named_by_flags():
-            tokenizer = Tokenizer.unpack(source.tokenizer)
-            prompts = prompts_for(options, passes, tokenizer)
-            given, records = run_giving_a(program, passes, options, adapter, prompts, clock.part)
-        manifest = manifest_of(options, source, passes, sites_of(program), dynamic)
-        methods = contract_methods(program, options, manifest.state_access)
-        for reader in readers.values():
-            finish_reader(reader, program, passes, manifest, given)
-        methods |= readers
-        manifest = with_sizes(manifest, methods)
-        manifest = replace(
-            manifest,
-            soc=backend.soc,
-            versions={**manifest.versions, **backend.versions()},
-            data_sha256=NO_FINGERPRINT if backend.has_data_file else "",
-            a_sha256=hash_of(given),
-            prompts_sha256=hash_of_prompts(prompts),
-            planned_bytes=planned.total if planned is not None else 0,
-            config=repeating_text(
-                replace(said, seq_len=options.seq_len, num_labels=options.num_labels, answers=options.answers),
-                source.checkpoint.name,
-            ),
+        readers = traced_readers(resolved.options, model)
+        program = export_loss(
+            model,
+            num_rows=resolved.options.num_rows,
+            seq_len=resolved.options.seq_len,
+            num_labels=resolved.options.num_labels,
+            dynamic=resolved.dynamic,
+            head=resolved.source.head,
         )
-        if PREFIX_METHOD in methods:
-            manifest = replace(manifest, prefix_sha256=prefix_sha256(manifest, passes))
-    return Graphs(methods=methods, manifest=manifest, tokenizer=source.tokenizer, passes=tuple(records), lora_a=given)
+        # The weights are those of the graph now, and go when a pass replaces them.
+        del model
+        if given.save_program is not None:
+            save_program(program, given.save_program)
+    with clock.stage("passes"):
+        return _rewrite(resolved, backend, program, readers, clock.part)
 
 
-def _export(options: CompileOptions, source: Source, dynamic: bool) -> GraphProgram:
-    assert source.model is not None
-    program = export_loss(
-        source.model,
-        num_rows=options.num_rows,
-        seq_len=options.seq_len,
-        num_labels=options.num_labels,
-        dynamic=dynamic,
-        head=source.head,
+def _rewrite(
+    resolved: Resolved, backend: Backend, program: GraphProgram, readers: Mapping[str, GraphProgram], part: Part
+) -> Graphs:
+    """Run the passes, and cut the finished graph into the methods of the contract."""
+    options, passes = resolved.options, resolved.passes
+    prompts = prompts_for(options, passes, resolved.tokenizer)
+    given, records = run_giving_a(program, passes, options, resolved.adapter, prompts, part)
+    manifest = manifest_of(resolved, backend, sites=sites_of(program), given=given, prompts=prompts)
+    methods = contract_methods(program, options, manifest.state_access)
+    for reader in readers.values():
+        finish_reader(reader, program, passes, manifest, given)
+    methods |= readers
+    return Graphs(
+        methods=methods,
+        manifest=described_by(manifest, methods, passes),
+        tokenizer=resolved.source.tokenizer,
+        passes=tuple(records),
+        lora_a=given,
     )
-    source.model = None
-    if options.save_program is not None:
-        save_program(program, options.save_program)
-    return program
 
 
 def _lower(backend: Backend, graphs: Graphs, route: str, part: Part) -> tuple[Any, DelegationReport]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from prgec.compiler.options import WEIGHT_ONLY_BITS, CompileOptions
-from prgec.compiler.source import Source
+from prgec.backends.base import Backend
+from prgec.compiler.given_a import hash_of, hash_of_prompts
+from prgec.compiler.options import CompileOptions
+from prgec.compiler.pipelines import first_of, scheme_of
+from prgec.compiler.resolve import Resolved
+from prgec.core.contract.arrays import State
 from prgec.core.contract.manifest import Manifest, Site
-from prgec.core.contract.names import HOST_STATE, RATES, SIDE, UPDATE_NUMBERS
-from prgec.core.contract.tokenizer import Tokenizer
+from prgec.core.contract.names import HOST_STATE, NO_FINGERPRINT, RATES, SIDE, UPDATE_NUMBERS
 from prgec.core.machine.versions import installed_versions
 from prgec.errors import UsageError
 from prgec.passes.differentiate import Differentiate
@@ -18,8 +21,6 @@ from prgec.passes.infra import Pass
 from prgec.passes.inject_lora_fa import InjectLoraFa
 from prgec.passes.insert_optimizer import InsertOptimizer
 from prgec.passes.insert_self_update import InsertSelfUpdate
-from prgec.passes.narrow_weights import NarrowWeights
-from prgec.passes.quantize_base import QuantizeBase
 from prgec.passes.quantize_embedding import QuantizeEmbedding
 from prgec.passes.return_state import ReturnState
 from prgec.passes.spec import print_pipeline
@@ -28,22 +29,30 @@ P = TypeVar("P", bound=Pass)
 
 
 def manifest_of(
-    options: CompileOptions, source: Source, passes: Sequence[Pass], sites: tuple[Site, ...], dynamic: bool
+    resolved: Resolved, backend: Backend, *, sites: tuple[Site, ...], given: State, prompts: Sequence[Sequence[int]]
 ) -> Manifest:
-    """Describe a program whose passes have run; what only the backend knows is added later.
+    """Describe a program whose passes have run, but for the fields that follow from its methods.
+
+    Args:
+        resolved: The compilation.
+        backend: Its backend.
+        sites: The layers that are trained.
+        given: A of every site, where it was given and not drawn.
+        prompts: Prompts by which weights were rounded or A was calibrated.
 
     Raises:
         UsageError: If the passes make no program that trains.
     """
+    options, passes, source = resolved.options, resolved.passes, resolved.source
     if not sites and options.method != SIDE:
         raise UsageError("the pipeline trains nothing", hint="keep inject-lora-fa in --passes")
-    embedding = _first(passes, QuantizeEmbedding)
+    embedding = first_of(passes, QuantizeEmbedding)
     return Manifest(
         model=source.checkpoint.name,
         architecture=source.checkpoint.architecture,
         backend=options.backend,
         seq_len=options.seq_len,
-        dynamic_seq_len=dynamic,
+        dynamic_seq_len=resolved.dynamic,
         num_labels=options.num_labels,
         vocab_size=source.vocab_size,
         quantize=scheme_of(passes),
@@ -56,8 +65,14 @@ def manifest_of(
         sites=sites,
         pipeline=print_pipeline(passes),
         base_sha256=source.base_sha256,
-        versions=installed_versions(),
-        pad_token_id=_pad_id(source),
+        versions={**installed_versions(), **backend.versions()},
+        soc=backend.soc,
+        data_sha256=NO_FINGERPRINT if backend.has_data_file else "",
+        a_sha256=hash_of(given),
+        prompts_sha256=hash_of_prompts(prompts),
+        planned_bytes=resolved.planned_bytes,
+        config=resolved.config,
+        pad_token_id=_pad_id(resolved),
         has_checksums=True,
         **(_of_side(options) if options.method == SIDE else _method_of(options, passes)),
     )
@@ -80,7 +95,7 @@ def _method_of(options: CompileOptions, passes: Sequence[Pass]) -> dict[str, Any
     """The fields that differ between programs that measure losses and those that compute gradients."""
     branch = _only(passes, InjectLoraFa)
     adapter = {"rank": branch.rank, "alpha": branch.alpha, "a_seed": branch.seed}
-    differentiate = _first(passes, Differentiate)
+    differentiate = first_of(passes, Differentiate)
     if differentiate is None:
         q, state = _only(passes, Dualize).q, _only(passes, InsertSelfUpdate).state
         return {"q": q, "batch_size": options.num_rows // (2 * q), "state": state, **adapter}
@@ -102,16 +117,16 @@ def _method_of(options: CompileOptions, passes: Sequence[Pass]) -> dict[str, Any
 
 
 def _state_access(passes: Sequence[Pass]) -> str:
-    kept = (_first(passes, InsertSelfUpdate), _first(passes, InsertOptimizer))
+    kept = (first_of(passes, InsertSelfUpdate), first_of(passes, InsertOptimizer))
     if any(each is not None and each.state == HOST_STATE for each in kept):
         return "inputs"
-    return "outputs" if _first(passes, ReturnState) else "buffers"
+    return "outputs" if first_of(passes, ReturnState) else "buffers"
 
 
-def _pad_id(source: Source) -> int:
+def _pad_id(resolved: Resolved) -> int:
     """The tokenizer's pad token, unless the embedding has no such row; nothing ever attends to padding."""
-    pad_id = Tokenizer.unpack(source.tokenizer).pad_id
-    return pad_id if pad_id < source.vocab_size else 0
+    pad_id = resolved.tokenizer.pad_id
+    return pad_id if pad_id < resolved.source.vocab_size else 0
 
 
 def _only(passes: Sequence[Pass], kind: type[P]) -> P:
@@ -119,16 +134,3 @@ def _only(passes: Sequence[Pass], kind: type[P]) -> P:
     if len(found) != 1:
         raise UsageError(f"the pipeline has {kind.name} {len(found)} times; a program that trains itself needs it once")
     return found[0]
-
-
-def scheme_of(passes: Sequence[Pass]) -> str:
-    """Return the name of the scheme of the frozen layers, as `--quantize` spells it."""
-    narrow, base = _first(passes, NarrowWeights), _first(passes, QuantizeBase)
-    weight_only = {bits: name for name, bits in WEIGHT_ONLY_BITS.items()}
-    if narrow is not None and narrow.bits in weight_only:
-        return weight_only[narrow.bits]
-    return base.scheme if base else "none"
-
-
-def _first(passes: Sequence[Pass], kind: type[P]) -> P | None:
-    return next((each for each in passes if isinstance(each, kind)), None)

@@ -17,7 +17,6 @@ from prgec.compiler.frontend.decode import export_decode
 from prgec.compiler.frontend.extend import export_extend
 from prgec.compiler.given_a import give_a
 from prgec.compiler.options import CompileOptions
-from prgec.compiler.source import Source
 from prgec.core.contract.arrays import State
 from prgec.core.contract.manifest import Manifest, Site
 from prgec.core.contract.names import DECODE_METHOD, EXTEND_CHUNK, EXTEND_METHOD
@@ -34,12 +33,11 @@ from prgec.passes.sites import b_names, is_b, sites_of
 aten = torch.ops.aten
 
 
-def traced_readers(options: CompileOptions, source: Source) -> dict[str, GraphProgram]:
+def traced_readers(options: CompileOptions, model: torch.nn.Module) -> dict[str, GraphProgram]:
     """Return the model as it reads on, by method, where it is to have a cache; no pass has seen it."""
     if not options.context:
         return {}
-    assert source.model is not None
-    model, context, bits = source.model, options.context, options.quantize_cache
+    context, bits = options.context, options.quantize_cache
     chunk = min(EXTEND_CHUNK, context)
     readers = {EXTEND_METHOD: export_extend(model, context=context, chunk=chunk, dynamic=True, bits=bits)}
     if options.rollouts:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from prgec.compiler.fingerprint import prefix_sha256
 from prgec.compiler.options import CompileOptions
 from prgec.core.contract.manifest import Manifest
 from prgec.core.contract.names import (
@@ -22,6 +24,7 @@ from prgec.passes.extract_emit import emitted_sizes, extract_emit
 from prgec.passes.extract_evaluate import extract_evaluate
 from prgec.passes.extract_next_tokens import extract_next_tokens
 from prgec.passes.extract_prefix import extract_prefix, find_shared_prefix
+from prgec.passes.infra import Pass
 from prgec.passes.program import GraphProgram
 
 
@@ -60,8 +63,8 @@ def contract_methods(program: GraphProgram, options: CompileOptions, state_acces
     return methods
 
 
-def with_sizes(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifest:
-    """Return the manifest with the sizes that follow from its methods."""
+def described_by(manifest: Manifest, methods: dict[str, GraphProgram], passes: Sequence[Pass]) -> Manifest:
+    """Return the manifest with the fields that follow from its methods: their sizes, and what a prefix depends on."""
     if manifest.emits:
         num_blocks, width = emitted_sizes(methods[EMIT_METHOD])
         return replace(manifest, num_blocks=num_blocks, hidden_size=width)
@@ -69,5 +72,6 @@ def with_sizes(manifest: Manifest, methods: dict[str, GraphProgram]) -> Manifest
     if PREFIX_METHOD in methods:
         hidden = forward.placeholder(HIDDEN_INPUT)
         assert hidden is not None
-        return replace(manifest, prefix="method", hidden_size=int(hidden.meta["val"].shape[-1]))
+        manifest = replace(manifest, prefix="method", hidden_size=int(hidden.meta["val"].shape[-1]))
+        return replace(manifest, prefix_sha256=prefix_sha256(manifest, passes))
     return replace(manifest, prefix="shared" if find_shared_prefix(forward) is not None else "none")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TypeVar
 
 from prgec.backends.base import Backend
 from prgec.compiler.options import AUTO_ROUNDING, WEIGHT_ONLY_BITS, CompileOptions
@@ -27,6 +29,8 @@ from prgec.passes.quantize_embedding import QuantizeEmbedding
 from prgec.passes.rematerialize import Rematerialize
 from prgec.passes.share_prefix import SharePrefix
 from prgec.passes.spec import parse_pipeline
+
+P = TypeVar("P", bound=Pass)
 
 
 def pipeline_of(options: CompileOptions, backend: Backend) -> tuple[Pass, ...]:
@@ -153,3 +157,17 @@ def _loss_scale(options: CompileOptions) -> float:
 
 def _dtype(options: CompileOptions, backend: Backend) -> str:
     return backend.dtypes[0] if options.dtype == "auto" else options.dtype
+
+
+def scheme_of(passes: Sequence[Pass]) -> str:
+    """Return the name of the scheme of the frozen layers, as `--quantize` spells it."""
+    narrow, base = first_of(passes, NarrowWeights), first_of(passes, QuantizeBase)
+    weight_only = {bits: name for name, bits in WEIGHT_ONLY_BITS.items()}
+    if narrow is not None and narrow.bits in weight_only:
+        return weight_only[narrow.bits]
+    return base.scheme if base else "none"
+
+
+def first_of(passes: Sequence[Pass], kind: type[P]) -> P | None:
+    """Return the first pass of a kind; None where the pipeline has none."""
+    return next((each for each in passes if isinstance(each, kind)), None)

@@ -1,4 +1,4 @@
-"""The source of a compilation: the checkpoint with its tokenizer, its model and the hash of its weights."""
+"""The source of a compilation: the checkpoint with its tokenizer and the hash of its weights, and its model."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from prgec.errors import CheckpointError, UsageError
 logger = logging.getLogger(__name__)
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Source:
-    """The contents of the checkpoint; the model is dropped once it is traced."""
+    """The contents of a checkpoint, but for the model."""
 
     checkpoint: Checkpoint
     tokenizer: bytes
     base_sha256: str
     vocab_size: int
     max_positions: int | None
-    model: torch.nn.Module | None
     head: Head | None = None
 
 
-def load_source(options: CompileOptions) -> Source:
-    """Read and check a checkpoint.
+def load_source(options: CompileOptions) -> tuple[Source, torch.nn.Module]:
+    """Read and check a checkpoint; return it and its model, which the caller drops once it is traced.
 
     Raises:
         CheckpointError: If it is incomplete or its parts do not fit together.
@@ -56,15 +55,15 @@ def load_source(options: CompileOptions) -> Source:
         raise UsageError(f"--context is {options.context}, but the model supports {longest} positions")
     vocab_size = int(config.vocab_size)
     _check_vocabulary(Tokenizer.unpack(tokenizer), vocab_size, checkpoint)
-    return Source(
+    source = Source(
         checkpoint=checkpoint,
         tokenizer=tokenizer,
         base_sha256=weights_sha256(model),
         vocab_size=vocab_size,
         max_positions=longest,
-        model=model,
         head=head,
     )
+    return source, model
 
 
 def _check_options(options: CompileOptions, head: Head) -> None:

@@ -85,10 +85,10 @@ def test_text_is_computed_as_transformers_computes_it(make: Callable[[], Any], t
         make().save_pretrained(tmp_path)
     write_tokenizer(tmp_path, "json")
     options = CompileOptions(model=str(tmp_path), output=tmp_path / "m.pte", seq_len=SEQ_LEN, num_labels=2)
-    source = load_source(options)
+    source, model = load_source(options)
     limits = read_limits(str(tmp_path))
     assert (source.vocab_size, source.max_positions) == (limits.vocab_size, limits.max_positions) == (VOCAB_SIZE, 64)
-    program = export_loss(source.model, num_rows=2, seq_len=SEQ_LEN, num_labels=2, dynamic=True)
+    program = export_loss(model, num_rows=2, seq_len=SEQ_LEN, num_labels=2, dynamic=True)
     whole = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     for length in (2, 6, SEQ_LEN):
         rows = random_rows(2, length)

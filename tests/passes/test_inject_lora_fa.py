@@ -216,7 +216,7 @@ def test_failure_on_a_second_run() -> None:
         ),
         (
             InjectLoraFa(targets=("q_proj", "(")),
-            "inject-lora-fa{targets} '(' is not a regular expression: missing ), unterminated subpattern at position 0",
+            "targets '(' is not a regular expression: missing ), unterminated subpattern at position 0",
         ),
     ],
 )

@@ -29,11 +29,11 @@ def test_choice(layers: tuple[str, ...], expected: list[int]) -> None:
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ("last:5", "inject-lora-fa{layers} last:5 does not fit a model of 4 layers"),
-        ("last:0", "inject-lora-fa{layers} last:0 does not fit a model of 4 layers"),
+        ("last:5", "layers last:5 does not fit a model of 4 layers"),
+        ("last:0", "layers last:0 does not fit a model of 4 layers"),
         ("7", "there is no layer 7. Hint: the model has layers 0 to 3"),
-        ("3-1", "inject-lora-fa{layers} '3-1' ends before it begins"),
-        ("first", "inject-lora-fa{layers} 'first' is not a choice of layers"),
+        ("3-1", "layers '3-1' ends before it begins"),
+        ("first", "layers 'first' is not a choice of layers"),
     ],
 )
 def test_what_cannot_be_chosen(layers: str, message: str) -> None:

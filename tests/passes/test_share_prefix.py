@@ -211,7 +211,8 @@ def test_failure_a_constant_of_n_rows() -> None:
     with pytest.raises(PassError) as error:
         SharePrefix(q=4)(trained(b, hidden))
     assert str(error.value) == (
-        "share-prefix: %add_tensor_1 aten.add.Tensor keeps 8 rows; expected 1. Hint: leave out share-prefix"
+        "share-prefix: %add_tensor_1 aten.add.Tensor keeps 8 rows; expected 1. "
+        "Hint: leave out share-prefix, or compile with --prefix none"
     )
 
 

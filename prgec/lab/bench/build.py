@@ -16,7 +16,6 @@ from prgec.backends import load_backend
 from prgec.backends.base import Backend
 from prgec.backends.lowering import lower
 from prgec.compiler.compile import compile_model
-from prgec.compiler.flags import named_by_flags
 from prgec.compiler.frontend.checkpoint import Checkpoint, find_checkpoint
 from prgec.compiler.frontend.model import export_loss, load_model
 from prgec.compiler.options import CompileOptions
@@ -183,8 +182,7 @@ def _build_forward(path: Path, checkpoint: Checkpoint, recipe: _Recipe, passes: 
         num_labels=recipe.num_labels,
         dynamic=backend.dynamic_seq_len,
     )
-    with named_by_flags():
-        run_pipeline(program, passes)
+    run_pipeline(program, passes)
     lowered = lower(backend, {FORWARD_METHOD: lift(program)})
     note = {"trains": False, "model": checkpoint.name, "rows": recipe.rows, "pipeline": recipe.pipeline}
     write_program(path, lowered.finish({BENCH_METHOD: json.dumps(note, sort_keys=True)}))

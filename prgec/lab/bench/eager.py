@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from prgec.compiler.flags import named_by_flags
 from prgec.compiler.frontend.checkpoint import find_checkpoint
 from prgec.compiler.frontend.model import LossModel, load_model
 from prgec.compiler.options import CompileOptions
@@ -95,8 +94,7 @@ def _sites(model: nn.Module, layers: tuple[str, ...]) -> list[nn.Module]:
     """Layers a compilation trains: every linear one of the chosen blocks."""
     linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     targets = [name for name in linears if is_target(name, CompileOptions.targets)]
-    with named_by_flags():
-        return [model.get_submodule(name) for name in chosen(targets, layers)]
+    return [model.get_submodule(name) for name in chosen(targets, layers)]
 
 
 def _attach(module: nn.Module, index: int) -> _Branch:
