@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from prgec.core.contract.plugins import plugins_of
 from prgec.errors import UsageError
+from prgec.plugins import load_plugin, plugins_of
 
 if TYPE_CHECKING:
     from prgec.backends.base import Backend, Setting
@@ -29,19 +29,24 @@ BACKENDS: dict[str, str] = {
 }
 # Packages add rows by entry points of this group; the runtime finds ours there too, and so imports none of them.
 ENTRY_POINTS = "prgec.backends"
-BACKENDS |= {name: point.value for name, point in plugins_of(ENTRY_POINTS, BACKENDS).items()}
+_PLUGINS = plugins_of(ENTRY_POINTS, BACKENDS)
+BACKENDS |= {name: point.value for name, point in _PLUGINS.items()}
 
 
 def find_backend(name: str) -> type[Backend]:
     """Return the class of the backend called `name`; what lowers is imported only when it does.
 
     Raises:
-        UsageError: If there is none.
+        UsageError: If there is none, or its package cannot be imported.
     """
     if name not in BACKENDS:
         raise UsageError(f"there is no backend called {name!r}", hint=f"backends: {', '.join(BACKENDS)}")
-    module, _, attribute = BACKENDS[name].partition(":")
-    backend: type[Backend] = getattr(importlib.import_module(module), attribute)
+    backend: type[Backend]
+    if name in _PLUGINS:
+        backend = load_plugin(_PLUGINS[name])
+    else:
+        module, _, attribute = BACKENDS[name].partition(":")
+        backend = getattr(importlib.import_module(module), attribute)
     return backend
 
 

@@ -140,13 +140,30 @@ def test_an_objective(installed: Path) -> None:
     assert "ipo" in _prgec(installed, "run", "--help-all").stdout
 
 
-def test_a_plugin_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("group", "command"),
+    [
+        ("prgec.tasks", ["data", "show", "x.jsonl", "--model", "demo"]),
+        ("prgec.objectives", ["run", "--help"]),
+        ("prgec.backends", ["compile", "demo", "--backend", "mine", "-o", "x.pte"]),
+        ("prgec.quantizers", ["compile", "demo", "--quantize", "8da4w", "--rounding", "mine", "-o", "x.pte"]),
+        ("prgec.rewards", ["run", "{program}", "--reward", "mine", "--data", "{rows}", "--out", "{out}"]),
+        ("prgec.trackers", ["run", "{program}", "--log-to", "mine", "--data", "{rows}", "--out", "{out}"]),
+    ],
+)
+def test_a_plugin_that_cannot_be_imported_is_named(
+    group: str, command: list[str], compile_once: Compile, rows: Path, tmp_path: Path
+) -> None:
     (tmp_path / "broken.py").write_text("raise RuntimeError('no such thing')\n")
     info = tmp_path / "broken-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[prgec.tasks]\nmine = broken:TASK\n")
-    done = _prgec(tmp_path, "data", "show", "x.jsonl", "--model", "demo")
-    assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert "broken:TASK cannot be imported: no such thing (prgec.tasks)" in done.stderr
+    (info / "entry_points.txt").write_text(f"[{group}]\nmine = broken:IT\n")
+    program = compile_once(
+        backend="xnnpack", method="exact", label_weights=True, generate=True, context=32, rollouts=2, batch_size=2
+    )
+    names = {"program": str(program), "rows": str(rows), "out": str(tmp_path / "run")}
+    done = _prgec(tmp_path, *(each.format(**names) for each in command))
+    assert done.returncode == 2 and done.stderr.count("error: ") == 1, done.stderr
+    assert f"broken:IT cannot be imported: no such thing ({group})" in done.stderr
     assert "pip uninstall broken" in done.stderr

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from prgec.core.contract.engine import Engine
 from prgec.errors import UsageError
+from prgec.plugins import load_plugin, plugins_of
 
 EXECUTORCH, TORCH = "executorch", "torch"
 ENGINES = (EXECUTORCH, TORCH)
@@ -66,7 +66,8 @@ def _installed(engine: str) -> Callable[..., Engine]:
     Raises:
         UsageError: If none does.
     """
-    for point in entry_points(group=ENTRY_POINTS, name=engine):
-        found: Callable[..., Engine] = point.load()
-        return found
-    raise UsageError(f"--engine {engine} is not installed", hint=f"leave it out: {EXECUTORCH} runs every program")
+    point = plugins_of(ENTRY_POINTS).get(engine)
+    if point is None:
+        raise UsageError(f"--engine {engine} is not installed", hint=f"leave it out: {EXECUTORCH} runs every program")
+    found: Callable[..., Engine] = load_plugin(point)
+    return found

@@ -7,12 +7,13 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from prgec.core.data.answers import exact_match, normalised
 from prgec.core.data.rouge import rouge
 from prgec.errors import DataError
+from prgec.plugins import load_plugin, plugins_of
 
 # Fields with a right answer, the first that a record has.
 REFERENCE_FIELDS = ("completion", "answer", "reference", "solution", "response", "label")
@@ -28,12 +29,14 @@ class Builtin:
         score: Computes it from the answer, its record and the argument.
         argument: Meaning of the text after the colon; empty where there is none.
         needs_argument: Whether it means nothing without one.
+        prepare: Loads what it needs, before anything is scored.
     """
 
     name: str
     score: Callable[[str, Record, str], float]
     argument: str = ""
     needs_argument: bool = False
+    prepare: Callable[[], object] = lambda: None
 
 
 def contains(answer: str, record: Record, argument: str) -> float:
@@ -94,9 +97,11 @@ def reference_of(record: Record) -> str:
 
 
 def _of_plugin(point: EntryPoint) -> Builtin:
-    """Return the row of an installed package, which is imported when its first answer is scored."""
-    load = functools.cache(point.load)
-    return Builtin(point.name, lambda answer, record, argument: float(load()(answer, record, argument)), "text")
+    """Return the row of an installed package, which is imported once the reward is chosen."""
+    load = functools.cache(lambda: load_plugin(point))
+    return Builtin(
+        point.name, lambda answer, record, argument: float(load()(answer, record, argument)), "text", prepare=load
+    )
 
 
 # Packages add rewards by entry points of this group: functions of an answer, its record and an argument.
@@ -112,4 +117,4 @@ BUILTINS: dict[str, Builtin] = {
         Builtin("rouge", rouge_1, "text [default: the right answer]"),
     )
 }
-BUILTINS |= {point.name: _of_plugin(point) for point in entry_points(group=ENTRY_POINTS) if point.name not in BUILTINS}
+BUILTINS |= {name: _of_plugin(point) for name, point in plugins_of(ENTRY_POINTS, BUILTINS).items()}

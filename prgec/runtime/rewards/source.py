@@ -46,7 +46,7 @@ def parse_rewards(texts: Sequence[str]) -> list[RewardSource]:
     """Return the rewards that texts of the command line name.
 
     Raises:
-        UsageError: If one names nothing known, or has a bad argument.
+        UsageError: If one names nothing known, or has a bad argument, or its package cannot be imported.
         DataError: If a file of several is damaged.
     """
     return [source for text in texts for source in _parse(text)]
@@ -72,6 +72,7 @@ def _parse(text: str) -> list[RewardSource]:
 
 def _builtin(name: str, argument: str, weight: float = 1.0) -> RewardSource:
     row = BUILTINS[name]
+    row.prepare()
     if row.needs_argument and not argument:
         raise UsageError(f"--reward {name} needs a {row.argument}", hint=f"write --reward {name}:...")
     try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterable
-from importlib.metadata import entry_points
 
 from prgec.core.machine.extras import extra_hint
 from prgec.errors import UsageError
+from prgec.plugins import load_plugin, plugins_of
 from prgec.runtime.trackers.sink import Sink
 
 # Name, also of the extra -> module it needs, and the class that reports to it.
@@ -20,7 +20,7 @@ _TRACKERS = {
 }
 # Packages add trackers by entry points of this group: classes that follow `Sink`.
 ENTRY_POINTS = "prgec.trackers"
-_PLUGINS = {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in _TRACKERS}
+_PLUGINS = plugins_of(ENTRY_POINTS, _TRACKERS)
 TRACKERS = (*_TRACKERS, *_PLUGINS)
 
 
@@ -47,7 +47,7 @@ def make_sinks(names: Iterable[str]) -> dict[str, Sink]:
 
 def _class_of(name: str) -> Callable[[], Sink]:
     if name in _PLUGINS:
-        found: Callable[[], Sink] = _PLUGINS[name].load()
+        found: Callable[[], Sink] = load_plugin(_PLUGINS[name])
         return found
     module, attribute = _TRACKERS[name][1].split(":")
     found = getattr(importlib.import_module(module), attribute)

@@ -6,7 +6,6 @@ Letters: q queries.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,6 +27,7 @@ from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.machine.memory import give_back_freed
 from prgec.core.machine.native_log import captured_stderr
 from prgec.errors import ProgramError
+from prgec.plugins import load_plugin, plugins_of
 from prgec.runtime.engines.executorch.methods import Method, Methods
 from prgec.runtime.engines.executorch.pte_file import check_pte_file, compare
 
@@ -135,8 +135,8 @@ def load_runtime(backend: str) -> None:
 
     with captured_stderr():
         load_kernels()
-    for point in entry_points(group=_BACKENDS, name=backend):
-        point.load()().load_runtime()
+    if (point := plugins_of(_BACKENDS).get(backend)) is not None:
+        load_plugin(point)().load_runtime()
 
 
 def keep_packed(raw: Methods, manifest: Manifest) -> None:

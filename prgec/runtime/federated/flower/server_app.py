@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
@@ -63,13 +64,14 @@ def main(grid: Grid, context: Context) -> None:
     end_with_parent(os.getppid())
     path = Path(str(context.run_config[OPTIONS_KEY]))
     options = FleetOptions(**read_options(path, FLEET_TABLE))
-    result = {"error": "a bug in prgec: see flower/superlink.log", "exit_code": InternalError.exit_code}
+    result: dict[str, Any] = {"error": "a bug in prgec: see flower/superlink.log", "exit_code": InternalError.exit_code}
     try:
         with Fleet(options) as fleet:
             fleet.run(GridExchange(grid))
         result = {"error": "", "exit_code": 0}
     except PrgecError as error:
-        result = {"error": str(error), "exit_code": error.exit_code}
+        result = {"error": error.what, "where": error.where and str(error.where), "hint": error.hint}
+        result["exit_code"] = error.exit_code
     finally:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / RESULT_NAME).write_text(json.dumps(result) + "\n", encoding="utf-8")

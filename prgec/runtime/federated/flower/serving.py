@@ -154,10 +154,5 @@ def _failure(result: Mapping[str, Any]) -> Exception:
     """Return the error that ended the server's app, of the class that it had there."""
     for kind in PrgecError.__subclasses__():
         if kind.exit_code == result["exit_code"]:
-            return _rendered(kind, str(result["error"]))
+            return kind(str(result["error"]), where=result["where"], hint=result["hint"])
     return InternalError(str(result["error"]))
-
-
-def _rendered(kind: type[PrgecError], text: str) -> PrgecError:
-    what, _, hint = text.partition(". Hint: ")
-    return kind(what, hint=hint or None)
