@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from prgec.core.contract.plugins import load_plugin, plugins_of
 from prgec.errors import UsageError
-from prgec.plugins import load_plugin, plugins_of
 
 if TYPE_CHECKING:
     from prgec.backends.base import Backend, Setting

@@ -12,10 +12,10 @@ from typing import TypeAlias
 import torch
 
 from prgec.core.contract.names import GPTQ, QUANTIZER_GROUP, ROUNDINGS
+from prgec.core.contract.plugins import load_plugin, plugins_of
 from prgec.errors import PassError
 from prgec.passes.gptq import correction_of, rounded_for
 from prgec.passes.weights import Scheme
-from prgec.plugins import load_plugin, plugins_of
 
 Rounded: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 

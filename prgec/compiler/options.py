@@ -20,10 +20,10 @@ from prgec.core.contract.names import (
     ROUNDINGS,
     STATE_MODES,
 )
+from prgec.core.contract.plugins import plugins_of
 from prgec.core.data.columns import MAP_HELP
 from prgec.core.data.records import NO_FILE
 from prgec.core.data.tasks import AUTO_TASK, NO_EOS_HELP, TASK_HELP
-from prgec.plugins import plugins_of
 
 QUANTIZE_SCHEMES = ("none", "8da8w", "8da4w", "w8a16", "w4a16", "int8", "int4")
 AUTO_ROUNDING = "auto"

@@ -13,6 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from prgec.core.contract.plugins import load_plugin, plugins_of
 from prgec.core.data.arrow import read_arrow
 from prgec.core.data.folders import files_of
 from prgec.core.data.jsonl import Record, items_of, read_json
@@ -20,7 +21,6 @@ from prgec.core.data.opening import ARROW_FILE, ARROW_STREAM, PARQUET, STDIN, he
 from prgec.core.data.table import SEPARATORS, read_csv, read_tsv, separator_of
 from prgec.core.machine.extras import extra_hint
 from prgec.errors import DataError
-from prgec.plugins import load_plugin, plugins_of
 
 # `hf:NAME:CONFIG:SPLIT` is loaded by `datasets`, from a folder, its cache or the hub; the split is train if not named.
 HUB_PREFIX = "hf:"

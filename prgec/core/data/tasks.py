@@ -9,12 +9,12 @@ aliases.
 
 from __future__ import annotations
 
+from prgec.core.contract.plugins import load_plugin, plugins_of
 from prgec.core.data.alpaca import AlpacaFormat
 from prgec.core.data.formats import ChatFormat, CompletionFormat, LabelFormat, TextFormat
 from prgec.core.data.jsonl import Record
 from prgec.core.data.task import CORRELATION, MATTHEWS, ROUGE, SPAN_F1, Task, TemplateTask, Values
 from prgec.errors import DataError, UsageError
-from prgec.plugins import load_plugin, plugins_of
 
 AUTO_TASK = "auto"
 TASK_HELP = "How fields become prompts: auto (from the fields), a known task, or a .toml file with your own."

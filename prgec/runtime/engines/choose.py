@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from prgec.core.contract.engine import Engine
+from prgec.core.contract.plugins import load_plugin, plugins_of
 from prgec.errors import UsageError
-from prgec.plugins import load_plugin, plugins_of
 
 EXECUTORCH, TORCH = "executorch", "torch"
 ENGINES = (EXECUTORCH, TORCH)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any
 
+from prgec.core.contract.plugins import load_plugin, plugins_of
 from prgec.core.data.answers import exact_match, normalised
 from prgec.core.data.rouge import rouge
 from prgec.errors import DataError
-from prgec.plugins import load_plugin, plugins_of
 
 # Fields with a right answer, the first that a record has.
 REFERENCE_FIELDS = ("completion", "answer", "reference", "solution", "response", "label")

@@ -6,9 +6,9 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterable
 
+from prgec.core.contract.plugins import load_plugin, plugins_of
 from prgec.core.machine.extras import extra_hint
 from prgec.errors import UsageError
-from prgec.plugins import load_plugin, plugins_of
 from prgec.runtime.trackers.sink import Sink
 
 # Name, also of the extra -> module it needs, and the class that reports to it.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prgec.core.contract.arrays import Float64Array
-from prgec.plugins import load_plugin, plugins_of
+from prgec.core.contract.plugins import load_plugin, plugins_of
 
 # A likelihood this near to 1 has odds that are still a number.
 _MOST_LOGP = -1e-9

@@ -23,11 +23,11 @@ from prgec.core.contract.names import (
     TOKENIZER_METHOD,
     VERSION_METHOD,
 )
+from prgec.core.contract.plugins import load_plugin, plugins_of
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.machine.memory import give_back_freed
 from prgec.core.machine.native_log import captured_stderr
 from prgec.errors import ProgramError
-from prgec.plugins import load_plugin, plugins_of
 from prgec.runtime.engines.executorch.methods import Method, Methods
 from prgec.runtime.engines.executorch.pte_file import check_pte_file, compare
 
