@@ -126,7 +126,7 @@ class _AdamW:
         return {name: -leaf.detach() for name, leaf in self.leaves.items()}
 
 
-_RULES = {"norm": _Norm, "momentum": _Momentum, "adamw": _AdamW}
+_RULES: dict[str, type[_Norm | _Momentum | _AdamW]] = {"norm": _Norm, "momentum": _Momentum, "adamw": _AdamW}
 
 
 def _below_last(model: nn.Module, manifest: Manifest) -> tuple[str, dict[str, str]]:

@@ -13,7 +13,8 @@ import torch
 from prgec.compiler.options import CompileOptions
 from prgec.runtime.training.reader import Answer, Reader
 from prgec.runtime.training.sampling import Sampler, Sampling
-from tests.architectures import VOCAB_SIZE, architecture
+from tests.architectures import architecture
+from tests.models import VOCAB_SIZE
 
 CONTEXT = 40
 # Grouped queries, soft caps, and a window of five in every other layer.

@@ -21,8 +21,9 @@ from side.ablation import without_additive, without_selector
 from side.paper import link_times, operations, traffic
 from side.rivals import memory, rivals
 
-from prgec.compiler.compile import CompileResult, compile_model
+from prgec.compiler.compile import compile_model
 from prgec.compiler.options import CompileOptions
+from prgec.compiler.result import CompileResult
 from prgec.core.data.dataset import load_dataset
 from prgec.core.data.first_tokens import FirstTokens, encode_dataset
 from prgec.core.formats.side_network import NORMS
@@ -175,8 +176,10 @@ def _page(said: argparse.Namespace, work: Path) -> str:
     )
     done = compile_model(options)
     program = open_emitting(done.path)
-    rows = [encode_dataset(load_dataset(path), program.tokenizer, program.manifest) for path in (said.train, said.test)]
-    bench = Bench(program, *rows, work, said.seeds)
+    train, test = (
+        encode_dataset(load_dataset(path), program.tokenizer, program.manifest) for path in (said.train, said.test)
+    )
+    bench = Bench(program, train, test, work, said.seeds)
     alone = evaluate(bench.alone, bench.test)
     assert alone is not None and alone.accuracy is not None
     found = [bench.measure(*variant) for variant in VARIANTS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_preflight_names_all_that_is_missing_in_one_line(
 
 def test_preflight_finds_the_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "_DEFAULT_CUDA_HOME", tmp_path / "nowhere")
-    monkeypatch.setattr(preflight.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     assert preflight.cuda_home() is None
     (tmp_path / "bin").mkdir()

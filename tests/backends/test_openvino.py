@@ -45,7 +45,7 @@ def _load(script: str = SCRIPT, **environment: str) -> str:
 
 
 def test_one_that_is_not_installed_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(BackendError, match=r"OpenVINO is not on this machine. Hint: pip install 'openvino==\d"):
         libraries.library_folder()
 

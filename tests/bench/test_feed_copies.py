@@ -14,8 +14,8 @@ from prgec.compiler.frontend.model import LossModel, export_loss
 from prgec.errors import PassError
 from prgec.lab.bench.build import pipeline_of
 from prgec.lab.bench.eager import EagerMezo
+from prgec.lab.bench.job import EPS, LR
 from prgec.lab.bench.options import BenchOptions, Cell
-from prgec.lab.bench.steps import EPS, LR
 from prgec.lab.bench.variants import VARIANTS
 from prgec.passes.pipeline import run_pipeline
 from tests.models import VOCAB_SIZE, TinyLlama

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.checks.fault_drivers import CppDriver, Driver, Process, PythonDriver
-from tests.checks.faults import build_driver, make_inputs, workplace
+from tests.checks.faults import build_driver, workplace
+from tests.tiny_inputs import make_inputs
 
 _HEADER_BYTES, _EARLY = 176, 100
 

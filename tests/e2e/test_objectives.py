@@ -21,10 +21,9 @@ from prgec.lab.torch.program import TorchProgram
 from prgec.runtime.training.feedback import Feedback, measure_reference
 from prgec.runtime.training.objective_trainer import ObjectiveTrainer
 from prgec.runtime.training.objectives import OBJECTIVES
-from tests.architectures import VOCAB_SIZE
 from tests.autograd import LoraFa
 from tests.gradient_lockstep import by_site, flat
-from tests.models import TinyLlama
+from tests.models import VOCAB_SIZE, TinyLlama
 from tests.shared import Shared
 from tests.training.test_objectives import FORMULAS, IS_GOOD, NUMBERS
 

@@ -18,8 +18,9 @@ from transformers import AutoModelForCausalLM
 from prgec.backends import load_backend
 from prgec.backends.lowering import lower
 from prgec.compiler import preflight
-from prgec.compiler.compile import CompileResult, compile_model
+from prgec.compiler.compile import compile_model
 from prgec.compiler.options import CompileOptions
+from prgec.compiler.result import CompileResult
 from prgec.core.contract.calls import Batch
 from prgec.demo import data_file
 from prgec.errors import BackendError, UsageError

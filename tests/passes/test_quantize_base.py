@@ -177,7 +177,7 @@ def test_parity_with_torchao(scheme: str, group: int) -> None:
     run_pass(program, QuantizeBase(scheme=scheme, group=group))
     is_grouped = scheme == "8da4w"
     config = Int8DynamicActivationIntxWeightConfig(
-        weight_dtype=torch.int4 if is_grouped else torch.int8,
+        weight_dtype=torch.int4 if is_grouped else torch.int8,  # type: ignore[attr-defined]
         weight_granularity=PerGroup(group) if is_grouped else PerAxis(0),
     )
     quantize_(layer, config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,11 +22,7 @@ def arguments(rule: str, **changes: Any) -> dict[str, Any]:
     return {**tensors, "lr": torch.tensor(0.1), "factors": torch.ones(4), **betas, "decay": 0.0, **changes}
 
 
-OPS: dict[str, Callable[..., Any]] = {
-    "norm": prge.sgd_update,
-    "momentum": prge.momentum_update,
-    "adamw": prge.adamw_update,
-}
+OPS: dict[str, Any] = {"norm": prge.sgd_update, "momentum": prge.momentum_update, "adamw": prge.adamw_update}
 
 
 def test_out_overloads_write_in_place() -> None:

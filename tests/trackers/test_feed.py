@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import threading
 import time
@@ -13,7 +14,6 @@ import pytest
 
 from prgec.errors import UsageError
 from prgec.runtime.trackers import feed as feed_module
-from prgec.runtime.trackers import table
 from prgec.runtime.trackers.feed import Feeds
 from prgec.runtime.trackers.sink import TrackedRun, scalars
 from prgec.runtime.trackers.table import TRACKERS, check_trackers
@@ -125,7 +125,7 @@ def test_curves_of_an_evaluation() -> None:
 
 
 def test_what_is_not_installed_is_reported_before_anything_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for name in TRACKERS:
         with pytest.raises(UsageError, match=f"--log-to {name} needs {name}. Hint: pip install '"):
             check_trackers([name])

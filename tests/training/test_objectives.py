@@ -115,8 +115,6 @@ def test_margin_and_accuracy() -> None:
     judged = OBJECTIVES["kto"].judge(answers, Numbers(beta=2.0))
     # Every log-likelihood fell: the good answers are on the wrong side, the bad ones on the right one.
     assert judged.accuracy == 0.5 and judged.margin == pytest.approx(0.0) and judged.kl == 0.0
-    only_good = Answers(
-        *(each[:1] for each in (answers.logp, answers.num_labels, answers.reference, IS_GOOD)), np.ones(1)
-    )
+    only_good = Answers(answers.logp[:1], answers.num_labels[:1], answers.reference[:1], IS_GOOD[:1], np.ones(1))
     judged = OBJECTIVES["kto"].judge(only_good, Numbers(beta=2.0))
     assert math.isnan(judged.margin) and judged.kl == 1.0

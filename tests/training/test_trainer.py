@@ -169,9 +169,7 @@ class _Overflow(Plain):
 def test_a_step_is_flat_where_no_query_tells_its_signs_apart() -> None:
     g = np.zeros(2, np.float32)
     flat, one = np.array([[0.5, 0.5], [0.25, 0.25]]), np.array([[0.5, 0.5], [0.25, 0.375]])
-    steps = [
-        EstimatedStep(1, 0.5, 0.1, *kind, EPS, limited) for *kind, limited in ((flat, g, None), (one, g, "clipped"))
-    ]
+    steps = [EstimatedStep(1, 0.5, 0.1, flat, g, EPS), EstimatedStep(1, 0.5, 0.1, one, g, EPS, "clipped")]
     assert [step.is_flat for step in steps] == [True, False]
     assert "limited" not in steps[0].metrics() and steps[1].metrics()["limited"] == "clipped"
 
