@@ -1,6 +1,6 @@
 # Every target works on a fresh clone. Variables: PYTHON (interpreter), PIP_FLAGS, PYTEST_FLAGS.
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-slow arm64 ci demo site faults fuzz mutation golden format wheel clean
+.PHONY: help setup lint test test-fast test-slow arm64 ci demo site faults fuzz mutation golden format wheel clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,10 +11,13 @@ setup: ## Create .venv with prgec installed in editable mode; quick when nothing
 lint: ## Run ruff, clang-format and mypy
 	@.ci/run lint
 
-test: ## Set up, lint, and run the default tests and every 28th of the slow ones
+test: ## Set up, lint, and run the default tests and every eighth of the slow ones
 	@.ci/run setup lint test
 
-test-slow: ## Run the tests that take more than 20 s each
+test-fast: ## Run the default tests alone, in about five minutes
+	@.ci/run test-fast
+
+test-slow: ## Run the tests that take more than a second each
 	@.ci/run test-slow
 
 arm64: ## Build the C++ driver for 64-bit ARM and train with it under qemu, beside this machine's

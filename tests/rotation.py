@@ -1,7 +1,8 @@
 """Which slow tests run today, and how long tests took: a plug-in of pytest.
 
-`tests/durations.txt` holds the seconds of every test that took long. A test that took over 20 s there and is not marked
-slow fails. Write the file again on an idle machine:
+`tests/durations.txt` holds the seconds of every test that took over a second. Those are slow, as if they were marked
+so. A test that took over 20 s there and is not marked in its file fails. Write the file again on an idle machine; every
+test that has no marker of its own runs then:
 
     PYTEST_FLAGS="--save-durations tests/durations.txt" .ci/run test
 """
@@ -15,8 +16,8 @@ from pathlib import Path
 import pytest
 
 SLOW_SECONDS = 20.0
-# Shorter ones are of no interest, and would make every diff of the file a long one.
-_LEAST_SECONDS = 5.0
+# All shorter ones together take about five minutes of two processors.
+DEFAULT_SECONDS = 1.0
 # pytest-xdist appends the group that a test is in.
 _GROUP = re.compile(r"@[\w./-]+$")
 
@@ -29,20 +30,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose a slice."""
+    """Mark what took long, and choose a slice."""
+    if not config.getoption("--save-durations"):
+        _mark(config, items)
     if wanted := config.getoption("--slice"):
         _keep_slice(config, items, *map(int, wanted.split("/")))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse a test that takes too long to run every time."""
-    path = item.config.rootpath / "tests" / "durations.txt"
+    path = _path_of(item.config)
     seconds = read_durations(path).get(item.nodeid, 0.0)
     if seconds > SLOW_SECONDS and not item.get_closest_marker("slow"):
         pytest.fail(
             f"the test took {seconds:.0f} s ({path.name}): mark it with pytest.mark.slow, or measure it again",
             pytrace=False,
         )
+
+
+def _path_of(config: pytest.Config) -> Path:
+    return config.rootpath / "tests" / "durations.txt"
+
+
+def _mark(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that are too long to run every time, and short enough to need no marker of their own."""
+    durations = read_durations(_path_of(config))
+    for item in items:
+        if DEFAULT_SECONDS < durations.get(item.nodeid, 0.0) <= SLOW_SECONDS:
+            item.add_marker("slow")
 
 
 def _keep_slice(config: pytest.Config, items: list[pytest.Item], first: int, step: int) -> None:
@@ -65,7 +80,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             if isinstance(report, pytest.TestReport) and report.when == "call":
                 ran[_GROUP.sub("", report.nodeid)] = report.duration
     kept = {test: seconds for test, seconds in read_durations(path).items() if test not in ran}
-    lasting = {test: seconds for test, seconds in ran.items() if seconds >= _LEAST_SECONDS}
+    lasting = {test: seconds for test, seconds in ran.items() if seconds > DEFAULT_SECONDS}
     lines = [f"{seconds:.1f}\t{test}\n" for test, seconds in sorted({**kept, **lasting}.items())]
     path.write_text("".join(lines), encoding="utf-8")
 

@@ -67,7 +67,7 @@ def test_one_query_one_example_and_named_targets(compile_once: Compile, checkpoi
     [
         ("query", "no Linear layer is called 'query'. Hint: this model has: down_proj, gate_proj, k_proj, lm_head"),
         (r".*\.layers\.9\..*", "no Linear layer is called"),
-        ("(", r"--targets '\(' is not a regular expression: "),
+        ("(", r"targets '\(' is not a regular expression: "),
     ],
 )
 def test_targets_that_name_nothing(compile_once: Compile, target: str, message: str) -> None:
