@@ -33,8 +33,8 @@ std::string intervention(const Record& record, Estimator& estimator) {
   return is_same ? "" : is_zero ? ", \"limited\": \"skipped\"" : ", \"limited\": \"clipped\"";
 }
 
-// The move of a step: coefficients, or, where it perturbed nothing, its own gradient.
-std::string move_of(const Record& record, Estimator& estimator) {
+// The update of a step: coefficients, or, where it perturbed nothing, its own gradient.
+std::string update_of(const Record& record, Estimator& estimator) {
   if (record.eps == 0) {
     const float norm = record.g[0];
     return "\"grad_norm\": " + text(norm) + (std::isfinite(norm) ? "" : ", \"limited\": \"skipped\"");
@@ -52,7 +52,7 @@ std::string line_of(const Record& record, Estimator& estimator) {
     return head + ", \"eval_loss\": " + text(record.loss) + ", \"eval_accuracy\": " + text(record.accuracy) + "}\n";
   }
   const double loss = ordered_mean(record.losses.data(), record.losses.size());
-  return head + ", \"loss\": " + text(loss) + ", \"lr\": " + text(record.lr) + ", " + move_of(record, estimator) +
+  return head + ", \"loss\": " + text(loss) + ", \"lr\": " + text(record.lr) + ", " + update_of(record, estimator) +
       "}\n";
 }
 

@@ -50,7 +50,7 @@ struct Call {
 constexpr size_t kExtendTokens = 128;
 
 // The numbers by which a step changes and perturbs weights.
-struct Move {
+struct StepInputs {
   std::vector<float> g; // of the step before
   float lr = 0; // that belongs to it
   float eps = 0;
@@ -94,11 +94,11 @@ class Program {
 
   // Places num_rows() rows into the inputs of the next forward, padded as the program wants them.
   void fill(const std::vector<Row>& rows);
-  // Runs forward on those rows, after the update of a move and with its perturbation. Returns the loss of every row:
-  // f32[num_rows()], valid until the next call.
-  Result<const float*> forward(Move& move);
+  // Runs forward on those rows, after the update of the step before and with the perturbation of this one. Returns the
+  // loss of every row: f32[num_rows()], valid until the next call.
+  Result<const float*> forward(StepInputs& step);
   // Makes the update alone, which looks at no row.
-  Error apply(Move& move);
+  Error apply(StepInputs& step);
   // Runs forward of a program with gradients on those rows, which trains on them. Returns the losses before the step,
   // and the factors of the step: the gradient's scale, 0 where it was not finite and changed nothing, its norm, and the
   // corrections of running means. There are several calls only where the manifest says that it accumulates.
@@ -166,8 +166,8 @@ class Program {
 
   // program_host.cpp: of a program whose state is kept here.
   Inputs masters();
-  Result<Inputs> perturbed(const Move& move);
-  Error update(const Move& move, bool with_copies);
+  Result<Inputs> perturbed(const StepInputs& step);
+  Error update(const StepInputs& step, bool with_copies);
   Result<const float*> differentiate(float lr, const Call& call, std::vector<float>& factors);
   Error gather(const std::vector<const float*>& gradients, const Call& call);
   Error take_step(const std::vector<const float*>& gradients, const float* losses, float lr, float* factors);

@@ -25,11 +25,11 @@ TensorPtr ints(std::vector<int64_t>& data, int64_t rows, int64_t columns) {
 }
 
 // The inputs after the rows.
-std::vector<TensorPtr> of_move(Move& move) {
+std::vector<TensorPtr> tensors_of(StepInputs& step) {
   return {
-      from_blob(move.g.data(), {static_cast<SizesType>(move.g.size())}, ScalarType::Float),
-      from_blob(&move.lr, {}, ScalarType::Float), from_blob(&move.eps, {}, ScalarType::Float),
-      from_blob(&move.seed, {}, ScalarType::Long), from_blob(&move.step, {}, ScalarType::Long)};
+      from_blob(step.g.data(), {static_cast<SizesType>(step.g.size())}, ScalarType::Float),
+      from_blob(&step.lr, {}, ScalarType::Float), from_blob(&step.eps, {}, ScalarType::Float),
+      from_blob(&step.seed, {}, ScalarType::Long), from_blob(&step.step, {}, ScalarType::Long)};
 }
 
 bool is_floats(const EValue& value, int64_t numel) {
@@ -121,7 +121,7 @@ Error Program::make_room() {
 
 Error Program::run_longest() {
   if (!manifest_.has_gradients) {
-    Move none = {std::vector<float>(static_cast<size_t>(manifest_.q)), 0, 0, 0, 1};
+    StepInputs none = {std::vector<float>(static_cast<size_t>(manifest_.q)), 0, 0, 0, 1};
     return forward(none).error();
   }
   if (manifest_.is_host) {
@@ -137,9 +137,9 @@ Error Program::run_longest() {
   return Error::Ok;
 }
 
-Result<const float*> Program::forward(Move& move) {
-  PRGE_TRY(move.eps != 0 ? make_room() : Error::Ok);
-  const auto inputs = manifest_.is_host ? perturbed(move) : Result<Inputs>(of_move(move));
+Result<const float*> Program::forward(StepInputs& step) {
+  PRGE_TRY(step.eps != 0 ? make_room() : Error::Ok);
+  const auto inputs = manifest_.is_host ? perturbed(step) : Result<Inputs>(tensors_of(step));
   PRGE_TRY(inputs.error());
   const auto all = with_rows(*inputs);
   PRGE_TRY(all.error());
@@ -221,11 +221,11 @@ Error Program::run_prefix() {
   return Error::Ok;
 }
 
-Error Program::apply(Move& move) {
+Error Program::apply(StepInputs& step) {
   if (manifest_.is_host) {
-    return update(move, /*with_copies=*/false);
+    return update(step, /*with_copies=*/false);
   }
-  Inputs inputs = of_move(move);
+  Inputs inputs = tensors_of(step);
   inputs.erase(inputs.begin() + 2); // eps
   return execute("apply", inputs).error();
 }

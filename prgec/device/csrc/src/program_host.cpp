@@ -44,12 +44,12 @@ Program::Inputs Program::masters() {
   return inputs;
 }
 
-Result<Program::Inputs> Program::perturbed(const Move& move) {
+Result<Program::Inputs> Program::perturbed(const StepInputs& step) {
   const int64_t num_copies = 2 * manifest_.q;
   while (copies_.size() < sites_.size()) {
     copies_.emplace_back(static_cast<size_t>(num_copies * sites_[copies_.size()].numel()));
   }
-  PRGE_TRY(update(move, /*with_copies=*/true));
+  PRGE_TRY(update(step, /*with_copies=*/true));
   Inputs inputs;
   for (size_t i = 0; i < sites_.size(); ++i) {
     inputs.push_back(floats(copies_[i].data(), sites_[i].shape, num_copies));
@@ -57,17 +57,17 @@ Result<Program::Inputs> Program::perturbed(const Move& move) {
   return inputs;
 }
 
-Error Program::update(const Move& move, bool with_copies) {
+Error Program::update(const StepInputs& step, bool with_copies) {
   for (size_t i = 0; i < sites_.size(); ++i) {
     const prgec::DualUpdate call = {
         sites_[i].data,
         sites_[i].numel(),
-        move.g.data(),
-        static_cast<int64_t>(move.g.size()),
-        move.lr,
-        move.eps,
-        move.seed,
-        move.step,
+        step.g.data(),
+        static_cast<int64_t>(step.g.size()),
+        step.lr,
+        step.eps,
+        step.seed,
+        step.step,
         manifest_.sites[i].index,
         with_copies ? copies_[i].data() : nullptr};
     if (!prgec::dual_update(call)) {

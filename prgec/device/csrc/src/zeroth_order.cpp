@@ -76,8 +76,8 @@ void ZerothOrder::describe(JournalHeader& header) const {
 
 Result<const float*> ZerothOrder::forward(
     const std::vector<float>& g, double lr, double eps, int64_t seed, uint64_t step) {
-  move_ = {g, static_cast<float>(lr), static_cast<float>(eps), seed, static_cast<int64_t>(step)};
-  return program_.forward(move_);
+  inputs_ = {g, static_cast<float>(lr), static_cast<float>(eps), seed, static_cast<int64_t>(step)};
+  return program_.forward(inputs_);
 }
 
 Error ZerothOrder::apply(const std::vector<float>& g, double lr, uint64_t step) {
@@ -86,8 +86,8 @@ Error ZerothOrder::apply(const std::vector<float>& g, double lr, uint64_t step) 
     program_.fill({});
     return forward(g, lr, 0.0, seed_, step).error();
   }
-  move_ = {g, static_cast<float>(lr), 0.0f, seed_, static_cast<int64_t>(step)};
-  return program_.apply(move_);
+  inputs_ = {g, static_cast<float>(lr), 0.0f, seed_, static_cast<int64_t>(step)};
+  return program_.apply(inputs_);
 }
 
 } // namespace prge

@@ -1,5 +1,5 @@
 // A training step without gradients. Losses under q random directions, forwards and backwards, become q numbers g, and
-// the move that g says happens inside the program's next call. All that is special to such programs is here.
+// the update that g gives happens inside the program's next call. All that is special to such programs is here.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class ZerothOrder : public Steps {
  public:
   ZerothOrder(Program& program, const Settings& settings, const Choices& choices);
 
-  // Makes the pending move on the way.
+  // Makes the pending update on the way.
   Error measure(Record& record) override;
   void accept(const Record& record) override;
   Error flush() override;
@@ -32,9 +32,9 @@ class ZerothOrder : public Steps {
   void describe(JournalHeader& header) const override;
 
  private:
-  // Losses of the next step, after the move of g.
+  // Losses of the next step, after the update by g.
   Result<const float*> forward(const std::vector<float>& g, double lr, double eps, int64_t seed, uint64_t step);
-  // Only the move, which forward(step) makes on entry.
+  // Only the update, which forward(step) makes on entry.
   Error apply(const std::vector<float>& g, double lr, uint64_t step);
 
   Program& program_;
@@ -47,8 +47,8 @@ class ZerothOrder : public Steps {
   std::vector<double> measured_;
   std::vector<float> zeros_, pending_;
   double pending_lr_ = 0;
-  uint64_t pending_step_ = 0; // the step whose call makes the move
-  Move move_; // what the inputs of a call point at
+  uint64_t pending_step_ = 0; // the step whose call makes the update
+  StepInputs inputs_; // what the inputs of a call point at
 };
 
 } // namespace prge

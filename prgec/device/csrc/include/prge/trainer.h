@@ -18,7 +18,7 @@
 //
 // Programs compiled with --method prge have no backward pass and no optimiser state: one step is one forward pass over
 // 2 * q * batch_size rows, every example under q random directions, forwards and backwards. The differences of the
-// losses give the move along each direction; the program moves in the next call.
+// losses give the update along each direction; the program makes it in the next call.
 //
 // A Trainer is not thread-safe; different trainers are independent. Nothing throws.
 #pragma once
