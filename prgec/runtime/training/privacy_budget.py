@@ -83,25 +83,6 @@ def delta_of(noise_multiplier: float, epsilon: float, visits: int = 1) -> float:
     return first - (math.exp(epsilon + math.log(second)) if second > 0 else 0.0)
 
 
-def epsilon_of(noise_multiplier: float, delta: float, visits: int = 1) -> float:
-    """Return the budget that was used; infinity where it is above `MAX_EPSILON`.
-
-    Args:
-        noise_multiplier: Standard deviation of the noise, in bounds of a share.
-        delta: The chance that it does not hold.
-        visits: Times that a row was used.
-
-    Example:
-        >>> round(epsilon_of(1.0, 1e-5), 3)
-        4.377
-    """
-    if not visits:
-        return 0.0
-    if not noise_multiplier or delta_of(noise_multiplier, MAX_EPSILON, visits) > delta:
-        return math.inf
-    return _least(lambda epsilon: delta_of(noise_multiplier, epsilon, visits) <= delta, 0.0, MAX_EPSILON)
-
-
 def noise_for(epsilon: float, delta: float, visits: int) -> float:
     """Return the noise multiplier that keeps a budget.
 
@@ -112,6 +93,10 @@ def noise_for(epsilon: float, delta: float, visits: int) -> float:
 
     Raises:
         UsageError: If the budget is above `MAX_EPSILON`.
+
+    Example:
+        >>> round(noise_for(1.0, 1e-5, 1), 3)
+        3.731
     """
     if epsilon > MAX_EPSILON:
         raise UsageError(f"--dp-epsilon is {epsilon:g}; expected {MAX_EPSILON:g} or less")
