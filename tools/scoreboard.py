@@ -77,7 +77,8 @@ _NOTES = """## How it was measured
   trained by zeroth order ([why](decisions/016-eps.md)).
 - **`8da4w`**: weights are rounded by the layers' inputs for the task's rows, as compile does with `--data`
   ([why](decisions/020-rounding.md)). Compiled on another day they were not rounded alike, as accuracy before the first
-  step says: 79.5 and 81.0 of SmolLM2, 92.0 and 92.5 of Qwen. The cause was not found.
+  step says: 79.5 and 81.0 of SmolLM2, 92.0 and 92.5 of Qwen. The order of sums differed, and no longer matters
+  ([why](decisions/035-the-same-bits.md)).
 """
 
 

@@ -24,10 +24,8 @@ def test_there_are_two() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["classifier", "rewards"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem == "rewards" else ()) for path in NOTEBOOKS],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in NOTEBOOKS])
 def test_every_cell_runs(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)

@@ -96,12 +96,9 @@ def test_positions_are_checked(path: Path) -> None:
             program.cache.decode(tokens, np.array([0, start, 0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"quantize_cache": 8, "quantize": "8da8w"},
-        pytest.param({"method": "prge", "q": 2, "state": "dual"}, marks=pytest.mark.slow),
-    ],
+    "changes", [{"quantize_cache": 8, "quantize": "8da8w"}, {"method": "prge", "q": 2, "state": "dual"}]
 )
 def test_torch_writes_the_same(changes: dict[str, Any], shared: Shared, checkpoint: Path) -> None:
     options = chat_options(checkpoint, rollouts=ROWS, **changes)

@@ -11,7 +11,7 @@ from tests.pages import BLOCK, run_block
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
 # One builds the C++ driver, another gets a model of 22M parameters, and the others take many commands.
-_SLOW = ("board", "encoder", "classifier", "answers")
+_SLOW = ("board", "encoder", "classifier", "answers", "devices")
 # Lines that a reader sees, by page.
 _SEEN = {
     "classifier": (r"⟦ bad⟧", r"bad\tThe bed was ugly and messy\. Label:", r"accuracy  100\.0%", "peft-adapter  peft"),

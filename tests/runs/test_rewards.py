@@ -63,7 +63,9 @@ def make(rewarded_pte: Callable[[str], Path], tmp_path: Path) -> Make:
     return options
 
 
-@pytest.mark.parametrize("objective", ADVANTAGES)
+@pytest.mark.parametrize(
+    "objective", [pytest.param(each, marks=pytest.mark.slow) if each == "grpo" else each for each in ADVANTAGES]
+)
 def test_it_learns_to_write_better_answers(make: Make, objective: str) -> None:
     result = run(make(objective=objective, steps=60))
     assert result.before is not None and result.after is not None
