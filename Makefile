@@ -17,7 +17,7 @@ test: ## Set up, lint, and run the default tests and every eighth of the slow on
 test-fast: ## Run the default tests alone, in about five minutes
 	@.ci/run test-fast
 
-test-slow: ## Run the tests that take more than a second each
+test-slow: ## Run the tests that take more than half a second each
 	@.ci/run test-slow
 
 arm64: ## Build the C++ driver for 64-bit ARM and train with it under qemu, beside this machine's

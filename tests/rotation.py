@@ -1,8 +1,8 @@
 """Which slow tests run today, and how long tests took: a plug-in of pytest.
 
-`tests/durations.txt` holds the seconds of every test that took over a second. Those are slow, as if they were marked
-so. A test that took over 20 s there and is not marked in its file fails. Write the file again on an idle machine; every
-test that has no marker of its own runs then:
+`tests/durations.txt` holds the seconds of every test that took over half a second. Those are slow, as if they were
+marked so. A test that took over 20 s there and is not marked in its file fails. Write the file again on an idle machine;
+every test that has no marker of its own runs then:
 
     PYTEST_FLAGS="--save-durations tests/durations.txt" .ci/run test
 """
@@ -17,7 +17,7 @@ import pytest
 
 SLOW_SECONDS = 20.0
 # All shorter ones together take about five minutes of two processors.
-DEFAULT_SECONDS = 1.0
+DEFAULT_SECONDS = 0.5
 # pytest-xdist appends the group that a test is in.
 _GROUP = re.compile(r"@[\w./-]+$")
 

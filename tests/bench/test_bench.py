@@ -75,6 +75,7 @@ def _programs(out: Path) -> dict[str, Path]:
     }
 
 
+@pytest.mark.slow
 def test_document(out: Path) -> None:
     document = json.loads((out / "bench.json").read_text())
     assert list(document) == ["rows", "machine", "ratios"]
@@ -92,6 +93,7 @@ def test_document(out: Path) -> None:
     assert document["machine"]["num_layers"] == 1
 
 
+@pytest.mark.slow
 def test_ratios(out: Path) -> None:
     ratios = json.loads((out / "bench.json").read_text())["ratios"]
     assert [(r["variant"], r["reference"]) for r in ratios] == [("prgec", "inference"), ("inference", "prgec")]
@@ -100,6 +102,7 @@ def test_ratios(out: Path) -> None:
         assert ratio["rounds"] == 2
 
 
+@pytest.mark.slow
 def test_report(out: Path) -> None:
     text = (out / "bench.md").read_text()
     assert text.startswith("# tiny, 1 layers\n")

@@ -76,6 +76,7 @@ def _inputs(folder: Path, tokenizer: Tokenizer, names: list[str], num_labels: in
     return {name: torch.cat(values) for name, values in seen.items()}
 
 
+@pytest.mark.slow
 def test_spans_what_layers_read_most(folder: Path, program: TorchProgram) -> None:
     """The same subspace as NumPy's SVD of hooked inputs; rows of length 1, as drawn ones have in the mean."""
     names = [site.name for site in program.manifest.sites]

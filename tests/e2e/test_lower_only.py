@@ -22,6 +22,7 @@ SMALL: dict[str, Any] = {"targets": ("q_proj", "down_proj"), "seq_len": 8, "num_
 OUTSIDE = {"the state update, in memory the host reads", "the f32 loss"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "delegate", "delegates"), TARGETS)
 def test_the_forward_is_lowered_and_refused_here(
     name: str, delegate: str, delegates: int, compile_once: Compile, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -64,6 +64,7 @@ def compiled(wide: Path) -> CompileResult:
     return result
 
 
+@pytest.mark.slow
 def test_the_whole_forward_is_one_delegate(compiled: CompileResult) -> None:
     (delegate,) = compiled.delegation.delegates
     assert delegate.backend == "QnnBackend"
@@ -75,6 +76,7 @@ def test_the_whole_forward_is_one_delegate(compiled: CompileResult) -> None:
     assert set(outside.values()) == {"the f32 loss; one in fp16 is too coarse to differ"}
 
 
+@pytest.mark.slow
 def test_the_manifest_names_chip_and_compiler(compiled: CompileResult) -> None:
     assert compiled.manifest.soc == "SM8550"
     assert compiled.manifest.versions["qairt"].startswith("2.")
