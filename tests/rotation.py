@@ -1,8 +1,8 @@
 """Which slow tests run today, and how long tests took: a plug-in of pytest.
 
 `tests/durations.txt` holds the seconds of every test that took over half a second. Those are slow, as if they were
-marked so. A test that took over 20 s there and is not marked in its file fails. Write the file again on an idle machine;
-every test that has no marker of its own runs then:
+marked so. A test that took over 20 s there and is not marked in its file fails. Write the file again on an idle
+machine; every test that has no marker of its own runs then:
 
     PYTEST_FLAGS="--save-durations tests/durations.txt" .ci/run test
 """
