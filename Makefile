@@ -11,7 +11,7 @@ setup: ## Create .venv with prgec installed in editable mode; quick when nothing
 lint: ## Run ruff, clang-format and mypy
 	@.ci/run lint
 
-test: ## Set up, lint, and run the default tests and every eighth of the slow ones
+test: ## Set up, lint, and run the default tests and every tenth of the slow ones
 	@.ci/run setup lint test
 
 test-fast: ## Run the default tests alone, in about five minutes
