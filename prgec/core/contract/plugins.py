@@ -30,6 +30,7 @@ def load_plugin(point: EntryPoint, kind: type | None = None) -> Any:
         UsageError: If it cannot be imported, or is something else.
     """
     package = point.dist.name if point.dist is not None else point.value
+    # Our own miss an extra or have a bug: nobody can remove the package for that.
     if package == "prgec":
         return point.load()
     hint = f"mend the package, or remove it: pip uninstall {package}"
