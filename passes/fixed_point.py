@@ -32,6 +32,16 @@ def whole_numbers(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     return (values.to(torch.float64) * _power_of_two(shifts)).round_(), -shifts
 
 
+def rounded(values: Tensor) -> Tensor:
+    """Return f64 values whose rows are whole numbers of `LEFT_BITS`: what the left factor of a product is.
+
+    >>> rounded(torch.tensor([[1.0, 1e-9]])).tolist()
+    [[1.0, 0.0]]
+    """
+    numbers, exponents = whole_numbers(values, LEFT_BITS)
+    return numbers.mul_(_power_of_two(exponents))
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Return `a @ b.T` of factors rounded to whole numbers: f64[..., n, O].
 

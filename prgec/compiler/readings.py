@@ -21,6 +21,7 @@ from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.data.dataset import load_dataset
 from prgec.core.data.encode import encode_item, prompt_ids
 from prgec.core.data.task import Example, Item
+from prgec.passes.fixed_point import rounded
 from prgec.passes.program import GraphProgram
 from prgec.passes.weights import layer_name
 
@@ -45,7 +46,9 @@ def prompts_of(options: CompileOptions, tokenizer: Tokenizer) -> list[list[int]]
 def inputs_over(
     program: GraphProgram, layers: Mapping[str, Node], prompts: Sequence[Sequence[int]], max_tokens: int
 ) -> dict[str, Tensor]:
-    """Return what each layer reads over the prompts, f32[n, D]; layers that read one thing have one tensor.
+    """Return what each layer reads over the prompts, f64[n, D]; layers that read one thing have one tensor.
+
+    Rows are rounded as the layer's product rounds them: what was left of them differs between processors.
 
     Args:
         program: Graph with the three inputs of a row.
@@ -93,7 +96,7 @@ class _Watch(ExactRun):
     """Runs a graph and keeps the values of some nodes.
 
     Attributes:
-        inputs: Rows of each, f32[n, D], one tensor a batch.
+        inputs: Rows of each, f64[n, D], one tensor a batch.
     """
 
     def __init__(self, program: GraphProgram, nodes: Iterable[Node]) -> None:
@@ -111,7 +114,7 @@ class _Watch(ExactRun):
         """Keep what is watched."""
         result = super().run_node(n)
         if n in self.inputs:
-            self.inputs[n].append(self._kept(result))
+            self.inputs[n].append(rounded(self._kept(result)))
         return result
 
     def _kept(self, value: Tensor) -> Tensor:
@@ -120,8 +123,8 @@ class _Watch(ExactRun):
         num_rows, length = self._batch.tokens_NT.shape
         by_row = value.reshape(num_rows, -1, value.shape[-1])
         if by_row.shape[1] != length:
-            return by_row[: self._batch.num_prompts].flatten(0, 1).clone()
-        return by_row[self._batch.rows, self._batch.positions].clone()
+            return by_row[: self._batch.num_prompts].flatten(0, 1)
+        return by_row[self._batch.rows, self._batch.positions]
 
 
 def _batches(program: GraphProgram, prompts: Sequence[Sequence[int]], max_tokens: int) -> Iterator[_Batch]:

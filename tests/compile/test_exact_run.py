@@ -34,8 +34,9 @@ def test_losses_are_those_of_transformers(each: Architecture) -> None:
 
 
 @pytest.mark.slow
-def test_programs_are_the_same_on_other_processors(tmp_path: Path) -> None:
-    """Rounded by data; with other instructions, one thread, another folder and another order of hashes."""
+@pytest.mark.parametrize("options", [("--quantize", "8da4w"), ("--lora-a", "calibrated")], ids=lambda each: each[1])
+def test_programs_are_the_same_on_other_processors(options: tuple[str, str], tmp_path: Path) -> None:
+    """Decided by data; with other instructions, one thread, another folder and another order of hashes."""
     data = tmp_path / "rows.jsonl"
     rows = [{"prompt": f"the film number {n} was", "completion": (" great", " dull")[n % 2]} for n in range(40)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -48,7 +49,7 @@ def test_programs_are_the_same_on_other_processors(tmp_path: Path) -> None:
     for number, machine in enumerate(machines):
         output = tmp_path / str(number) / "m.pte"
         output.parent.mkdir()
-        command = [sys.executable, "-m", "prgec", "compile", "demo", "--quantize", "8da4w", "--data", str(data)]
+        command = [sys.executable, "-m", "prgec", "compile", "demo", *options, "--data", str(data)]
         environment = {**os.environ, **machine}
         subprocess.run(
             [*command, "--no-cache", "-o", str(output)], env=environment, cwd=output.parent, check=True, timeout=300
