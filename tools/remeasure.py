@@ -1,89 +1,107 @@
-"""Measure again what runs of compiled programs take, with the programs that today's compiler makes of their options.
+"""Do the runs of the scoreboard again with the code as it is, and write the page anew.
 
-    python tools/remeasure.py studies/board-gemma3.toml studies/results/board-gemma3.jsonl
-    python tools/remeasure.py STUDY RESULTS --only exact --only shortcut
+    python tools/remeasure.py                                           # every board; continues where it was stopped
+    python tools/remeasure.py board-mails board-minilm --only exact     # two boards, one method
 
-Scores of a run outlive the programs it ran: a newer compiler gives the same losses in less memory. A run holds the most
-within its first steps, which make room for the longest rows, so that a short one says what a whole one would: a few
-steps and few scored rows, of seed 0, compiled without the task's own rows, which choose how weights are rounded and not
-how many there are. Its figure takes the place of what all runs say whose options differ in the rate alone.
+A line of a result file names the commit that had changed the code last when its run was done. Runs of other commits are
+done again one by one, and a line is replaced when its run has ended. These are the runs that the page shows: options
+that dev chose stay chosen, and runs that it did not choose stay as they are. The head of each study's file says how to
+make what it reads.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import tempfile
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+
+import scoreboard
+from board.scores import best_runs
 
 from prgec.core.machine.files import write_atomic
+from prgec.errors import DataError, PrgecError
 from prgec.lab.study.isolated import train_alone
 from prgec.lab.study.results import Result, line_of, read_results
-from prgec.lab.study.spec import EXECUTORCH, Run, Study, StudyTask, read_study
+from prgec.lab.study.spec import Run, Study, read_study
 
-# Four steps of q = 4 with four rows or of q = 16 with one, five of a gradient of eight.
-FORWARD_ROWS = 128
-SCORED_ROWS = 16
+# A run follows from these; tests, tools and documents change no figure.
+_CODE = ("prgec", "passes", "backends", "runtime_ops", "pyproject.toml", "CMakeLists.txt")
+_BOARDS = ("board-minilm", "board-mails", "board-gemma3", "board-smollm2", "board-qwen", "gradients", "budgets")
 
 
 def main() -> None:
-    """Measure each program once, and write its figure down before the next."""
+    """Parse the command line; do what is due and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", type=Path, help="the TOML file of the study")
-    parser.add_argument("results", type=Path, help="its file of results, which is changed")
-    parser.add_argument("--only", action="append", metavar="METHOD", help="measure this method (repeatable)")
+    parser.add_argument("boards", nargs="*", default=_BOARDS, metavar="BOARD", help=f"of {', '.join(_BOARDS)}")
+    parser.add_argument("--only", action="append", metavar="METHOD", help="of these methods (repeatable)")
     options = parser.parse_args()
-    study = read_study(options.study)
-    results = read_results(options.results)
-    asked = [each for each in results.values() if _is_compiled(each) and each.method in (options.only or [each.method])]
-    programs: dict[str, list[Result]] = {}
-    for each in asked:
-        programs.setdefault(_name(each), []).append(each)
-    with tempfile.TemporaryDirectory() as folder:
-        tasks = {task.name: _shortened(task, Path(folder)) for task in study.tasks}
-        for runs in programs.values():
-            memory_bytes = _measure(study, tasks[runs[0].task], runs[0])
-            print(
-                f"{runs[0].method}: {(runs[0].memory_bytes or 0) / 1e6:.1f} -> {memory_bytes / 1e6:.1f} MB", flush=True
-            )
-            results |= {each.key: dataclasses.replace(each, memory_bytes=memory_bytes) for each in runs}
-            write_atomic(options.results, b"".join(map(line_of, results.values())))
+    commit = code_commit()
+    try:
+        for board in options.boards:
+            remeasure(board, commit, options.only or ())
+    except PrgecError as error:
+        raise SystemExit(f"error: {error}") from error
 
 
-def _is_compiled(result: Result) -> bool:
-    return result.options.get("engine") == EXECUTORCH and result.memory_bytes is not None
+def code_commit() -> str:
+    """Return the commit that changed the code last.
+
+    Raises:
+        SystemExit: If the code differs from it.
+    """
+    if _git("status", "--porcelain", "--", *_CODE):
+        raise SystemExit("error: the code differs from its commit. Hint: commit it first, so that figures can name it")
+    return _git("log", "-1", "--format=%h", "--abbrev=12", "--", *_CODE)
 
 
-def _options(result: Result) -> dict[str, Any]:
-    """Those that memory follows from, and the rate."""
-    return {name: value for name, value in result.options.items() if name != "data"}
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(scoreboard.ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _name(result: Result) -> str:
-    """The options that programs of equal memory share."""
-    return json.dumps([result.task, {**_options(result), "lr": None}], sort_keys=True)
+def remeasure(board: str, commit: str, only: Sequence[str]) -> None:
+    """Do the runs of a board that are of other commits; the page is written after each.
+
+    Raises:
+        DataError: If a file of the study cannot be read.
+    """
+    study = read_study(scoreboard.STUDIES / f"{board}.toml")
+    path = scoreboard.KEPT / f"{board}.jsonl"
+    for number, (total, result) in enumerate(_due(study, path, commit, only), 1):
+        print(f"{board}: {result.method}, seed {result.seed}, {number} of {total}", flush=True)
+        found = _again(study, result)
+        print(f"  {_text(result)} -> {_text(found)}", flush=True)
+        # The first and the last score are kept, as `scoreboard.py --keep` does.
+        short = dataclasses.replace(found, commit=commit, curve=(found.curve[0], found.curve[-1]))
+        lines = [short if _is_same_run(each, short) else each for each in read_results(path).values()]
+        write_atomic(path, b"".join(map(line_of, lines)))
+        scoreboard.write(scoreboard.STUDIES, scoreboard.KEPT, scoreboard.PAGE)
 
 
-def _shortened(task: StudyTask, folder: Path) -> StudyTask:
-    """The same rows to train on, and few to score."""
-
-    def few(file: Path, split: str) -> Path:
-        rows = file.read_text(encoding="utf-8").splitlines(keepends=True)
-        path = folder / f"{task.name}-{split}.jsonl"
-        path.write_text("".join(rows[:SCORED_ROWS]), encoding="utf-8")
-        return path
-
-    return dataclasses.replace(task, dev=few(task.dev, "dev"), test=few(task.test, "test"))
+def _due(study: Study, path: Path, commit: str, only: Sequence[str]) -> Iterator[tuple[int, Result]]:
+    """Yield how many runs are due, and each of them."""
+    best = best_runs(study, list(read_results(path).values()))
+    due = [each for runs in best.values() for each in runs if each.commit != commit]
+    chosen = [each for each in due if not only or each.method in only]
+    yield from ((len(chosen), each) for each in chosen)
 
 
-def _measure(study: Study, task: StudyTask, like: Result) -> int:
-    budget = dataclasses.replace(study.budget, seconds=0.0, forward_rows=FORWARD_ROWS, eval_every=FORWARD_ROWS)
-    result = train_alone(Run(like.method, task, _options(like), 0), dataclasses.replace(study, budget=budget))
-    if result.memory_bytes is None or result.failure:
-        raise SystemExit(f"{like.method}: nothing was measured {result.failure}")
-    return result.memory_bytes
+def _again(study: Study, like: Result) -> Result:
+    for task in study.tasks:
+        if task.name == like.task:
+            return train_alone(Run(like.method, task, like.options, like.seed), study)
+    raise DataError(f"a result is of task {like.task!r}, which the study lacks", where=study.path)
+
+
+def _is_same_run(one: Result, other: Result) -> bool:
+    return (one.method, one.task, one.options, one.seed) == (other.method, other.task, other.options, other.seed)
+
+
+def _text(result: Result) -> str:
+    memory = "" if result.memory_bytes is None else f", {result.memory_bytes / 1e6:.1f} MB"
+    return f"{100 * result.test_accuracy:.1f} %{memory}, {result.curve[-1].cpu_s:.0f} CPU s"
 
 
 if __name__ == "__main__":

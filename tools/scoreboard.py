@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -59,9 +60,11 @@ _NOTES = """## How it was measured
   Libraries, tokenizer, data and weights are left out. PyTorch holds the weights in memory besides, in f32, as many MB
   as stand beside the name of the model; those of a compiled file are mapped from files, and in f32 a gradient has them
   there in two layouts.
-- **MB of what ExecuTorch runs** are of the programs that today's compiler makes: `tools/remeasure.py` (2026-11-25 and
-  2026-11-26) took the first steps of each anew, which make room for the longest rows, and its figure stands for all
-  runs of its options. Accuracy is of the runs of before; what compilers have changed since moves no bit of a loss
+- **Commits.** `tools/remeasure.py` does the runs of a table again and notes the commit that had changed the code last.
+  Tables whose runs are of several commits hold figures of several days.
+- **MB of what ExecuTorch runs**, of runs before commits were kept, are of programs of 2026-11-25 and 2026-11-26: the
+  first steps of each were taken anew, which make room for the longest rows, and the figure stands for all runs of its
+  options. Accuracy is of the runs of before; what compilers have changed since moves no bit of a loss
   ([what it saves](decisions/028-order-of-the-backward.md)).
 - **MB of whole runs.** Qwen's `exact` rows and SmolLM2's `exact-norm-8da4w` are whole runs of today's programs
   (2026-11-26), memory and accuracy. `prge` of SmolLM2 and Gemma 3 on reviews is of a whole run of seed 0, and other
@@ -154,6 +157,7 @@ def section(study: Study, scores: Sequence[Score]) -> str:
             "",
             f"{study.budget.text}.",
             f"The model: {model}.",
+            _commits(scores),
             "",
             f"| {' | '.join(heads)} |",
             "|---" * len(heads) + "|",
@@ -161,6 +165,14 @@ def section(study: Study, scores: Sequence[Score]) -> str:
         + rows
         + [""]
     )
+
+
+def _commits(scores: Sequence[Score]) -> str:
+    """Return a sentence that names the commits of the code that did the runs."""
+    counts = Counter(commit for score in scores for commit in score.commits)
+    older = counts.pop("", 0)
+    parts = [f"{count} by the code of {commit}" for commit, count in counts.most_common()]
+    return f"Runs: {', '.join([*parts, *([f'{older} before commits were kept'] if older else [])])}."
 
 
 def _cell(score: Score, task: str, *, with_spread: bool) -> str:

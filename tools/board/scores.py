@@ -32,6 +32,7 @@ class Score:
         memory_mb: Median of the most that runs held while they trained; None where it was not measured.
         cpu_s: Mean time of a run's steps.
         runs: How many there are.
+        commits: Commit of the code of each; empty for those before commits were kept.
     """
 
     method: str
@@ -44,6 +45,7 @@ class Score:
     memory_mb: float | None
     cpu_s: float
     runs: int
+    commits: tuple[str, ...]
 
     @property
     def accuracy(self) -> float:
@@ -53,20 +55,28 @@ class Score:
 
 def scores_of(study: Study, results: Sequence[Result]) -> list[Score]:
     """Return the best options of every method, best method first."""
+    scores = []
+    for method, best in best_runs(study, results).items():
+        tries = {json.dumps(each.options, sort_keys=True): each.options for each in results if each.method == method}
+        scores.append(_score(method, best, _differing(list(tries.values()), best[0].options)))
+    return sorted(scores, key=lambda score: (-len(score.by_task), -score.accuracy))
+
+
+def best_runs(study: Study, results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Return the runs of the best options of every method, by its name; a method that no task admits has none."""
     groups: dict[str, dict[str, dict[str, list[Result]]]] = {}
     for each in results:
         tries = groups.setdefault(each.method, {})
         tries.setdefault(json.dumps(each.options, sort_keys=True), {}).setdefault(each.task, []).append(each)
-    scores = []
+    found = {}
     for method, tries in groups.items():
         admitted = {key: _admitted(study, by_task) for key, by_task in tries.items()}
         most = max(len({run.task for run in runs}) for runs in admitted.values())
         if not most:
             continue
         whole = {key: runs for key, runs in admitted.items() if len({run.task for run in runs}) == most}
-        best = _chosen(whole)
-        scores.append(_score(method, whole[best], _differing([json.loads(key) for key in tries], json.loads(best))))
-    return sorted(scores, key=lambda score: (-len(score.by_task), -score.accuracy))
+        found[method] = whole[_chosen(whole)]
+    return found
 
 
 def _chosen(tries: Mapping[str, Sequence[Result]]) -> str:
@@ -102,6 +112,7 @@ def _score(method: str, runs: Sequence[Result], options: str) -> Score:
         median(measured) if measured else None,
         fmean(run.curve[-1].cpu_s for run in runs),
         len(runs),
+        tuple(run.commit for run in runs),
     )
 
 

@@ -47,6 +47,7 @@ class Result:
         memory_bytes: The most memory that steps held above libraries, weights, tokenizer and data, room for inference
             included; None where it was not measured.
         failure: Why it stopped early; empty where it did not.
+        commit: Commit of the code that did it; empty where it was not kept.
     """
 
     key: str
@@ -60,6 +61,7 @@ class Result:
     test_loss: float
     memory_bytes: int | None
     failure: str = ""
+    commit: str = ""
 
     @property
     def dev_accuracy(self) -> float:
