@@ -153,10 +153,9 @@ class _Copies:
             sources = of_rows.intersection(copy.all_input_nodes)
             if copy.target not in _ARITHMETIC or len(sources) != 1:
                 continue
-            others = sources.pop().users.keys() - {copy}
-            end = max((position[each] for each in others if each in position), default=-1)
+            users = [position[each] for each in sources.pop().users if each is not copy and each in position]
             for reader in sorted(copy.users, key=position.__getitem__)[1:]:
-                if position[reader] <= end:
+                if any(position[reader] <= user for user in users):
                     with self.rewriter.before(reader):
                         again = self.rewriter.call(copy.target, *copy.args, **copy.kwargs)
                     self.rewriter.feed(reader, copy, again)

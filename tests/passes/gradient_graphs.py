@@ -63,14 +63,19 @@ def normed_writes(num_blocks: int) -> GraphProgram:
     return done(b, stream)
 
 
-def gated() -> GraphProgram:
-    """Two layers of the same rows, one of them bent nearly as GELU's approximation is, times the other."""
+def gated(*, is_other_bent: bool = False) -> GraphProgram:
+    """Two layers of the same rows, one of them bent nearly as GELU's approximation is, times the other.
+
+    Args:
+        is_other_bent: Whether the other one goes through an activation, too.
+    """
     b = GraphBuilder(num_rows=2, dynamic=True)
     x = b.hidden()
     gate = layer(b, x, "layers.0.gate_proj")
     bent = b.call(aten.add.Tensor, b.call(aten.tanh.default, b.call(aten.mul.Tensor, gate, gate)), 1.0)
     activation = b.call(aten.mul.Tensor, b.call(aten.mul.Tensor, gate, 0.5), bent)
-    return done(b, b.call(aten.mul.Tensor, activation, layer(b, x, "layers.0.up_proj")))
+    other = layer(b, x, "layers.0.up_proj")
+    return done(b, b.call(aten.mul.Tensor, activation, b.call(aten.silu.default, other) if is_other_bent else other))
 
 
 def turned_heads() -> GraphProgram:

@@ -81,6 +81,11 @@ def test_miss_where_every_source_is_as_large() -> None:
     assert not run_pass(differentiated(one_layer()), PASS).changed
 
 
+def test_hit_of_one_copy() -> None:
+    result = run_pass(differentiated(normed_writes(num_blocks=1)), PASS)
+    assert (result.changed, result.hits) == (True, 1)
+
+
 def test_copies_of_a_block_are_made_when_the_backward_comes_to_it() -> None:
     """After the gradients of the block above, so that only one block's copies are alive at a time."""
     program = differentiated(attention(num_blocks=2))
@@ -161,9 +166,13 @@ def test_sums_made_again_change_no_bit() -> None:
     assert_parity(differentiated(normed_writes(num_blocks=9)), PASS)
 
 
-def test_each_reader_makes_what_is_one_step_from_a_kept_value() -> None:
-    """Half of the gate, for an activation and for its derivative, with the gate there until then; tanh is made once."""
-    program = differentiated(gated())
+@pytest.mark.parametrize("is_other_bent", [False, True])
+def test_each_reader_makes_what_is_one_step_from_a_kept_value(is_other_bent: bool) -> None:
+    """Half of the gate, for an activation and for its derivative, with the gate there until then; tanh is made once.
+
+    The copy that is made first may be of something that is not arithmetic.
+    """
+    program = differentiated(gated(is_other_bent=is_other_bent))
     run_pass(program, PASS)
     forward = upstream(outputs_of(program)[:1])
     late = [node for node in program.graph.nodes if node not in forward]
