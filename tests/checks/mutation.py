@@ -26,7 +26,7 @@ LEAST_KILLED = 0.85
 _GRADIENTS = ("passes/test_derivatives.py", "passes/test_differentiate.py")
 _RUNS = ("runs/test_resume.py", "runs/test_run_limits.py")
 MODULES = {
-    "passes/derivatives.py": (_GRADIENTS, ()),
+    "passes/derivatives.py": ((*_GRADIENTS, "passes/test_reverse.py"), ()),
     "passes/elementwise_derivatives.py": ((*_GRADIENTS, "passes/test_half_derivatives.py"), ()),
     "passes/reverse.py": (("passes/test_reverse.py", *_GRADIENTS), ()),
     "passes/rematerialize.py": (("passes/test_rematerialize.py", "passes/test_recomputation.py"), ()),
