@@ -79,9 +79,9 @@ _NOTES = """## How it was measured
   none are empty, and such a method is not in the picture. Gemma 3 needs another eps and other rates than SmolLM2 to be
   trained by zeroth order ([why](decisions/016-eps.md)).
 - **`prge` and MeZO on reviews.** `prge-q4` takes half of MeZO's steps for as many rows, each along four directions, and
-  ends 1.4 points after it on SmolLM2 and 4.3 on Gemma 3. With MeZO's own steps and rate, 80 of one direction and 8 rows
-  (`prge-q1`), it ends 0.3 before MeZO on the one and 0.4 after it on the other, less than seeds differ: fewer steps make
-  the difference, not what is computed in each.
+  ends 1.4 points below it on SmolLM2 and 4.3 on Gemma 3. With MeZO's own steps and rate (`prge-q1`, 80 steps of one
+  direction and 8 rows) it ends 0.3 above MeZO on SmolLM2 and 0.4 below it on Gemma 3, less than seeds differ: fewer
+  steps make the difference, not the arithmetic of a step.
 - **`8da4w`**: weights are rounded by the layers' inputs for the task's rows, as compile does with `--data`
   ([why](decisions/020-rounding.md)). Compiled on another day they were not rounded alike, as accuracy before the first
   step says: 79.5 and 81.0 of SmolLM2, 92.0 and 92.5 of Qwen. The order of sums differed, and no longer matters
