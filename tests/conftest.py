@@ -13,7 +13,7 @@ TESTS = Path(__file__).resolve().parent
 # Their files share a driver that takes minutes to build, or graphs kept in memory.
 ONE_WORKER = ("device", "passes")
 # The longest tests begin first, so that no worker ends alone.
-FIRST = ("device", "e2e", "bench", "backends", "passes")
+FIRST = ("device", "test_demo_assets.py", "e2e", "bench", "backends", "passes")
 
 
 def folder_of(item: pytest.Item) -> str:
