@@ -179,6 +179,7 @@ class CompileOptions:
         "Take A, layers, rank and alpha from this PEFT adapter, so that prgec run --init-adapter can go on from it; or "
         "calibrated: A from what each layer reads in up to 64 prompts of --data.",
         metavar="DIR",
+        words=(CALIBRATED_A,),
     )
 
     quantize: str = option(

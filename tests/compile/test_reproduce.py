@@ -96,16 +96,16 @@ def test_another_checkpoint_is_told_by_its_hash(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("decided", [("--quantize", "8da4w"), ("--lora-a", "calibrated")], ids=lambda each: each[1])
 def test_data_that_decided_something_are_wanted_again(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    decided: tuple[str, ...], model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows: list[dict[str, Any]] = [{"prompt": f"the film was {n}", "completion": " great"} for n in range(4)]
     data, others = tmp_path / "rows.jsonl", tmp_path / "others.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    others.write_text("".join(json.dumps({**row, "prompt": "a dull plot"}) + "\n" for row in rows))
+    others.write_text("".join(json.dumps({**row, "prompt": f"but {row['prompt']}"}) + "\n" for row in rows))
     path = tmp_path / "m.pte"
-    quantized = ("--quantize", "8da4w", "--data", str(data))
-    assert main(["compile", str(model), *SIZES, *quantized, "-o", str(path)]) == 0
+    assert main(["compile", str(model), *SIZES, *decided, "--data", str(data), "-o", str(path)]) == 0
     again = ["inspect", str(path), "--reproduce", "--check", "--model", str(model)]
     assert main(again) == 2
     assert "name the same files: --data" in capsys.readouterr().err

@@ -20,7 +20,7 @@ class Trip:
     vehicle: Path = field(metadata=argument())
     guide: str = option("people", "none", "The one who leads.", is_place=True)
     people: tuple[str, ...] = option("people", ("ann",), "The one who goes.")
-    luggage: Path | None = option("load", None, "What comes along.", "--bag", no_path="web:")
+    luggage: Path | None = option("load", None, "What comes along.", "--bag", no_path=("web:",), words=("none",))
     maps: tuple[Path, ...] = option("load", (), "What shows the way.")
     wheels: int = option("load", 4, "How many.", choices=(2, 4))
     km_per_hour: float = option("speed", 1.5, "How fast.")
@@ -89,6 +89,14 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert found["vehicle"] == tmp_path / "../car" and found["maps"] == (Path("/m"),)
     assert found["guide"] == str(tmp_path / "guide.txt") and found["luggage"] == Path("web:x")
     assert read_options(_write(tmp_path, '[people]\nguide = "eve"'), TABLE) == {"guide": "eve"}
+
+
+def test_a_word_is_not_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = _text(Trip(Path("car"), luggage=Path("none")), Path("trips"))
+    assert 'bag = "none"' in text
+    assert read_options(_write(tmp_path, text), TABLE)["luggage"] == Path("none")
+    assert read_options(_write(tmp_path, '[load]\nbag = "none.txt"'), TABLE)["luggage"] == tmp_path / "none.txt"
 
 
 def test_a_tree_may_move_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

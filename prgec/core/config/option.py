@@ -24,6 +24,7 @@ class Option:
         unset: The default in words, where it is not a fixed value.
         is_place: Whether a text names a file or folder wherever there is one of that name.
         no_path: Prefixes of values of a path option that are not paths.
+        words: Values of a path option that are not paths either.
         is_repeated: Whether texts are given one a flag, not between commas.
         is_kept: Whether a file that repeats the work records it.
     """
@@ -36,6 +37,7 @@ class Option:
     unset: str = ""
     is_place: bool = False
     no_path: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     is_repeated: bool = False
     is_kept: bool = True
 
@@ -72,6 +74,10 @@ class Item:
     def key(self) -> str:
         """Its name in a file: the first flag without dashes."""
         return self.name if self.is_argument else self.flags[0].removeprefix("--")
+
+    def is_path(self, text: str) -> bool:
+        """Whether a value names a file or folder."""
+        return self.kind is Path and not text.startswith(self.option.no_path) and text not in self.option.words
 
 
 def option(section: str, default: Any, text: str, *flags: str, **rest: Any) -> Any:

@@ -102,7 +102,7 @@ def _checked_one(value: Any, item: Item, path: Path) -> Any:
     if item.option.choices and value not in item.option.choices:
         choices = ", ".join(map(str, item.option.choices))
         raise UsageError(f"{item.key} is {value!r}; expected one of {choices}", where=path)
-    if item.kind is Path and not (item.option.no_path and value.startswith(item.option.no_path)):
+    if item.is_path(value):
         return path.parent / value
     if item.option.is_place and (path.parent / value).exists():
         return str(path.parent / value)
@@ -117,8 +117,7 @@ def _value_text(value: Any, item: Item, folder: Path | None) -> str:
     if isinstance(value, int | float):
         return repr(value)
     text = str(value)
-    is_path = item.kind is Path and not (item.option.no_path and text.startswith(item.option.no_path))
-    if folder is not None and (is_path or (item.option.is_place and Path(text).exists())):
+    if folder is not None and (item.is_path(text) or (item.option.is_place and Path(text).exists())):
         text = _as_seen_from(folder, Path(text))
     # Strings of JSON are strings of TOML, but for DEL and halves of characters beyond 16 bits.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -134,6 +134,6 @@ def _one(item: Item, text: str) -> Any:
         raise UsageError(f"{item.key} is {text!r}; expected {kind}") from error
     if item.option.choices and value not in item.option.choices:
         raise UsageError(f"{item.key} is {text!r}; expected one of {', '.join(map(str, item.option.choices))}")
-    if item.kind is Path and not (item.option.no_path and text.startswith(item.option.no_path)):
+    if item.is_path(text):
         return Path(text).expanduser().absolute()
     return value
