@@ -4,9 +4,8 @@
     python tools/remeasure.py board-mails board-minilm --only exact     # two boards, one method
 
 A line of a result file names the commit that had changed the code last when its run was done. Runs of other commits are
-done again one by one, and a line is replaced when its run has ended. These are the runs that the page shows: options
-that dev chose stay chosen, and runs that it did not choose stay as they are. The head of each study's file says how to
-make what it reads.
+done again one by one, and a line is replaced when its run has ended. These are the runs that the page shows; those of
+options that dev did not choose stay as they are. The head of each study's file says how to make what it reads.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import scoreboard
@@ -28,13 +27,14 @@ from prgec.lab.study.spec import Run, Study, read_study
 
 # A run follows from these; tests, tools and documents change no figure.
 _CODE = ("prgec", "passes", "backends", "runtime_ops", "pyproject.toml", "CMakeLists.txt")
-_BOARDS = ("board-minilm", "board-mails", "board-gemma3", "board-smollm2", "board-qwen", "gradients", "budgets")
 
 
 def main() -> None:
     """Parse the command line; do what is due and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("boards", nargs="*", default=_BOARDS, metavar="BOARD", help=f"of {', '.join(_BOARDS)}")
+    kept = sorted(path.stem for path in scoreboard.KEPT.glob("*.jsonl"))
+    boards = [name for name in kept if (scoreboard.STUDIES / f"{name}.toml").exists()]
+    parser.add_argument("boards", nargs="*", default=boards, metavar="BOARD", help=f"of {', '.join(boards)}")
     parser.add_argument("--only", action="append", metavar="METHOD", help="of these methods (repeatable)")
     options = parser.parse_args()
     commit = code_commit()
@@ -69,23 +69,22 @@ def remeasure(board: str, commit: str, only: Sequence[str]) -> None:
     """
     study = read_study(scoreboard.STUDIES / f"{board}.toml")
     path = scoreboard.KEPT / f"{board}.jsonl"
-    for number, (total, result) in enumerate(_due(study, path, commit, only), 1):
-        print(f"{board}: {result.method}, seed {result.seed}, {number} of {total}", flush=True)
+    due = _due(study, path, commit, only)
+    print(f"{board}: {len(due)} to do", flush=True)
+    for number, result in enumerate(due, 1):
+        print(f"{board}: {result.method}, seed {result.seed}, {number} of {len(due)}", flush=True)
         found = _again(study, result)
         print(f"  {_text(result)} -> {_text(found)}", flush=True)
-        # The first and the last score are kept, as `scoreboard.py --keep` does.
-        short = dataclasses.replace(found, commit=commit, curve=(found.curve[0], found.curve[-1]))
+        short = dataclasses.replace(scoreboard.shortened(found), commit=commit)
         lines = [short if _is_same_run(each, short) else each for each in read_results(path).values()]
         write_atomic(path, b"".join(map(line_of, lines)))
         scoreboard.write(scoreboard.STUDIES, scoreboard.KEPT, scoreboard.PAGE)
 
 
-def _due(study: Study, path: Path, commit: str, only: Sequence[str]) -> Iterator[tuple[int, Result]]:
-    """Yield how many runs are due, and each of them."""
+def _due(study: Study, path: Path, commit: str, only: Sequence[str]) -> list[Result]:
     best = best_runs(study, list(read_results(path).values()))
-    due = [each for runs in best.values() for each in runs if each.commit != commit]
-    chosen = [each for each in due if not only or each.method in only]
-    yield from ((len(chosen), each) for each in chosen)
+    runs = [each for method, of_method in best.items() if not only or method in only for each in of_method]
+    return [each for each in runs if each.commit != commit]
 
 
 def _again(study: Study, like: Result) -> Result:

@@ -9,10 +9,9 @@ A kept file has the first and the last score of every run: it is small, and `prg
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from board.picture import plot
@@ -20,7 +19,7 @@ from board.scores import Score, scores_of
 
 from prgec.core.machine.files import write_atomic
 from prgec.errors import DataError, PrgecError
-from prgec.lab.study.results import read_results
+from prgec.lab.study.results import Result, line_of, read_results
 from prgec.lab.study.runner import RESULTS_NAME
 from prgec.lab.study.spec import Study, read_study
 
@@ -112,11 +111,15 @@ def keep(folder: Path, kept: Path) -> Path:
     results = read_results(folder / RESULTS_NAME)
     if not results:
         raise DataError("there are no results of a study", where=folder)
-    short = [replace(each, curve=(each.curve[0], each.curve[-1])) for each in results.values()]
     path = kept / f"{folder.name.removeprefix('study-')}.jsonl"
     kept.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, "".join(json.dumps(asdict(each), allow_nan=False) + "\n" for each in short).encode())
+    write_atomic(path, b"".join(line_of(shortened(each)) for each in results.values()))
     return path
+
+
+def shortened(result: Result) -> Result:
+    """Return a run with its first and its last score alone."""
+    return replace(result, curve=(result.curve[0], result.curve[-1]))
 
 
 def write(studies: Path, kept: Path, page: Path) -> None:

@@ -31,8 +31,7 @@ class Score:
         spread: Its standard deviation over seeds, of tasks with several.
         memory_mb: Median of the most that runs held while they trained; None where it was not measured.
         cpu_s: Mean time of a run's steps.
-        runs: How many there are.
-        commits: Commit of the code of each; empty for those before commits were kept.
+        commits: Commit of the code of each run; empty for those before commits were kept.
     """
 
     method: str
@@ -44,8 +43,12 @@ class Score:
     spread: Mapping[str, float]
     memory_mb: float | None
     cpu_s: float
-    runs: int
     commits: tuple[str, ...]
+
+    @property
+    def runs(self) -> int:
+        """How many there are."""
+        return len(self.commits)
 
     @property
     def accuracy(self) -> float:
@@ -57,8 +60,8 @@ def scores_of(study: Study, results: Sequence[Result]) -> list[Score]:
     """Return the best options of every method, best method first."""
     scores = []
     for method, best in best_runs(study, results).items():
-        tries = {json.dumps(each.options, sort_keys=True): each.options for each in results if each.method == method}
-        scores.append(_score(method, best, _differing(list(tries.values()), best[0].options)))
+        tries = [each.options for each in results if each.method == method]
+        scores.append(_score(method, best, _differing(tries, best[0].options)))
     return sorted(scores, key=lambda score: (-len(score.by_task), -score.accuracy))
 
 
@@ -111,7 +114,6 @@ def _score(method: str, runs: Sequence[Result], options: str) -> Score:
         {task: pstdev(values) for task, values in by_task.items() if len(values) > 1},
         median(measured) if measured else None,
         fmean(run.curve[-1].cpu_s for run in runs),
-        len(runs),
         tuple(run.commit for run in runs),
     )
 
