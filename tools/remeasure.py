@@ -2,18 +2,20 @@
 
     python tools/remeasure.py                                           # every board; continues where it was stopped
     python tools/remeasure.py board-mails board-minilm --only exact     # two boards, one method
+    python tools/remeasure.py board-mails --all                         # every seed
 
-A line of a result file names the commit that had changed the code last when its run was done. Runs of other commits are
-done again one by one, and a line is replaced when its run has ended. These are the runs that the page shows; those of
-options that dev did not choose stay as they are. The head of each study's file says how to make what it reads.
+A line of a result file names the commit that had changed the code last when its run was done. One run of each method
+and task is done again. Where its accuracy is what it was, the other seeds stand, for they follow from the same code;
+where it is not, they are done again, too. These are the runs that the page shows; those of options that dev did not
+choose stay as they are. The head of each study's file says how to make what it reads.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import scoreboard
@@ -36,11 +38,12 @@ def main() -> None:
     boards = [name for name in kept if (scoreboard.STUDIES / f"{name}.toml").exists()]
     parser.add_argument("boards", nargs="*", default=boards, metavar="BOARD", help=f"of {', '.join(boards)}")
     parser.add_argument("--only", action="append", metavar="METHOD", help="of these methods (repeatable)")
+    parser.add_argument("--all", action="store_true", help="every seed, whatever the first one gives")
     options = parser.parse_args()
     commit = code_commit()
     try:
         for board in options.boards:
-            remeasure(board, commit, options.only or ())
+            remeasure(board, commit, options.only or (), every_seed=options.all)
     except PrgecError as error:
         raise SystemExit(f"error: {error}") from error
 
@@ -61,30 +64,45 @@ def _git(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def remeasure(board: str, commit: str, only: Sequence[str]) -> None:
-    """Do the runs of a board that are of other commits; the page is written after each.
+def remeasure(board: str, commit: str, only: Sequence[str] = (), *, every_seed: bool = False) -> None:
+    """Do the runs of a board that are of other commits; the page is written after each method and task.
 
     Raises:
         DataError: If a file of the study cannot be read.
     """
     study = read_study(scoreboard.STUDIES / f"{board}.toml")
     path = scoreboard.KEPT / f"{board}.jsonl"
-    due = _due(study, path, commit, only)
-    print(f"{board}: {len(due)} to do", flush=True)
-    for number, result in enumerate(due, 1):
-        print(f"{board}: {result.method}, seed {result.seed}, {number} of {len(due)}", flush=True)
-        found = _again(study, result)
-        print(f"  {_text(result)} -> {_text(found)}", flush=True)
-        short = dataclasses.replace(scoreboard.shortened(found), commit=commit)
-        lines = [short if _is_same_run(each, short) else each for each in read_results(path).values()]
+    due = _due(study, path, commit, only, every_seed)
+    print(f"{board}: {len(due)} methods and tasks to do", flush=True)
+    for number, runs in enumerate(due, 1):
+        print(f"{board}: {runs[0].method}, {runs[0].task}, {number} of {len(due)}", flush=True)
+        # A kill leaves all of them as they were, so that what the first one gave need not be kept.
+        found = [replace(each, commit=commit) for each in _redone(study, runs, every_seed)]
+        kept = read_results(path).values()
+        lines = [next((new for new in found if _is_same_run(each, new)), each) for each in kept]
         write_atomic(path, b"".join(map(line_of, lines)))
         scoreboard.write(scoreboard.STUDIES, scoreboard.KEPT, scoreboard.PAGE)
 
 
-def _due(study: Study, path: Path, commit: str, only: Sequence[str]) -> list[Result]:
-    best = best_runs(study, list(read_results(path).values()))
-    runs = [each for method, of_method in best.items() if not only or method in only for each in of_method]
-    return [each for each in runs if each.commit != commit]
+def _due(study: Study, path: Path, commit: str, only: Sequence[str], every_seed: bool) -> list[list[Result]]:
+    """Return the runs of each method and task of which one is due, first seed first; those of this commit left out."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for method, of_method in best_runs(study, list(read_results(path).values())).items():
+        if not only or method in only:
+            for each in sorted(of_method, key=lambda run: run.seed):
+                groups.setdefault((method, each.task), []).append(each)
+    left = {key: [run for run in runs if run.commit != commit] for key, runs in groups.items()}
+    return [left[key] for key in groups if left[key] and (every_seed or len(left[key]) == len(groups[key]))]
+
+
+def _redone(study: Study, runs: Sequence[Result], every_seed: bool) -> Iterator[Result]:
+    is_due = True
+    for old in runs:
+        if is_due:
+            new = scoreboard.shortened(_again(study, old))
+            print(f"  seed {old.seed}: {_text(old)} -> {_text(new)}", flush=True)
+            is_due = every_seed or new.test_accuracy != old.test_accuracy
+            yield new
 
 
 def _again(study: Study, like: Result) -> Result:

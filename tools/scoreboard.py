@@ -59,8 +59,10 @@ _NOTES = """## How it was measured
   Libraries, tokenizer, data and weights are left out. PyTorch holds the weights in memory besides, in f32, as many MB
   as stand beside the name of the model; those of a compiled file are mapped from files, and in f32 a gradient has them
   there in two layouts.
-- **Commits.** `tools/remeasure.py` does the runs of a table again and notes the commit that had changed the code last.
-  Tables whose runs are of several commits hold figures of several days.
+- **Commits.** `tools/remeasure.py` does one run of each method and task again and notes the commit that had changed the
+  code last. Where its accuracy is what it was, the run confirms the other seeds, which are not done again; MB and CPU s
+  are those of the new run alone. Where it is not, every seed is done again. Tables with runs that are neither of a
+  commit nor confirmed hold figures of several days.
 - **MB of what ExecuTorch runs**, of runs before commits were kept, are of programs of 2026-11-25 and 2026-11-26: the
   first steps of each were taken anew, which make room for the longest rows, and the figure stands for all runs of its
   options. Accuracy is of the runs of before; what compilers have changed since moves no bit of a loss
@@ -174,9 +176,12 @@ def section(study: Study, scores: Sequence[Score]) -> str:
 def _commits(scores: Sequence[Score]) -> str:
     """Return a sentence that names the commits of the code that did the runs."""
     counts = Counter(commit for score in scores for commit in score.commits)
+    confirmed = sum(score.confirmed for score in scores)
     older = counts.pop("", 0)
     parts = [f"{count} by the code of {commit}" for commit, count in counts.most_common()]
-    return f"Runs: {', '.join([*parts, *([f'{older} before commits were kept'] if older else [])])}."
+    parts += [f"{confirmed} older ones that these confirm"] if confirmed else []
+    parts += [f"{older} before commits were kept"] if older else []
+    return f"Runs: {', '.join(parts)}."
 
 
 def _cell(score: Score, task: str, *, with_spread: bool) -> str:

@@ -1,4 +1,4 @@
-"""Runs of another commit are done again, one line after another; runs of this one and options not chosen stay."""
+"""One run of a method is done again, and the others if it differs; options that were not chosen stay."""
 
 from __future__ import annotations
 
@@ -40,24 +40,47 @@ def _lines(board: Path) -> list[Result]:
     return list(read_results(board).values())
 
 
-def test_runs_of_another_commit_are_done_again(remeasure: ModuleType, board: Path) -> None:
-    remeasure.remeasure("study", "abc", ())
+def test_every_seed_is_done_again_where_the_first_gives_another_accuracy(remeasure: ModuleType, board: Path) -> None:
+    remeasure.remeasure("study", "abc")
     *again, other = _lines(board)
     assert [(each.seed, each.commit, len(each.curve)) for each in again] == [(0, "abc", 2), (1, "abc", 2)]
     assert all(each.test_accuracy != 0.123 and each.steps == 4 for each in again)
     assert (other.commit, other.test_accuracy) == ("", 0.123)
     assert "Runs: 2 by the code of abc." in (board.parent / "page.md").read_text()
+
+
+def test_the_first_seed_confirms_the_others_where_its_accuracy_is_the_same(remeasure: ModuleType, board: Path) -> None:
+    remeasure.remeasure("study", "abc")
+    remeasure.remeasure("study", "def")
+    assert [each.commit for each in _lines(board)] == ["def", "abc", ""]
+    page = (board.parent / "page.md").read_text()
+    assert "Runs: 1 by the code of def, 1 older ones that these confirm." in page
+
+
+def test_memory_is_that_of_the_new_run(remeasure: ModuleType, board: Path) -> None:
+    first, second, _ = _lines(board)
+    board.unlink()
+    for each in (replace(first, commit="abc", memory_bytes=7_000_000), replace(second, memory_bytes=999_000_000)):
+        append_result(board, each)
+    remeasure.scoreboard.write(remeasure.scoreboard.STUDIES, remeasure.scoreboard.KEPT, remeasure.scoreboard.PAGE)
+    assert "| 7.0 |" in (board.parent / "page.md").read_text()
+
+
+def test_what_is_of_this_commit_is_not_done_again(remeasure: ModuleType, board: Path) -> None:
+    remeasure.remeasure("study", "abc", every_seed=True)
     before = board.read_bytes()
-    remeasure.remeasure("study", "abc", ())
+    remeasure.remeasure("study", "abc", every_seed=True)
     assert board.read_bytes() == before
 
 
-def test_a_run_that_was_done_before_a_kill_is_not_done_again(remeasure: ModuleType, board: Path) -> None:
+def test_seeds_that_are_left_are_done_with_all(remeasure: ModuleType, board: Path) -> None:
     first, *rest = _lines(board)
     board.unlink()
     for each in (replace(first, commit="abc"), *rest):
         append_result(board, each)
     remeasure.remeasure("study", "abc", ["fixed"])
+    assert [each.commit for each in _lines(board)] == ["abc", "", ""]
+    remeasure.remeasure("study", "abc", ["fixed"], every_seed=True)
     assert [(each.commit, each.test_accuracy == 0.123) for each in _lines(board)] == [
         ("abc", True),
         ("abc", False),

@@ -29,9 +29,13 @@ class Score:
         before: Mean accuracy on dev before the first step.
         by_task: Mean accuracy on test by task.
         spread: Its standard deviation over seeds, of tasks with several.
-        memory_mb: Median of the most that runs held while they trained; None where it was not measured.
-        cpu_s: Mean time of a run's steps.
-        commits: Commit of the code of each run; empty for those before commits were kept.
+        memory_mb: Median of the most that runs held while they trained, without runs that another confirms; None where
+            it was not measured.
+        cpu_s: Mean time of a run's steps, of the same runs.
+        runs: How many there are.
+        commits: Commit of the code of each run but those confirmed; empty for those before commits were kept.
+        confirmed: How many stand because the first seed of their task was done again by a later commit, and had the
+            same accuracy as before.
     """
 
     method: str
@@ -43,12 +47,9 @@ class Score:
     spread: Mapping[str, float]
     memory_mb: float | None
     cpu_s: float
+    runs: int
     commits: tuple[str, ...]
-
-    @property
-    def runs(self) -> int:
-        """How many there are."""
-        return len(self.commits)
+    confirmed: int
 
     @property
     def accuracy(self) -> float:
@@ -103,7 +104,9 @@ def _score(method: str, runs: Sequence[Result], options: str) -> Score:
     by_task: dict[str, list[float]] = {}
     for run in runs:
         by_task.setdefault(run.task, []).append(run.test_accuracy)
-    measured = [run.memory_bytes / _MEGABYTE for run in runs if run.memory_bytes is not None]
+    first = {run.task: run.commit for run in sorted(runs, key=lambda run: -run.seed)}
+    recent = [run for run in runs if first[run.task] in ("", run.commit)]
+    measured = [run.memory_bytes / _MEGABYTE for run in recent if run.memory_bytes is not None]
     return Score(
         method,
         options,
@@ -113,8 +116,10 @@ def _score(method: str, runs: Sequence[Result], options: str) -> Score:
         {task: fmean(values) for task, values in by_task.items()},
         {task: pstdev(values) for task, values in by_task.items() if len(values) > 1},
         median(measured) if measured else None,
-        fmean(run.curve[-1].cpu_s for run in runs),
-        tuple(run.commit for run in runs),
+        fmean(run.curve[-1].cpu_s for run in recent),
+        len(runs),
+        tuple(run.commit for run in recent),
+        len(runs) - len(recent),
     )
 
 
