@@ -1,13 +1,16 @@
 """Feed damaged files to every reader, in Python and in C++, and damaged requests to the servers: `make fuzz`.
 
-    python tools/fuzz.py [--seconds 120] [--reader BUILT] [--seed 0] [--atheris KIND]
+    python tools/fuzz.py [--seconds 120] [--reader BUILT] [--seed 0]
     python tools/fuzz.py --only shard --inputs 100000
+    python tools/fuzz.py --guided 100000 [--only KIND]
+    python tools/fuzz.py --atheris 100000 [--only KIND]
 
 Inputs are mutations of good files and of those in tests/fuzz/corpus, most with their lengths and checksums put right
 again. The Python readers may raise errors of `prgec.errors` and nothing else, and take neither long nor much memory;
 the C++ readers run under address and undefined-behaviour sanitisers. Inputs that break one are kept in build/fuzz. The
-exit code is 1 if something did. With --atheris, mutations of one kind of file are guided by coverage (pip install
-atheris); with --guided N, libFuzzer gives N inputs of every kind to the C++ readers (needs clang).
+exit code is 1 if something did. Mutations that are guided by coverage: with --guided N, libFuzzer gives N inputs of
+every kind to the C++ readers (needs clang); with --atheris N, Atheris gives as many to the Python readers (pip install
+atheris).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import importlib.util
 import random
 import resource
 import shutil
@@ -64,7 +68,7 @@ def fuzz(
         is_seed = python.tried < len(reader.seeds)
         data = reader.seeds[python.tried] if is_seed else mutate(rng.choice(reader.seeds), rng, reader.kind)
         path.write_bytes(data)
-        _try(python, data, lambda: _read_python(reader, path))
+        _try(python, data, lambda: read_python(reader, path))
         if native is not None and reader.kind in NATIVE_KINDS:
             _try(cpp, data, lambda data=data: _read_native(native, reader.kind, data))  # type: ignore[misc]
     return [tally for tally in (python, cpp) if tally.tried]
@@ -82,7 +86,7 @@ def _try(tally: Tally, data: bytes, read: Callable[[], bool | str]) -> None:
         tally.accepted += result
 
 
-def _read_python(reader: Reader, path: Path) -> bool | str:
+def read_python(reader: Reader, path: Path) -> bool | str:
     """Return whether the file was accepted, or how the reader failed."""
     from prgec.errors import PrgecError
 
@@ -110,36 +114,9 @@ def _too_slow(number: int, frame: FrameType | None) -> None:
     raise TimeoutError(f"longer than {MAX_SECONDS} s")
 
 
-def guide(reader: Reader, work: Path, arguments: list[str]) -> None:
-    """Hand one reader to atheris, which never returns."""
-    import atheris
-
-    path = work / "input"
-
-    def once(data: bytes) -> None:
-        path.write_bytes(data)
-        if isinstance(result := _read_python(reader, path), str):
-            raise RuntimeError(result)
-
-    def mutator(data: bytes, max_size: int, seed: int) -> bytes:
-        return mutate(atheris.Mutate(data, len(data)) if seed % 2 else data, random.Random(seed), reader.kind)
-
-    seeds = work / "seeds"
-    seeds.mkdir()
-    for number, seed in enumerate(reader.seeds):
-        (seeds / str(number)).write_bytes(seed)
-    atheris.Setup([sys.argv[0], *arguments, str(seeds)], once, custom_mutator=mutator)
-    atheris.Fuzz()
-
-
-def _instrumented(*, is_wanted: bool) -> contextlib.AbstractContextManager[object]:
-    """Make modules of prgec that are imported within report their coverage, where that is wanted."""
-    if not is_wanted:
-        return contextlib.nullcontext()
-    import atheris
-
-    context: contextlib.AbstractContextManager[object] = atheris.instrument_imports(include=["prgec"])
-    return context
+def limit_memory() -> None:
+    """Refuse this process more addresses than a reader has a use for."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, resource.RLIM_INFINITY))
 
 
 def table(tallies: list[Tally]) -> str:
@@ -159,32 +136,32 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the mutations [0]")
     parser.add_argument("--only", metavar="KIND", help="one kind of file")
     parser.add_argument("--inputs", type=int, default=0, help="inputs of each kind, however long they take")
-    parser.add_argument("--atheris", metavar="KIND", help="one kind of file, guided by coverage")
     parser.add_argument("--guided", type=int, default=0, metavar="N", help="inputs of each kind for libFuzzer")
+    parser.add_argument("--atheris", type=int, default=0, metavar="N", help="inputs of each kind for Atheris")
     options = parser.parse_args()
     if options.guided and shutil.which("clang++") is None:
         parser.error("--guided needs clang++, which brings libFuzzer: install clang")
+    if options.atheris and importlib.util.find_spec("atheris") is None:
+        parser.error("--atheris needs Atheris: pip install atheris")
+    from prgec.compiler.frontend.tokenizer import pack_tokenizer
     from tests.tiny_inputs import make_inputs
 
-    with _instrumented(is_wanted=options.atheris is not None):
-        from prgec.compiler.frontend.tokenizer import pack_tokenizer
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name, contextlib.ExitStack() as stack:
         work = Path(name)
-        with _instrumented(is_wanted=options.atheris is not None):
-            program, *_ = make_inputs(work)
-        with _instrumented(is_wanted=options.atheris is not None):
-            readers = make_readers(program, pack_tokenizer(work / "checkpoint"), work)
+        program, *_ = make_inputs(work)
+        readers = make_readers(program, pack_tokenizer(work / "checkpoint"), work)
+        chosen = [reader for reader in readers if options.only in (None, reader.kind)]
         if options.guided:
-            chosen = [reader for reader in readers if options.only in (None, reader.kind)]
             return int(guide_native(build_guided(work, KEPT / "guided"), program, chosen, options.guided, KEPT) > 0)
-        if not options.atheris:
-            from tests.checks.fuzz_http import http_readers
-
-            readers += http_readers(work, stack)
-        resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, resource.RLIM_INFINITY))
         if options.atheris:
-            chosen = next(reader for reader in readers if reader.kind == options.atheris)
-            guide(chosen, work, [f"-max_total_time={options.seconds:.0f}"])
+            from tests.checks.fuzz_python import guide_python
+
+            limit_memory()
+            return int(guide_python(chosen, work, options.atheris) > 0)
+        from tests.checks.fuzz_http import http_readers
+
+        readers += http_readers(work, stack)
+        limit_memory()
         if options.only:
             readers = [reader for reader in readers if reader.kind == options.only]
         tallies: list[Tally] = []
