@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -204,3 +205,29 @@ def test_the_limits_effect_is_reported() -> None:
     losses, g = np.array([[0.5, 0.25], [0.25, 0.5]]), np.array([1.0, 0.0], np.float32)
     shown = EstimatedStep(1, 0.5, 0.1, losses, g, EPS, "clipped").metrics()
     assert shown == {"step": 1, "loss": 0.5, "lr": 0.1, "g": [1.0, 0.0], "limited": "clipped"}
+
+
+def test_privacy_hides_the_losses_of_the_rows_of_a_step() -> None:
+    q, batch_size = 2, 3
+    loss_N = np.arange(2 * q * batch_size, dtype=np.float32)
+    hidden: list[tuple[np.ndarray, np.ndarray, float]] = []
+
+    class Program:
+        manifest = SimpleNamespace(q=q, batch_size=batch_size)
+
+        def forward(self, batch: Batch, step: StepInputs) -> np.ndarray:
+            return loss_N
+
+    class Hiding:
+        def hide(self, losses: np.ndarray, indices: np.ndarray, eps: float) -> np.ndarray:
+            hidden.append((losses, indices, eps))
+            return losses.sum(axis=-1)
+
+    # Every query and sign repeats the three rows.
+    batch = SimpleNamespace(indices=np.tile([7, 1, 4], 2 * q))
+    way = Estimation(estimator=Plain(), eps=EPS, seed=SEED, privacy=Hiding())  # type: ignore[arg-type]
+    result = PrgeTrainer(Program(), way).step(batch, LR)  # type: ignore[arg-type]
+    ((losses, indices, eps),) = hidden
+    assert losses.tolist() == loss_N.reshape(q, 2, batch_size).tolist()
+    assert (indices.tolist(), eps) == ([7, 1, 4], EPS)
+    assert result.losses.tolist() == [[3.0, 12.0], [21.0, 30.0]]
