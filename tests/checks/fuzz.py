@@ -37,6 +37,8 @@ from tests.checks.fuzz_readers import MAX_SECONDS, NATIVE_KINDS, NativeReader, R
 
 KEPT = Path(__file__).resolve().parents[2] / "build" / "fuzz"
 _MAX_BYTES = 16 << 30
+# Files that are written to a disk take most of the time of an input.
+_MEMORY = Path("/dev/shm")
 
 
 @dataclass
@@ -146,7 +148,8 @@ def main() -> int:
     from prgec.compiler.frontend.tokenizer import pack_tokenizer
     from tests.tiny_inputs import make_inputs
 
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as name, contextlib.ExitStack() as stack:
+    folder = _MEMORY if _MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=folder) as name, contextlib.ExitStack() as stack:
         work = Path(name)
         program, *_ = make_inputs(work)
         readers = make_readers(program, pack_tokenizer(work / "checkpoint"), work)
