@@ -13,8 +13,10 @@ choose stay as they are. The head of each study's file says how to make what it 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import subprocess
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,7 @@ import scoreboard
 from board.scores import best_runs
 
 from prgec.core.machine.files import write_atomic
+from prgec.core.machine.quiet import quiet_libraries
 from prgec.errors import DataError, PrgecError
 from prgec.lab.study.isolated import train_alone
 from prgec.lab.study.results import Result, line_of, read_results
@@ -108,8 +111,14 @@ def _redone(study: Study, runs: Sequence[Result], every_seed: bool) -> Iterator[
 def _again(study: Study, like: Result) -> Result:
     for task in study.tasks:
         if task.name == like.task:
-            return train_alone(Run(like.method, task, like.options, like.seed), study)
+            return _train_fresh(Run(like.method, task, like.options, like.seed), study)
     raise DataError(f"a result is of task {like.task!r}, which the study lacks", where=study.path)
+
+
+def _train_fresh(run: Run, study: Study) -> Result:
+    """Do a run of which nothing was imported or made before: leftovers in the heap would count as its memory."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), quiet_libraries) as pool:
+        return pool.submit(train_alone, run, study).result()
 
 
 def _is_same_run(one: Result, other: Result) -> bool:

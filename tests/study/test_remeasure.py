@@ -8,8 +8,9 @@ from types import ModuleType
 
 import pytest
 
+from prgec.lab.study.isolated import train_alone
 from prgec.lab.study.results import Result, append_result, read_results
-from prgec.lab.study.spec import read_study
+from prgec.lab.study.spec import Run, read_study
 from tests.study.conftest import result_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,6 +21,8 @@ def remeasure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import remeasure
 
+    # A process that begins anew imports all libraries again.
+    monkeypatch.setattr(remeasure, "_train_fresh", train_alone)
     return remeasure
 
 
@@ -47,6 +50,18 @@ def test_every_seed_is_done_again_where_the_first_gives_another_accuracy(remeasu
     assert all(each.test_accuracy != 0.123 and each.steps == 4 for each in again)
     assert (other.commit, other.test_accuracy) == ("", 0.123)
     assert "Runs: 2 by the code of abc." in (board.parent / "page.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_run_in_a_fresh_process_gives_the_same(
+    remeasure: ModuleType, board: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remeasure.remeasure("study", "abc")
+    forked = [replace(each, memory_bytes=None, curve=()) for each in _lines(board)]
+    monkeypatch.undo()
+    study = read_study(board.parent / "study.toml")
+    found = remeasure._train_fresh(Run("fixed", study.tasks[0], forked[0].options, 0), study)
+    assert replace(found, memory_bytes=None, curve=(), commit="abc") == forked[0]
 
 
 def test_the_first_seed_confirms_the_others_where_its_accuracy_is_the_same(remeasure: ModuleType, board: Path) -> None:
