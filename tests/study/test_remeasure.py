@@ -54,12 +54,12 @@ def test_every_seed_is_done_again_where_the_first_gives_another_accuracy(remeasu
 
 @pytest.mark.slow
 def test_a_run_in_a_fresh_process_gives_the_same(
-    remeasure: ModuleType, board: Path, monkeypatch: pytest.MonkeyPatch
+    remeasure: ModuleType, path: Path, board: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remeasure.remeasure("study", "abc")
     forked = [replace(each, memory_bytes=None, curve=()) for each in _lines(board)]
     monkeypatch.undo()
-    study = read_study(board.parent / "study.toml")
+    study = read_study(path)
     found = remeasure._train_fresh(Run("fixed", study.tasks[0], forked[0].options, 0), study)
     assert replace(found, memory_bytes=None, curve=(), commit="abc") == forked[0]
 
