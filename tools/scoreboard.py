@@ -58,9 +58,9 @@ _NOTES = """## How it was measured
   optimiser, and what ExecuTorch keeps for inference, since PyTorch takes as much in each step and gives it back.
   Libraries, tokenizer, data and weights are left out. PyTorch holds the weights in memory besides, in f32, as many MB
   as stand beside the name of the model; those of a compiled file are mapped from files, and in f32 a gradient has them
-  there in two layouts. Where runs name a commit, it is the kernel's own mark with PyTorch, and with ExecuTorch the most
-  of some thousand looks a second. Older runs were looked at fifty times a second, which misses what is held for a
-  moment: 18 MB of 49 with `prge-q4` of MiniLM, whose workspace grows once.
+  there in two layouts. With PyTorch it is the kernel's own mark, with ExecuTorch the most of some thousand looks a
+  second. Runs by code before cf046df9 were looked at fifty times a second, which misses what is held for a moment: 18
+  MB of 49 with `prge-q4` of MiniLM, whose workspace grows once.
 - **Commits.** `tools/remeasure.py` does one run of each method and task again and notes the commit that had changed the
   code last. Where its accuracy is what it was, the run confirms the other seeds, which are not done again; MB and CPU s
   are those of the new run alone. Where it is not, every seed is done again. Tables with runs that are neither of a
