@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -94,24 +94,25 @@ def _due(study: Study, path: Path, commit: str, only: Sequence[str], every_seed:
         if not only or method in only:
             for each in sorted(of_method, key=lambda run: run.seed):
                 groups.setdefault((method, each.task), []).append(each)
-    left = {key: [run for run in runs if run.commit != commit] for key, runs in groups.items()}
-    return [left[key] for key in groups if left[key] and (every_seed or len(left[key]) == len(groups[key]))]
+    left = [(runs[0], [run for run in runs if run.commit != commit]) for runs in groups.values()]
+    return [due for first, due in left if due and (every_seed or due[0] is first)]
 
 
-def _redone(study: Study, runs: Sequence[Result], every_seed: bool) -> Iterator[Result]:
-    is_due = True
-    for old in runs:
-        if is_due:
-            new = scoreboard.shortened(_again(study, old))
-            print(f"  seed {old.seed}: {_text(old)} -> {_text(new)}", flush=True)
-            is_due = every_seed or new.test_accuracy != old.test_accuracy
-            yield new
+def _redone(study: Study, runs: Sequence[Result], every_seed: bool) -> list[Result]:
+    """Do the first run again, and the others where it gave another accuracy."""
+    first, *others = runs
+    found = [_again(study, first)]
+    if every_seed or found[0].test_accuracy != first.test_accuracy:
+        found += [_again(study, each) for each in others]
+    return found
 
 
 def _again(study: Study, like: Result) -> Result:
     for task in study.tasks:
         if task.name == like.task:
-            return _train_fresh(Run(like.method, task, like.options, like.seed), study)
+            found = scoreboard.shortened(_train_fresh(Run(like.method, task, like.options, like.seed), study))
+            print(f"  seed {like.seed}: {_text(like)} -> {_text(found)}", flush=True)
+            return found
     raise DataError(f"a result is of task {like.task!r}, which the study lacks", where=study.path)
 
 

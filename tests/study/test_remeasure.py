@@ -52,6 +52,29 @@ def test_every_seed_is_done_again_where_the_first_gives_another_accuracy(remeasu
     assert "Runs: 2 by the code of abc." in (board.parent / "page.md").read_text()
 
 
+def test_a_seed_that_gives_the_same_ends_nothing(remeasure: ModuleType, board: Path) -> None:
+    # The first and the third differ, and the second does not.
+    first, second, _ = _lines(board)
+    board.unlink()
+    for each in (first, replace(second, test_accuracy=0.5), replace(first, key="2 0.01", seed=2)):
+        append_result(board, each)
+    remeasure.remeasure("study", "abc")
+    assert [(each.seed, each.commit, each.test_accuracy) for each in _lines(board)] == [
+        (0, "abc", 0.5),
+        (1, "abc", 0.5),
+        (2, "abc", 0.5),
+    ]
+
+
+def test_a_first_seed_that_is_due_counts(remeasure: ModuleType, board: Path) -> None:
+    first, second, *rest = _lines(board)
+    board.unlink()
+    for each in (first, replace(second, commit="abc"), *rest):
+        append_result(board, each)
+    remeasure.remeasure("study", "abc")
+    assert [each.commit for each in _lines(board)] == ["abc", "abc", ""]
+
+
 @pytest.mark.slow
 def test_a_run_in_a_fresh_process_gives_the_same(
     remeasure: ModuleType, path: Path, board: Path, monkeypatch: pytest.MonkeyPatch
