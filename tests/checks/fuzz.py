@@ -116,11 +116,6 @@ def _too_slow(number: int, frame: FrameType | None) -> None:
     raise TimeoutError(f"longer than {MAX_SECONDS} s")
 
 
-def limit_memory() -> None:
-    """Refuse this process more addresses than a reader has a use for."""
-    resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, resource.RLIM_INFINITY))
-
-
 def table(tallies: list[Tally]) -> str:
     """Return the table people read."""
     lines = [f"{'language':10}{'file':12}{'inputs':>10}{'accepted':>10}{'crashes':>9}"]
@@ -153,20 +148,18 @@ def main() -> int:
         work = Path(name)
         program, *_ = make_inputs(work)
         readers = make_readers(program, pack_tokenizer(work / "checkpoint"), work)
-        chosen = [reader for reader in readers if options.only in (None, reader.kind)]
+        if not options.guided and not options.atheris:
+            from tests.checks.fuzz_http import http_readers
+
+            readers += http_readers(work, stack)
+        readers = [reader for reader in readers if options.only in (None, reader.kind)]
         if options.guided:
-            return int(guide_native(build_guided(work, KEPT / "guided"), program, chosen, options.guided, KEPT) > 0)
+            return int(guide_native(build_guided(work, KEPT / "guided"), program, readers, options.guided, KEPT) > 0)
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, resource.RLIM_INFINITY))
         if options.atheris:
             from tests.checks.fuzz_python import guide_python
 
-            limit_memory()
-            return int(guide_python(chosen, work, options.atheris) > 0)
-        from tests.checks.fuzz_http import http_readers
-
-        readers += http_readers(work, stack)
-        limit_memory()
-        if options.only:
-            readers = [reader for reader in readers if reader.kind == options.only]
+            return int(guide_python(readers, work, options.atheris) > 0)
         tallies: list[Tally] = []
         if readers and all(reader.kind not in NATIVE_KINDS for reader in readers):
             for reader in readers:

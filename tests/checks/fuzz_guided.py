@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tests.checks.fuzz_readers import MAX_SECONDS, NATIVE_KINDS, Reader, build_native
 
-_MAX_MEGABYTES = 2048
+MAX_MEGABYTES = 2048
+HEAD = f"{'file':12}{'inputs':>10}{'kept':>10}{'crashes':>9}"
 _RUNS = re.compile(r"^stat::number_of_executed_units: (\d+)$", re.MULTILINE)
 
 
@@ -30,23 +31,22 @@ def guide_native(executable: Path, program: Path, readers: Sequence[Reader], inp
         inputs: Inputs of each kind.
         kept: Folder of inputs that break a reader.
     """
-    print(f"{'file':12}{'inputs':>10}{'kept':>10}{'crashes':>9}", flush=True)
+    print(HEAD, flush=True)
     chosen = [reader for reader in readers if reader.kind in NATIVE_KINDS]
     return sum(_guide(executable, program, reader, inputs, kept) for reader in chosen)
 
 
-def _guide(executable: Path, program: Path, reader: Reader, inputs: int, kept: Path) -> int:
+def _guide(executable: Path, program: Path, reader: Reader, inputs: int, kept: Path) -> bool:
     kept.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         corpus = Path(name)
-        for number, seed in enumerate(reader.seeds):
-            (corpus / f"seed-{number}").write_bytes(seed)
+        write_seeds(reader, corpus)
         ended = subprocess.run(
             [
                 executable,
                 f"-runs={inputs}",
                 f"-timeout={MAX_SECONDS}",
-                f"-rss_limit_mb={_MAX_MEGABYTES}",
+                f"-rss_limit_mb={MAX_MEGABYTES}",
                 f"-artifact_prefix={kept}/{reader.kind}-",
                 "-print_final_stats=1",
                 corpus,
@@ -60,8 +60,18 @@ def _guide(executable: Path, program: Path, reader: Reader, inputs: int, kept: P
         found = len(list(corpus.iterdir()))
     match = _RUNS.search(ended.stderr)
     tried = int(match[1]) if match else 0
-    is_broken = ended.returncode != 0 or tried < inputs
-    print(f"{reader.kind:12}{tried:>10}{found:>10}{is_broken:>9}", flush=True)
+    return report(reader, tried, found, ended.stderr, is_broken=ended.returncode != 0 or tried < inputs)
+
+
+def write_seeds(reader: Reader, corpus: Path) -> None:
+    """Write the good files of a reader into a folder that libFuzzer begins with."""
+    for number, seed in enumerate(reader.seeds):
+        (corpus / f"seed-{number}").write_bytes(seed)
+
+
+def report(reader: Reader, tried: int, kept: int, log: str, *, is_broken: bool) -> bool:
+    """Print the row of a kind, with the end of the log where its reader broke; return whether it did."""
+    print(f"{reader.kind:12}{tried:>10}{kept:>10}{is_broken:>9}", flush=True)
     if is_broken:
-        print(ended.stderr[-2000:])
-    return int(is_broken)
+        print(log[-2000:])
+    return is_broken

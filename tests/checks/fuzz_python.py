@@ -14,12 +14,12 @@ from types import FunctionType
 import atheris
 
 from tests.checks.fuzz import KEPT, read_python
+from tests.checks.fuzz_guided import HEAD, MAX_MEGABYTES, report, write_seeds
 from tests.checks.fuzz_inputs import mutate
 from tests.checks.fuzz_readers import Reader
 
 # Passes and backends read no files of strangers.
 _READERS = ("prgec.core.", "prgec.compiler.frontend.", "prgec.runtime.")
-_MAX_MEGABYTES = 2048
 _RUNS = re.compile(r"^Done (\d+) runs", re.MULTILINE)
 _CORPUS = re.compile(r" corp: (\d+)/")
 
@@ -38,7 +38,7 @@ def guide_python(readers: Sequence[Reader], work: Path, inputs: int) -> int:
             (work / "input").write_bytes(seed)
             read_python(reader, work / "input")
     _instrument()
-    print(f"{'file':12}{'inputs':>10}{'kept':>10}{'crashes':>9}", flush=True)
+    print(HEAD, flush=True)
     return sum(_guide(reader, work, inputs) for reader in readers)
 
 
@@ -56,8 +56,7 @@ def _guide(reader: Reader, work: Path, inputs: int) -> bool:
     """Try one kind of file in a process of its own, for Atheris ends the one it is in."""
     folder = work / f"{reader.kind}-corpus"
     folder.mkdir()
-    for number, seed in enumerate(reader.seeds):
-        (folder / f"seed-{number}").write_bytes(seed)
+    write_seeds(reader, folder)
     log = work / f"{reader.kind}.log"
     process = os.fork()
     if process == 0:
@@ -73,11 +72,7 @@ def _guide(reader: Reader, work: Path, inputs: int) -> bool:
     tried = int(match[1]) if (match := _RUNS.search(text)) else 0
     kept = int(found[-1]) if (found := _CORPUS.findall(text)) else 0
     # Where one input is all it keeps, no branch was seen, and mutations were not guided.
-    is_broken = status != 0 or tried < inputs or kept < 2
-    print(f"{reader.kind:12}{tried:>10}{kept:>10}{is_broken:>9}", flush=True)
-    if is_broken:
-        print(text[-2000:])
-    return is_broken
+    return report(reader, tried, kept, text, is_broken=status != 0 or tried < inputs or kept < 2)
 
 
 def _fuzz(reader: Reader, path: Path, arguments: Sequence[str]) -> None:
@@ -92,6 +87,6 @@ def _fuzz(reader: Reader, path: Path, arguments: Sequence[str]) -> None:
 
     KEPT.mkdir(parents=True, exist_ok=True)
     # The time that an input may take is read_python's own limit.
-    limits = [f"-rss_limit_mb={_MAX_MEGABYTES}", f"-artifact_prefix={KEPT}/{reader.kind}-"]
+    limits = [f"-rss_limit_mb={MAX_MEGABYTES}", f"-artifact_prefix={KEPT}/{reader.kind}-"]
     atheris.Setup([sys.argv[0], *limits, *arguments], once, custom_mutator=mutator)
     atheris.Fuzz()
