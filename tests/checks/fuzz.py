@@ -9,8 +9,8 @@ Inputs are mutations of good files and of those in tests/fuzz/corpus, most with 
 again. The Python readers may raise errors of `prgec.errors` and nothing else, and take neither long nor much memory;
 the C++ readers run under address and undefined-behaviour sanitisers. Inputs that break one are kept in build/fuzz. The
 exit code is 1 if something did. Mutations that are guided by coverage: with --guided N, libFuzzer gives N inputs of
-every kind to the C++ readers (needs clang); with --atheris N, Atheris gives as many to the Python readers (pip install
-atheris).
+every kind to the C++ readers (needs clang); with --atheris N, Atheris gives as many to the Python readers (the
+dev extra has it).
 """
 
 from __future__ import annotations

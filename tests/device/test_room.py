@@ -1,9 +1,10 @@
-"""The longest call that runs once before the first step leaves nothing but its memory."""
+"""The longest call that runs once before the first score or step leaves nothing but its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ import pytest
 from prgec.core.contract.calls import Batch, Call, StepInputs
 from prgec.runtime.engines.executorch.open import open_pte
 from prgec.runtime.engines.executorch.pte_program import PteProgram
+from prgec.runtime.runs.options import RunOptions
+from prgec.runtime.runs.run import run
+from tests.device.conftest import write_rows
 
 LENGTHS = (5, 9, 7, 12)
 
@@ -47,6 +51,21 @@ def test_it_changes_no_bit(name: str, program: Callable[[str], Path], monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["shared", "shortcut"])
+def test_it_comes_before_the_first_score_of_a_run(
+    name: str, program: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of a shorter score would be held beside it."""
+    rows = write_rows(tmp_path / "rows.bin", program(name), examples=7, candidates=2, seed=1)
+    lengths: list[int] = []
+    kind = type(open_pte(program(name)))
+    monkeypatch.setattr(kind, "evaluate", _noting(kind.evaluate, lengths))
+    monkeypatch.setattr(kind, "train", _noting(kind.train, lengths))
+    run(RunOptions(program=program(name), rows=rows, eval_rows=rows, steps=1, out=tmp_path / "out"))
+    assert lengths[0] == open_pte(program(name)).manifest.seq_len > max(lengths[1:])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shortcut", "gathering"])
 def test_what_an_optimiser_remembers_is_kept(name: str, program: Callable[[str], Path]) -> None:
     """Where a run goes on with rows that are not the longest."""
@@ -58,9 +77,9 @@ def test_what_an_optimiser_remembers_is_kept(name: str, program: Callable[[str],
     assert _take_steps(second, LENGTHS[:1]) == _take_steps(first, LENGTHS[:1])
 
 
-def _noting(run_longest: Callable[..., None], lengths: list[int]) -> Callable[..., None]:
-    def run(program: PteProgram, batch: Batch) -> None:
+def _noting(method: Callable[..., Any], lengths: list[int]) -> Callable[..., Any]:
+    def noted(program: PteProgram, batch: Batch, *others: Any) -> Any:
         lengths.append(batch.tokens_NT.shape[1])
-        run_longest(program, batch)
+        return method(program, batch, *others)
 
-    return run
+    return noted

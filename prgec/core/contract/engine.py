@@ -97,6 +97,9 @@ class Engine(GeneratingProgram, Protocol):
     def keep_prefix_in(self, folder: Path) -> None:
         """Keep results of the prefix in `folder`, and compute none that is there already."""
 
+    def make_room(self) -> None:
+        """Take the memory of the longest step, once; only before the first step, which does it otherwise."""
+
     def state_sha256(self) -> str:
         """Return the hash of the state's names and bytes."""
 

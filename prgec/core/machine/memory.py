@@ -140,7 +140,8 @@ class SampledGrowth(Growth):
         self._note(max(int(most), process_memory().anon_bytes) - self._start.anon_bytes)
 
 
-# Resident pages less those of files, until nobody waits any more: prints a line at its start, and the most at its end.
+# Resident pages less those of files, until something is written to it or its writer ends: prints a line at its start,
+# and the most at its end.
 _WATCH = """
 import os, select, sys
 statm, page, most = os.open(f"/proc/{sys.argv[1]}/statm", os.O_RDONLY), os.sysconf("SC_PAGE_SIZE"), 0

@@ -14,7 +14,8 @@ from prgec.core.machine.memory import Growth, SampledGrowth
 from prgec.errors import DataError, NumericsError
 from prgec.lab.study.method import TrainableMethod, build_method
 from prgec.lab.study.results import Point, Result
-from prgec.lab.study.spec import EXECUTORCH, Run, Study, StudyTask
+from prgec.lab.study.spec import Run, Study, StudyTask
+from prgec.runtime.engines.executorch.pte_program import PteProgram
 from prgec.runtime.training.evaluate import Evaluation, evaluate
 from prgec.runtime.training.loop import TrainingLoop
 from prgec.runtime.training.schedules import DEFAULT_SCHEDULE, Rates, find_schedule
@@ -81,7 +82,6 @@ class _Course:
 
     def __init__(self, method: TrainableMethod, data: _Data, run: Run, study: Study) -> None:
         self.method, self.data = method, data
-        self.method_maps_files = run.options.get("engine") == EXECUTORCH
         schedule = str(run.options.get("schedule", DEFAULT_SCHEDULE))
         num_steps = max(1, study.budget.forward_rows // method.rows_per_step)
         rates = Rates(num_steps, float(run.options["lr"]), schedule)
@@ -107,16 +107,19 @@ class _Course:
                 self.memory_bytes = growth.bytes
                 self._note()
                 growth.go_on()
+        growth.pause()  # ends the process that looks, if there is one
 
     def _scored(self) -> Growth:
         """Score dev, and begin to count the memory of steps.
 
         A file that is mapped keeps the room it computes in, which belongs to its steps too; PyTorch gives it back.
         """
-        if not self.method_maps_files:
+        program = self.method.program
+        if not isinstance(program, PteProgram):
             self._note()
             return Growth()
         growth = SampledGrowth(self.method.held_bytes)
+        program.make_room()
         growth.pause()
         self._note()
         growth.go_on()

@@ -144,6 +144,9 @@ class TorchProgram:
         result: IntArray = ids_NK.cpu().numpy()
         return result
 
+    def make_room(self) -> None:
+        """Nothing to take: PyTorch gives the memory of a call back after it."""
+
     def keep_prefix_in(self, folder: Path) -> None:
         """Keep results of the prefix in `folder`, and compute none that is there already.
 

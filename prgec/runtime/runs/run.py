@@ -140,6 +140,8 @@ class _Session:
         """Evaluate, train, evaluate, and write the folder."""
         before = self.evaluations.after(0)
         if before is None and self.trainer.step_number == 0:
+            # A score before it would hold memory of its own size while a step takes more.
+            self.program.make_room()
             before = self.evaluations.measure(log, 0)
             if before is not None and self.evaluations.is_one_set:
                 self.best.hear(0, before, self.program)

@@ -35,6 +35,9 @@ Result<Evaluation> Trainer::evaluate(const Rows& rows) {
   if (t.journal.is_open() && t.steps_done == t.settings.steps) {
     PRGE_TRY(t.record_state()); // the result comes before its score
   }
+  if (t.journal.is_open() && t.steps_done == 0) {
+    PRGE_TRY(t.program->make_room()); // a score before it would hold memory of its own size while a step takes more
+  }
   std::vector<double> losses;
   PRGE_TRY(t.score(rows, losses));
   const Evaluation result = summary(rows, losses);

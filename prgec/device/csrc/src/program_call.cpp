@@ -100,9 +100,9 @@ Result<Program::Inputs> Program::with_rows(const Inputs& others, bool is_forward
   return all;
 }
 
-// Runs the longest call there is once, before the first step, so that it finds its memory empty. Rows get longer from
-// one step to another, and XNNPACK takes the memory of the longer call before it gives that of the shorter one back
-// (initialize_workspace_values in its runtime.c): twice as much at that moment.
+// Runs the longest call there is once, before the first score or step, so that it finds its memory empty. Rows get
+// longer from one step to another, and XNNPACK takes the memory of the longer call before it gives that of the shorter
+// one back (initialize_workspace_values in its runtime.c): twice as much at that moment.
 Error Program::make_room() {
   const Manifest& m = manifest_;
   // Only there does memory grow with T; where blocks are a method of their own, the Python driver keeps its results.

@@ -60,7 +60,7 @@ class GradientProgram(PteProgram):
         Raises:
             ProgramError: If the runtime reports a failure, or the batch has label weights and the program takes none.
         """
-        self._make_room(batch.tokens_NT.shape[1])
+        self.make_room(batch.tokens_NT.shape[1])
         inputs = [*int_rows(batch), *label_weights(self.manifest, batch.weights_NK), float_scalar(lr)]
         inputs += int_arrays(np.array(call)) if self.manifest.accumulates else []
         loss_B, factors = self._execute(self._load_forward(), [*inputs, *self._hidden(batch)])
@@ -113,7 +113,7 @@ class GradientProgram(PteProgram):
             ProgramError: If names or shapes differ from the program's, or the runtime reports a failure.
         """
         # Room is made first: that takes a step, and then forgets it.
-        self._make_room(num_tokens=0)
+        self.make_room()
         self._overwrite(self._optimizer(), state)
 
     def forget_steps(self) -> None:

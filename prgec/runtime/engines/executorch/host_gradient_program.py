@@ -64,7 +64,7 @@ class HostGradientProgram(GradientProgram):
         Raises:
             ProgramError: If the runtime reports a failure, or the program does not return one gradient a site.
         """
-        self._make_room(batch.tokens_NT.shape[1])
+        self.make_room(batch.tokens_NT.shape[1])
         loss_B, *gradients = self._execute(self._load_forward(), [*self._trained(batch), *self._hidden(batch)])
         if [each.shape for each in gradients] != [tuple(each.shape) for each in self._state.values()]:
             raise ProgramError("the program does not return the gradients its manifest names", where=self.path)

@@ -101,7 +101,7 @@ class PteProgram:
             ProgramError: If the runtime reports a failure.
         """
         if step.eps:
-            self._make_room(batch.tokens_NT.shape[1])
+            self.make_room(batch.tokens_NT.shape[1])
         loss_N, *others = self._execute(self._forward, [*int_rows(batch), *self._of_step(step), *self._hidden(batch)])
         self._keep(others)
         result: FloatArray = loss_N
@@ -118,8 +118,8 @@ class PteProgram:
     def _keep(self, outputs: Sequence[Any]) -> None:
         """Keep the results of `forward` that follow the losses; there are none where the state is in buffers."""
 
-    def _make_room(self, num_tokens: int) -> None:
-        """Run the longest call there is once, before the first step (`reserve.py` has the reason)."""
+    def make_room(self, num_tokens: int = 0) -> None:
+        """Run the longest call there is once, before the first one, of so many tokens (`reserve.py` has the reason)."""
         had_room, self._has_room = self._has_room, True
         if not had_room and needs_room(self.manifest, num_tokens):
             self._run_longest(rows_of_nothing(self.manifest))

@@ -1,4 +1,4 @@
-"""Memory for the longest call, taken before the first step.
+"""Memory for the longest call, taken before the first score or step.
 
 Rows get longer from one step to another, and XNNPACK takes the memory of the longer call before it gives that of the
 shorter one back (`initialize_workspace_values` in its runtime.c): twice as much at that moment. A first call of the
