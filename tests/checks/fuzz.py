@@ -26,7 +26,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -139,7 +139,7 @@ def main() -> int:
     if options.guided and shutil.which("clang++") is None:
         parser.error("--guided needs clang++, which brings libFuzzer: install clang")
     if options.atheris and importlib.util.find_spec("atheris") is None:
-        parser.error("--atheris needs Atheris: pip install atheris")
+        parser.error("--atheris needs Atheris, which the dev extra installs on Linux")
     from prgec.compiler.frontend.tokenizer import pack_tokenizer
     from tests.tiny_inputs import make_inputs
 
@@ -152,7 +152,7 @@ def main() -> int:
             from tests.checks.fuzz_http import http_readers
 
             readers += http_readers(work, stack)
-        readers = [reader for reader in readers if options.only in (None, reader.kind)]
+        readers = choose(readers, options.only, native=options.guided > 0)
         if options.guided:
             return int(guide_native(build_guided(work, KEPT / "guided"), program, readers, options.guided, KEPT) > 0)
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, resource.RLIM_INFINITY))
@@ -169,6 +169,19 @@ def main() -> int:
             for reader in readers:
                 tallies += fuzz(reader, random.Random(options.seed), work, native, ends(options, len(readers)))
     return told(tallies)
+
+
+def choose(readers: Sequence[Reader], only: str | None, *, native: bool = False) -> list[Reader]:
+    """Return the readers of one kind of file, or all; with `native`, of kinds that C++ reads.
+
+    Raises:
+        SystemExit: If there are none.
+    """
+    known = [reader for reader in readers if not native or reader.kind in NATIVE_KINDS]
+    chosen = [reader for reader in known if only in (None, reader.kind)]
+    if not chosen:
+        raise SystemExit(f"error: unknown kind {only!r}. Hint: known: {', '.join(reader.kind for reader in known)}")
+    return chosen
 
 
 def ends(options: argparse.Namespace, num_kinds: int) -> Callable[[int], bool]:

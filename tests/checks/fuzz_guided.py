@@ -32,8 +32,7 @@ def guide_native(executable: Path, program: Path, readers: Sequence[Reader], inp
         kept: Folder of inputs that break a reader.
     """
     print(HEAD, flush=True)
-    chosen = [reader for reader in readers if reader.kind in NATIVE_KINDS]
-    return sum(_guide(executable, program, reader, inputs, kept) for reader in chosen)
+    return sum(_guide(executable, program, reader, inputs, kept) for reader in readers)
 
 
 def _guide(executable: Path, program: Path, reader: Reader, inputs: int, kept: Path) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.checks.fuzz import fuzz
+from tests.checks.fuzz import choose, fuzz
 from tests.checks.fuzz_inputs import mutate
 from tests.checks.fuzz_readers import NATIVE_KINDS, Reader, make_readers
 
@@ -66,3 +66,13 @@ def test_repaired_checksums_let_damage_through(readers: dict[str, Reader]) -> No
         good = readers[kind].seeds[0]
         mutated = [mutate(good, rng, kind) for _ in range(50)]
         assert sum(data[at : at + 4] != good[at : at + 4] for data in mutated) > 10
+
+
+def test_a_kind_that_is_not_there_is_refused(readers: dict[str, Reader]) -> None:
+    every = tuple(readers.values())
+    assert [each.kind for each in choose(every, None)] == list(readers)
+    assert choose(every, "jsonl") == [readers["jsonl"]]
+    with pytest.raises(SystemExit, match="unknown kind 'jurnal'. Hint: known: .*jsonl"):
+        choose(every, "jurnal")
+    with pytest.raises(SystemExit, match="unknown kind 'jsonl'"):
+        choose(every, "jsonl", native=True)
