@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from board.commit import code_commit
+
 from prgec.core.machine.describe import describe_machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,6 +58,7 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, default=ROOT / "docs" / "reports" / "install.md")
     arguments = parser.parse_args()
     work: Path = arguments.work
+    commit = code_commit()
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     build = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(work), str(ROOT)]
@@ -67,7 +70,7 @@ def main() -> None:
     prgec(work / "envcompile", folder, COMPILE)
     shown = [" ".join(use).format(data="train.jsonl", dev="dev.jsonl") for use in USES]
     lines = [f"$ prgec {text}\n{prgec(work / 'env', folder, use)}" for text, use in zip(shown, USES, strict=True)]
-    arguments.out.write_text(report(installed, wheel, lines), encoding="utf-8")
+    arguments.out.write_text(report(installed, wheel, lines, commit), encoding="utf-8")
 
 
 def install(environment: Path, wheel: Path, extra: str) -> Installation:
@@ -94,7 +97,7 @@ def prgec(environment: Path, folder: Path, arguments: tuple[str, ...]) -> str:
     return done.stdout.strip()
 
 
-def report(installed: list[Installation], wheel: Path, lines: list[str]) -> str:
+def report(installed: list[Installation], wheel: Path, lines: list[str], commit: str) -> str:
     """Return the report."""
     machine = describe_machine()
     cores, python = machine["cores"], machine["versions"]["python"]
@@ -106,7 +109,8 @@ def report(installed: list[Installation], wheel: Path, lines: list[str]) -> str:
     text = "\n\n".join(lines)
     return (
         "# Installing\n\n"
-        f"`python tools/install_report.py` on {machine['cpu']}, {cores} cores, {machine['system']}, Python {python}. "
+        f"`python tools/install_report.py` by the code of {commit} on {machine['cpu']}, {cores} cores, "
+        f"{machine['system']}, Python {python}. "
         f"The wheel has {wheel.stat().st_size / 1e6:.1f} MB; packages come from an index near by.\n\n"
         "Seconds are from nothing to what `prgec --help` prints; sizes are those of site-packages without pip, and "
         "without compiled modules.\n\n"

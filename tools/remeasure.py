@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import scoreboard
+from board.commit import code_commit
 from board.scores import best_runs
 
 from prgec.core.machine.files import write_atomic
@@ -29,9 +29,6 @@ from prgec.errors import DataError, PrgecError
 from prgec.lab.study.isolated import train_alone
 from prgec.lab.study.results import Result, line_of, read_results
 from prgec.lab.study.spec import Run, Study, read_study
-
-# A run follows from these; tests, tools and documents change no figure.
-_CODE = ("prgec", "passes", "backends", "runtime_ops", "pyproject.toml", "CMakeLists.txt")
 
 
 def main() -> None:
@@ -49,22 +46,6 @@ def main() -> None:
             remeasure(board, commit, options.only or (), every_seed=options.all)
     except PrgecError as error:
         raise SystemExit(f"error: {error}") from error
-
-
-def code_commit() -> str:
-    """Return the commit that changed the code last.
-
-    Raises:
-        SystemExit: If the code differs from it.
-    """
-    if _git("status", "--porcelain", "--", *_CODE):
-        raise SystemExit("error: the code differs from its commit. Hint: commit it first, so that figures can name it")
-    return _git("log", "-1", "--format=%h", "--abbrev=12", "--", *_CODE)
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(scoreboard.ROOT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def remeasure(board: str, commit: str, only: Sequence[str] = (), *, every_seed: bool = False) -> None:
