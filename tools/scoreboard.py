@@ -63,8 +63,9 @@ _NOTES = """## How it was measured
   MB of 49 with `prge-q4` of MiniLM, whose workspace grows once.
 - **Commits.** `tools/remeasure.py` does one run of each method and task again and notes the commit that had changed the
   code last. Where its accuracy is what it was, the run confirms the other seeds, which are not done again; MB and CPU s
-  are those of the new run alone. Where it is not, every seed is done again. Tables with runs that are neither of a
-  commit nor confirmed hold figures of several days.
+  are those of the new run alone. Where it is not, every seed is done again. A run whose losses on dev, before the first
+  step and after the last, are the same to the last bit keeps its score on test, which is not taken again. Tables with
+  runs that are neither of a commit nor confirmed hold figures of several days.
 - **MB of what ExecuTorch runs**, of runs before commits were kept, are of programs of 2026-11-25 and 2026-11-26: the
   first steps of each were taken anew, which make room for the longest rows, and the figure stands for all runs of its
   options. Accuracy is of the runs of before; what compilers have changed since moves no bit of a loss

@@ -10,7 +10,7 @@ import pytest
 
 from prgec.lab.study.isolated import train_alone
 from prgec.lab.study.results import Result, append_result, read_results
-from prgec.lab.study.spec import Run, read_study
+from prgec.lab.study.spec import Run, Study, read_study
 from tests.study.conftest import result_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +73,36 @@ def test_a_first_seed_that_is_due_counts(remeasure: ModuleType, board: Path) -> 
         append_result(board, each)
     remeasure.remeasure("study", "abc")
     assert [each.commit for each in _lines(board)] == ["abc", "abc", ""]
+
+
+def test_a_run_that_ends_at_the_same_weights_is_not_tested_again(
+    remeasure: ModuleType, board: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remeasure.remeasure("study", "abc")
+    first, second, other = _lines(board)
+    tested: list[bool] = []
+    test = read_study(remeasure.scoreboard.STUDIES / "study.toml").tasks[0].test
+
+    def noted(run: Run, study: Study) -> Result:
+        tested.append(run.task.test == test)
+        return train_alone(run, study)
+
+    monkeypatch.setattr(remeasure, "_train_fresh", noted)
+    # The score is one that no test gives.
+    board.unlink()
+    for each in (replace(first, test_accuracy=0.321, commit=""), second, other):
+        append_result(board, each)
+    remeasure.remeasure("study", "def", every_seed=True)
+    assert tested == [False, False]
+    assert [(each.test_accuracy, each.commit) for each in _lines(board)][0] == (0.321, "def")
+    assert [each.key for each in _lines(board)] == [first.key, second.key, other.key]
+    tested.clear()
+    end = replace(first.curve[-1], loss=first.curve[-1].loss + 1e-15)
+    board.unlink()
+    append_result(board, replace(first, curve=(first.curve[0], end), test_accuracy=0.321, commit=""))
+    remeasure.remeasure("study", "def")
+    assert tested == [False, True]
+    assert _lines(board)[0].test_accuracy == first.test_accuracy
 
 
 @pytest.mark.slow
