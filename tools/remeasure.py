@@ -7,8 +7,9 @@
 A line of a result file names the commit that had changed the code last when its run was done. One run of each method
 and task is done again. Where its accuracy is what it was, the other seeds stand, for they follow from the same code;
 where it is not, they are done again, too. A run whose losses on dev are the same to the last bit is not tested again,
-for its weights are the same. These are the runs that the page shows; those of options that dev did not choose stay as
-they are. The head of each study's file says how to make what it reads.
+for its weights are the same. Those of PyTorch are other bits on another processor: --test tests every run, in one go.
+These are the runs that the page shows; those of options that dev did not choose stay as they are. The head of each
+study's file says how to make what it reads.
 """
 
 from __future__ import annotations
@@ -44,16 +45,19 @@ def main() -> None:
     parser.add_argument("boards", nargs="*", default=boards, metavar="BOARD", help=f"of {', '.join(boards)}")
     parser.add_argument("--only", action="append", metavar="METHOD", help="of these methods (repeatable)")
     parser.add_argument("--all", action="store_true", help="every seed, whatever the first one gives")
+    parser.add_argument("--test", action="store_true", help="test every run, whatever its losses on dev")
     options = parser.parse_args()
     commit = code_commit()
     try:
         for board in options.boards:
-            remeasure(board, commit, options.only or (), every_seed=options.all)
+            remeasure(board, commit, options.only or (), every_seed=options.all, tests=options.test)
     except PrgecError as error:
         raise SystemExit(f"error: {error}") from error
 
 
-def remeasure(board: str, commit: str, only: Sequence[str] = (), *, every_seed: bool = False) -> None:
+def remeasure(
+    board: str, commit: str, only: Sequence[str] = (), *, every_seed: bool = False, tests: bool = False
+) -> None:
     """Do the runs of a board that are of other commits; the page is written after each method and task.
 
     Raises:
@@ -66,7 +70,7 @@ def remeasure(board: str, commit: str, only: Sequence[str] = (), *, every_seed: 
     for number, runs in enumerate(due, 1):
         print(f"{board}: {runs[0].method}, {runs[0].task}, {number} of {len(due)}", flush=True)
         # A kill leaves all of them as they were, so that what the first one gave need not be kept.
-        found = [replace(each, commit=commit) for each in _redone(study, runs, every_seed)]
+        found = [replace(each, commit=commit) for each in _redone(study, runs, every_seed, tests)]
         kept = read_results(path).values()
         lines = [next((new for new in found if _is_same_run(each, new)), each) for each in kept]
         write_atomic(path, b"".join(map(line_of, lines)))
@@ -84,20 +88,21 @@ def _due(study: Study, path: Path, commit: str, only: Sequence[str], every_seed:
     return [due for first, due in left if due and (every_seed or due[0] is first)]
 
 
-def _redone(study: Study, runs: Sequence[Result], every_seed: bool) -> list[Result]:
+def _redone(study: Study, runs: Sequence[Result], every_seed: bool, tests: bool) -> list[Result]:
     """Do the first run again, and the others where it gave another accuracy."""
     first, *others = runs
-    found = [_again(study, first)]
+    found = [_again(study, first, tests)]
     if every_seed or found[0].test_accuracy != first.test_accuracy:
-        found += [_again(study, each) for each in others]
+        found += [_again(study, each, tests) for each in others]
     return found
 
 
-def _again(study: Study, like: Result) -> Result:
+def _again(study: Study, like: Result, tests: bool) -> Result:
     for task in study.tasks:
         if task.name == like.task:
             run = Run(like.method, task, like.options, like.seed)
-            found = _at_the_same_end(run, study, like) or scoreboard.shortened(_train_fresh(run, study))
+            found = None if tests else _at_the_same_end(run, study, like)
+            found = found or scoreboard.shortened(_train_fresh(run, study))
             print(f"  seed {like.seed}: {_text(like)} -> {_text(found)}", flush=True)
             return found
     raise DataError(f"a result is of task {like.task!r}, which the study lacks", where=study.path)

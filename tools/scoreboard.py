@@ -60,25 +60,21 @@ _NOTES = """## How it was measured
   as stand beside the name of the model; those of a compiled file are mapped from files, and in f32 a gradient has them
   there in two layouts. With PyTorch it is the kernel's own mark, with ExecuTorch the most of some thousand looks a
   second. Runs by code before cf046df9 were looked at fifty times a second, which misses what is held for a moment: 18
-  MB of 49 with `prge-q4` of MiniLM, whose workspace grows once.
+  MB of 49 with `prge-q4` of MiniLM, whose workspace grew once. Code since 2856fc1f takes the workspace of the longest
+  step before the first score, so that it does not grow: 31 MB.
 - **Commits.** `tools/remeasure.py` does one run of each method and task again and notes the commit that had changed the
   code last. Where its accuracy is what it was, the run confirms the other seeds, which are not done again; MB and CPU s
   are those of the new run alone. Where it is not, every seed is done again. A run whose losses on dev, before the first
   step and after the last, are the same to the last bit keeps its score on test, which is not taken again. Tables with
   runs that are neither of a commit nor confirmed hold figures of several days.
-- **MB of what ExecuTorch runs**, of runs before commits were kept, are of programs of 2026-11-25 and 2026-11-26: the
-  first steps of each were taken anew, which make room for the longest rows, and the figure stands for all runs of its
-  options. Accuracy is of the runs of before; what compilers have changed since moves no bit of a loss
-  ([what it saves](decisions/028-order-of-the-backward.md)).
-- **MB of whole runs.** Qwen's `exact` rows and SmolLM2's `exact-norm-8da4w` are whole runs of today's programs
-  (2026-11-26), memory and accuracy. `prge` of SmolLM2 and Gemma 3 on reviews is of a whole run of seed 0, and other
-  seeds were moved by the same difference; a short run takes the same to 1 MB but for SmolLM2's `prge-q16`, 269 to 277
-  in place of 248, and why was not found. `exact-layers` of mails is of a whole run with some hundredths more than
-  today's. Qwen's `shortcut` is of an older program.
+- **MB of older runs.** Those of what ExecuTorch runs, before commits were kept, are of programs of 2026-11-25 and
+  2026-11-26: the first steps of each were taken anew, and the figure stands for all runs of its options. Qwen's `exact`
+  rows and SmolLM2's `exact-norm-8da4w` are of whole runs of these programs, Qwen's `shortcut` of an older one.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
   model's own loss has them, PyTorch takes more memory and time.
-- **CPU s** were taken with one to three runs at a time on two cores, and some on another machine: good for a factor,
-  not for a tenth.
+- **CPU s** of runs by commit 2856fc1f were taken on one machine, programs of ExecuTorch two at a time on its two cores
+  and PyTorch's Adam alone. Older ones were taken with one to three at a time, and some on another machine, where Adam
+  on Gemma 3 took 111 s in place of 153: good for a factor, not for a tenth.
 - **Options** are those whose accuracy on dev is best among those that a budget of memory admits. Tasks where it admits
   none are empty, and such a method is not in the picture. Gemma 3 needs another eps and other rates than SmolLM2 to be
   trained by zeroth order ([why](decisions/016-eps.md)).

@@ -97,6 +97,10 @@ def test_a_run_that_ends_at_the_same_weights_is_not_tested_again(
     assert [(each.test_accuracy, each.commit) for each in _lines(board)][0] == (0.321, "def")
     assert [each.key for each in _lines(board)] == [first.key, second.key, other.key]
     tested.clear()
+    remeasure.remeasure("study", "ghi", tests=True)
+    assert tested == [True, True]  # the second one since the first gave another accuracy
+    assert [(each.test_accuracy, each.commit) for each in _lines(board)][0] == (first.test_accuracy, "ghi")
+    tested.clear()
     end = replace(first.curve[-1], loss=first.curve[-1].loss + 1e-15)
     board.unlink()
     append_result(board, replace(first, curve=(first.curve[0], end), test_accuracy=0.321, commit=""))
