@@ -43,6 +43,12 @@ def _lines(board: Path) -> list[Result]:
     return list(read_results(board).values())
 
 
+def _keep(board: Path, *results: Result) -> None:
+    board.unlink()
+    for each in results:
+        append_result(board, each)
+
+
 def test_every_seed_is_done_again_where_the_first_gives_another_accuracy(remeasure: ModuleType, board: Path) -> None:
     remeasure.remeasure("study", "abc")
     *again, other = _lines(board)
@@ -55,9 +61,7 @@ def test_every_seed_is_done_again_where_the_first_gives_another_accuracy(remeasu
 def test_a_seed_that_gives_the_same_ends_nothing(remeasure: ModuleType, board: Path) -> None:
     # The first and the third differ, and the second does not.
     first, second, _ = _lines(board)
-    board.unlink()
-    for each in (first, replace(second, test_accuracy=0.5), replace(first, key="2 0.01", seed=2)):
-        append_result(board, each)
+    _keep(board, first, replace(second, test_accuracy=0.5), replace(first, key="2 0.01", seed=2))
     remeasure.remeasure("study", "abc")
     assert [(each.seed, each.commit, each.test_accuracy) for each in _lines(board)] == [
         (0, "abc", 0.5),
@@ -68,9 +72,7 @@ def test_a_seed_that_gives_the_same_ends_nothing(remeasure: ModuleType, board: P
 
 def test_a_first_seed_that_is_due_counts(remeasure: ModuleType, board: Path) -> None:
     first, second, *rest = _lines(board)
-    board.unlink()
-    for each in (first, replace(second, commit="abc"), *rest):
-        append_result(board, each)
+    _keep(board, first, replace(second, commit="abc"), *rest)
     remeasure.remeasure("study", "abc")
     assert [each.commit for each in _lines(board)] == ["abc", "abc", ""]
 
@@ -89,9 +91,7 @@ def test_a_run_that_ends_at_the_same_weights_is_not_tested_again(
 
     monkeypatch.setattr(remeasure, "_train_fresh", noted)
     # The score is one that no test gives.
-    board.unlink()
-    for each in (replace(first, test_accuracy=0.321, commit=""), second, other):
-        append_result(board, each)
+    _keep(board, replace(first, test_accuracy=0.321, commit=""), second, other)
     remeasure.remeasure("study", "def", every_seed=True)
     assert tested == [False, False]
     assert [(each.test_accuracy, each.commit) for each in _lines(board)][0] == (0.321, "def")
@@ -102,8 +102,7 @@ def test_a_run_that_ends_at_the_same_weights_is_not_tested_again(
     assert [(each.test_accuracy, each.commit) for each in _lines(board)][0] == (first.test_accuracy, "ghi")
     tested.clear()
     end = replace(first.curve[-1], loss=first.curve[-1].loss + 1e-15)
-    board.unlink()
-    append_result(board, replace(first, curve=(first.curve[0], end), test_accuracy=0.321, commit=""))
+    _keep(board, replace(first, curve=(first.curve[0], end), test_accuracy=0.321, commit=""))
     remeasure.remeasure("study", "def")
     assert tested == [False, True]
     assert _lines(board)[0].test_accuracy == first.test_accuracy
@@ -131,9 +130,7 @@ def test_the_first_seed_confirms_the_others_where_its_accuracy_is_the_same(remea
 
 def test_memory_is_that_of_the_new_run(remeasure: ModuleType, board: Path) -> None:
     first, second, _ = _lines(board)
-    board.unlink()
-    for each in (replace(first, commit="abc", memory_bytes=7_000_000), replace(second, memory_bytes=999_000_000)):
-        append_result(board, each)
+    _keep(board, replace(first, commit="abc", memory_bytes=7_000_000), replace(second, memory_bytes=999_000_000))
     remeasure.scoreboard.write(remeasure.scoreboard.STUDIES, remeasure.scoreboard.KEPT, remeasure.scoreboard.PAGE)
     assert "| 7.0 |" in (board.parent / "page.md").read_text()
 
@@ -147,9 +144,7 @@ def test_what_is_of_this_commit_is_not_done_again(remeasure: ModuleType, board: 
 
 def test_seeds_that_are_left_are_done_with_all(remeasure: ModuleType, board: Path) -> None:
     first, *rest = _lines(board)
-    board.unlink()
-    for each in (replace(first, commit="abc"), *rest):
-        append_result(board, each)
+    _keep(board, replace(first, commit="abc"), *rest)
     remeasure.remeasure("study", "abc", ["fixed"])
     assert [each.commit for each in _lines(board)] == ["abc", "", ""]
     remeasure.remeasure("study", "abc", ["fixed"], every_seed=True)
