@@ -160,14 +160,13 @@ def main() -> int:
             from tests.checks.fuzz_python import guide_python
 
             return int(guide_python(readers, work, options.atheris) > 0)
+        native = None
+        if any(reader.kind in NATIVE_KINDS for reader in readers):
+            executable = options.reader or build_reader(work, KEPT / "native")
+            native = stack.enter_context(NativeReader(executable, program))
         tallies: list[Tally] = []
-        if readers and all(reader.kind not in NATIVE_KINDS for reader in readers):
-            for reader in readers:
-                tallies += fuzz(reader, random.Random(options.seed), work, None, ends(options, len(readers)))
-            return told(tallies)
-        with NativeReader(options.reader or build_reader(work, KEPT / "native"), program) as native:
-            for reader in readers:
-                tallies += fuzz(reader, random.Random(options.seed), work, native, ends(options, len(readers)))
+        for reader in readers:
+            tallies += fuzz(reader, random.Random(options.seed), work, native, ends(options, len(readers)))
     return told(tallies)
 
 
