@@ -15,9 +15,10 @@ study's file says how to make what it reads.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from board.scores import best_runs
 from prgec.core.machine.files import write_atomic
 from prgec.core.machine.quiet import quiet_libraries
 from prgec.errors import DataError, PrgecError
-from prgec.lab.study.isolated import train_alone
+from prgec.lab.study.isolated import Train, train_alone
 from prgec.lab.study.results import Result, line_of, read_results
 from prgec.lab.study.spec import Run, Study, read_study
 
@@ -91,24 +92,25 @@ def _due(study: Study, path: Path, commit: str, only: Sequence[str], every_seed:
 def _redone(study: Study, runs: Sequence[Result], every_seed: bool, tests: bool) -> list[Result]:
     """Do the first run again, and the others where it gave another accuracy."""
     first, *others = runs
-    found = [_again(study, first, tests)]
-    if every_seed or found[0].test_accuracy != first.test_accuracy:
-        found += [_again(study, each, tests) for each in others]
+    with _fresh() as train:
+        found = [_again(study, first, tests, train)]
+        if every_seed or found[0].test_accuracy != first.test_accuracy:
+            found += [_again(study, each, tests, train) for each in others]
     return found
 
 
-def _again(study: Study, like: Result, tests: bool) -> Result:
+def _again(study: Study, like: Result, tests: bool, train: Train) -> Result:
     for task in study.tasks:
         if task.name == like.task:
             run = Run(like.method, task, like.options, like.seed)
-            found = None if tests else _at_the_same_end(run, study, like)
-            found = found or scoreboard.shortened(_train_fresh(run, study))
+            found = None if tests else _at_the_same_end(run, study, like, train)
+            found = found or scoreboard.shortened(train(run, study))
             print(f"  seed {like.seed}: {_text(like)} -> {_text(found)}", flush=True)
             return found
     raise DataError(f"a result is of task {like.task!r}, which the study lacks", where=study.path)
 
 
-def _at_the_same_end(run: Run, study: Study, like: Result) -> Result | None:
+def _at_the_same_end(run: Run, study: Study, like: Result, train: Train) -> Result | None:
     """Do a run without its test, and return it with the test scores it had; None if it ends at other weights.
 
     Testing takes a third of the time of a long run. Scores follow from the weights, and weights whose loss on dev is
@@ -118,7 +120,7 @@ def _at_the_same_end(run: Run, study: Study, like: Result) -> Result | None:
         few = Path(name) / "few.jsonl"
         few.write_bytes(b"".join(run.task.dev.read_bytes().splitlines(keepends=True)[:_FEW]))
         untested = replace(run, task=replace(run.task, test=few))
-        found = scoreboard.shortened(_train_fresh(untested, study))
+        found = scoreboard.shortened(train(untested, study))
     if _ends(found) != _ends(like):
         return None
     return replace(like, key=run.key(study), curve=found.curve, memory_bytes=found.memory_bytes)
@@ -129,10 +131,14 @@ def _ends(result: Result) -> tuple[object, ...]:
     return result.steps, result.failure, [(each.loss, each.accuracy) for each in result.curve]
 
 
-def _train_fresh(run: Run, study: Study) -> Result:
-    """Do a run of which nothing was imported or made before: leftovers in the heap would count as its memory."""
+@contextlib.contextmanager
+def _fresh() -> Iterator[Train]:
+    """A process of which nothing was imported or made before: leftovers in the heap would count as memory of a run.
+
+    Seeds of one method and task share it, so that their program is compiled once.
+    """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), quiet_libraries) as pool:
-        return pool.submit(train_alone, run, study).result()
+        yield lambda run, study: pool.submit(train_alone, run, study).result()
 
 
 def _is_same_run(one: Result, other: Result) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,7 @@ def remeasure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import remeasure
 
     # A process that begins anew imports all libraries again.
-    monkeypatch.setattr(remeasure, "_train_fresh", train_alone)
+    monkeypatch.setattr(remeasure, "_fresh", lambda: nullcontext(train_alone))
     return remeasure
 
 
@@ -89,7 +90,7 @@ def test_a_run_that_ends_at_the_same_weights_is_not_tested_again(
         tested.append(run.task.test == test)
         return train_alone(run, study)
 
-    monkeypatch.setattr(remeasure, "_train_fresh", noted)
+    monkeypatch.setattr(remeasure, "_fresh", lambda: nullcontext(noted))
     # The score is one that no test gives.
     _keep(board, replace(first, test_accuracy=0.321, commit=""), second, other)
     remeasure.remeasure("study", "def", every_seed=True)
@@ -116,7 +117,8 @@ def test_a_run_in_a_fresh_process_gives_the_same(
     forked = [replace(each, memory_bytes=None, curve=()) for each in _lines(board)]
     monkeypatch.undo()
     study = read_study(path)
-    found = remeasure._train_fresh(Run("fixed", study.tasks[0], forked[0].options, 0), study)
+    with remeasure._fresh() as train:
+        found = train(Run("fixed", study.tasks[0], forked[0].options, 0), study)
     assert replace(found, memory_bytes=None, curve=(), commit="abc") == forked[0]
 
 
