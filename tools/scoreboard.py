@@ -72,9 +72,9 @@ _NOTES = """## How it was measured
   rows and SmolLM2's `exact-norm-8da4w` are of whole runs of these programs, Qwen's `shortcut` of an older one.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
   model's own loss has them, PyTorch takes more memory and time.
-- **CPU s** of runs by commit 2856fc1f were taken on one machine, programs of ExecuTorch two at a time on its two cores
-  and PyTorch alone. Older ones were taken with one to three at a time, and some on another machine, where Adam
-  on Gemma 3 took 111 s in place of 153: good for a factor, not for a tenth.
+- **CPU s** of runs by commit 2856fc1f were taken on one machine of two cores, two runs at a time; the gradients, and
+  Adam over the same layers on Gemma 3 and MiniLM, alone, which takes less. Older ones were taken with one to three at a
+  time, and some on another machine: good for a factor, not for a tenth.
 - **Options** are those whose accuracy on dev is best among those that a budget of memory admits. Tasks where it admits
   none are empty, and such a method is not in the picture. Gemma 3 needs another eps and other rates than SmolLM2 to be
   trained by zeroth order ([why](decisions/016-eps.md)).
