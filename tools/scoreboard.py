@@ -69,12 +69,14 @@ _NOTES = """## How it was measured
   runs that are neither of a commit nor confirmed hold figures of several days.
 - **MB of older runs.** Those of what ExecuTorch runs, before commits were kept, are of programs of 2026-11-25 and
   2026-11-26: the first steps of each were taken anew, and the figure stands for all runs of its options. Qwen's `exact`
-  rows and SmolLM2's `exact-norm-8da4w` are of whole runs of these programs, Qwen's `shortcut` of an older one.
+  rows are of whole runs of these programs, its `shortcut` of an older one.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
   model's own loss has them, PyTorch takes more memory and time.
 - **CPU s** of runs by commit 2856fc1f were taken on one machine of two cores, two runs at a time; the gradients, and
-  Adam over the same layers on Gemma 3 and MiniLM, alone, which takes less. Older ones were taken with one to three at a
-  time, and some on another machine: good for a factor, not for a tenth.
+  Adam over the same layers on Gemma 3 and MiniLM, alone, which takes less. Two runs share the memory's bandwidth:
+  beside figures of before, ExecuTorch took 1.2 to 1.4 times as long and PyTorch 1.1 to 1.9 times (side-tuning on mails,
+  420 s before). Older ones were taken with one to three at a time, and some on another machine: good for a factor of
+  two, not for a tenth.
 - **Options** are those whose accuracy on dev is best among those that a budget of memory admits. Tasks where it admits
   none are empty, and such a method is not in the picture. Gemma 3 needs another eps and other rates than SmolLM2 to be
   trained by zeroth order ([why](decisions/016-eps.md)).
@@ -83,9 +85,9 @@ _NOTES = """## How it was measured
   direction and 8 rows) it ends 0.3 above MeZO on SmolLM2 and 0.4 below it on Gemma 3, less than seeds differ: fewer
   steps make the difference, not the arithmetic of a step.
 - **`8da4w`**: weights are rounded by the layers' inputs for the task's rows, as compile does with `--data`
-  ([why](decisions/020-rounding.md)). Compiled on another day they were not rounded alike, as accuracy before the first
-  step says: 79.5 and 81.0 of SmolLM2, 92.0 and 92.5 of Qwen. The order of sums differed, and no longer matters
-  ([why](decisions/035-the-same-bits.md)).
+  ([why](decisions/020-rounding.md)). The order of sums followed the machine once, and programs of different days were
+  rounded differently; it no longer does ([why](decisions/035-the-same-bits.md)), so that SmolLM2's three programs begin
+  at one accuracy. Qwen's are of before.
 """
 
 
