@@ -67,16 +67,14 @@ _NOTES = """## How it was measured
   are those of the new run alone. Where it is not, every seed is done again. A run whose losses on dev, before the first
   step and after the last, are the same to the last bit keeps its score on test, which is not taken again. Tables with
   runs that are neither of a commit nor confirmed hold figures of several days.
-- **MB of older runs.** Those of what ExecuTorch runs, before commits were kept, are of programs of 2026-11-25 and
-  2026-11-26: the first steps of each were taken anew, and the figure stands for all runs of its options. Qwen's `exact`
-  rows are of whole runs of these programs, its `shortcut` of an older one.
+- **MB of Qwen** are older: those of its `exact` rows of programs of 2026-11-25 or 2026-11-26, that of `shortcut` of an
+  older one.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
   model's own loss has them, PyTorch takes more memory and time.
 - **CPU s** of runs by commit 2856fc1f were taken on one machine of two cores, two runs at a time; the gradients, and
-  Adam over the same layers on Gemma 3 and MiniLM, alone, which takes less. Two runs share the memory's bandwidth:
-  beside figures of before, ExecuTorch took 1.2 to 1.4 times as long and PyTorch 1.1 to 1.9 times (side-tuning on mails,
-  420 s before). Older ones were taken with one to three at a time, and some on another machine: good for a factor of
-  two, not for a tenth.
+  Adam over the same layers on Gemma 3 and MiniLM, alone, which takes less. Beside figures of before, ExecuTorch took
+  1.2 to 1.4 times as long and PyTorch 1.1 to 1.9 times (side-tuning on mails, 420 s before). Older ones were taken with
+  one to three at a time, and some on another machine: good for a factor of two, not for a tenth.
 - **Options** are those whose accuracy on dev is best among those that a budget of memory admits. Tasks where it admits
   none are empty, and such a method is not in the picture. Gemma 3 needs another eps and other rates than SmolLM2 to be
   trained by zeroth order ([why](decisions/016-eps.md)).
