@@ -154,7 +154,7 @@ def main() -> int:
             readers += http_readers(work, stack)
         readers = choose(readers, options.only, native=options.guided > 0)
         if options.guided:
-            return int(guide_native(build_guided(work, KEPT / "guided"), program, readers, options.guided, KEPT) > 0)
+            return int(guide_native(build_guided(KEPT / "guided"), program, readers, options.guided, KEPT) > 0)
         resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, resource.RLIM_INFINITY))
         if options.atheris:
             from tests.checks.fuzz_python import guide_python
@@ -162,7 +162,7 @@ def main() -> int:
             return int(guide_python(readers, work, options.atheris) > 0)
         native = None
         if any(reader.kind in NATIVE_KINDS for reader in readers):
-            executable = options.reader or build_reader(work, KEPT / "native")
+            executable = options.reader or build_reader(KEPT / "native")
             native = stack.enter_context(NativeReader(executable, program))
         tallies: list[Tally] = []
         for reader in readers:

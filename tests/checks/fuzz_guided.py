@@ -16,9 +16,9 @@ HEAD = f"{'file':12}{'inputs':>10}{'kept':>10}{'crashes':>9}"
 _RUNS = re.compile(r"^stat::number_of_executed_units: (\d+)$", re.MULTILINE)
 
 
-def build_guided(work: Path, build: Path) -> Path:
+def build_guided(build: Path) -> Path:
     """Build the readers with libFuzzer in the folder `build`, by Clang."""
-    return build_native(work, build, "guided", ["-DCMAKE_CXX_COMPILER=clang++"])
+    return build_native(build, "guided", ["-DCMAKE_CXX_COMPILER=clang++"])
 
 
 def guide_native(executable: Path, program: Path, readers: Sequence[Reader], inputs: int, kept: Path) -> int:

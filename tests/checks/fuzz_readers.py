@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import filecmp
 import gzip
 import io
 import json
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Sequence
@@ -257,26 +255,20 @@ def _gguf(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def build_reader(work: Path, build: Path) -> Path:
+def build_reader(build: Path) -> Path:
     """Build the C++ readers with sanitisers in the folder `build`."""
-    return build_native(work, build, "read_inputs", [])
+    return build_native(build, "read_inputs", [])
 
 
-def build_native(work: Path, build: Path, target: str, flags: Sequence[str]) -> Path:
+def build_native(build: Path, target: str, flags: Sequence[str]) -> Path:
     """Build a program of tests/fuzz in the folder `build`, with further flags of CMake.
 
-    The sources lie in `build` and only those that changed are written, so that a second build has nothing to do.
+    The sources lie in `build` and keep their times, so that a second build has nothing to do.
     """
     from prgec.device.emit import emit_driver
 
-    sources = build / "driver"
-    emit_driver(work / "driver")
-    for path in (path for path in (work / "driver").rglob("*") if path.is_file()):
-        source = sources / path.relative_to(work / "driver")
-        if not source.is_file() or not filecmp.cmp(path, source, shallow=False):
-            source.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, source)
-    flags = ["-DCMAKE_CXX_FLAGS_RELEASE=-O1", f"-DPRGE_DRIVER={sources}", *flags]
+    emit_driver(build / "driver")
+    flags = ["-DCMAKE_CXX_FLAGS_RELEASE=-O1", f"-DPRGE_DRIVER={build / 'driver'}", *flags]
     for command in (
         ["cmake", "-S", ROOT / "tests" / "fuzz", "-B", build, "-G", "Ninja", *flags],
         ["cmake", "--build", build, "--target", target],
