@@ -9,11 +9,15 @@ Letters: n rows, D terms of a sum, O columns.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 # Bits of the numbers on either side: 2^18 times 2^20 leaves room for sums of 2^15 terms.
 LEFT_BITS, RIGHT_BITS = 18, 20
+# Rows of a product that are made at once: what is made on the way stays in the processor's cache.
+_STRIP = 512
 
 
 def whole_numbers(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
@@ -68,24 +72,59 @@ def _power_of_two(exponents: Tensor) -> Tensor:
 def fine_product(a: Tensor, b: Tensor) -> Tensor:
     """Return `a @ b.T` of factors rounded to two whole numbers each, about as exact as f64: f64[n, O].
 
+    Columns that are zero in some rows of `a` take no time there, so that a triangular factor takes half.
+
     Args:
         a: f64[n, D].
         b: f64[O, D].
     """
-    # Two numbers of so many bits and a sum over D stay below 2^53.
-    bits = (53 - a.shape[-1].bit_length()) // 2
-    numbers_a, rest_a, exponents_a = _two_numbers(a, bits)
-    numbers_b, rest_b, exponents_b = _two_numbers(b, bits)
-    small = numbers_a @ rest_b.T + rest_a @ numbers_b.T
-    sums = numbers_a @ numbers_b.T + small * 2.0**-bits
-    return sums.mul_(_power_of_two(exponents_a)).mul_(_power_of_two(exponents_b).T)
+    return fine_parts(a).times(fine_parts(b))
 
 
-def _two_numbers(values: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers, what they leave in units of 2^-bits of theirs, and exponents."""
+@dataclass(frozen=True)
+class FineParts:
+    """A matrix in two whole numbers a value: `(numbers + rest * 2^-bits) * 2^exponents`.
+
+    Attributes:
+        numbers: f64[n, D].
+        rest: The remainder of each value, f64[n, D].
+        exponents: i32[n, 1].
+        bits: Bits of a number; two of them and a sum over D stay below 2^53.
+    """
+
+    numbers: Tensor
+    rest: Tensor
+    exponents: Tensor
+    bits: int
+
+    def rows(self, first: int, last: int) -> FineParts:
+        """Return some of the rows."""
+        return FineParts(self.numbers[first:last], self.rest[first:last], self.exponents[first:last], self.bits)
+
+    def times(self, other: FineParts) -> Tensor:
+        """Return the product with the other one transposed, f64[n, O]."""
+        product_nO = self.numbers.new_empty(len(self.numbers), len(other.numbers))
+        for first in range(0, len(product_nO), _STRIP):
+            strip = self.rows(first, first + _STRIP)
+            torch.mul(strip._sums(other), _power_of_two(strip.exponents), out=product_nO[first : first + _STRIP])
+        return product_nO.mul_(_power_of_two(other.exponents).T)
+
+    def _sums(self, other: FineParts) -> Tensor:
+        used = self.numbers.any(dim=0).logical_or_(self.rest.any(dim=0)).nonzero()
+        first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+        numbers, rest, numbers_b, rest_b = (
+            each[:, first:last] for each in (self.numbers, self.rest, other.numbers, other.rest)
+        )
+        small = (numbers @ rest_b.T).addmm_(rest, numbers_b.T)
+        return (numbers @ numbers_b.T).add_(small, alpha=2.0**-self.bits)
+
+
+def fine_parts(values: Tensor) -> FineParts:
+    """Round each row of f64[n, D] to two whole numbers a value."""
+    bits = (53 - values.shape[-1].bit_length()) // 2
     numbers, exponents = whole_numbers(values, bits)
     rest = (values * _power_of_two(-exponents)).sub_(numbers).mul_(2.0**bits).round_()
-    return numbers, rest, exponents
+    return FineParts(numbers, rest, exponents, bits)
 
 
 def gram(values: Tensor) -> Tensor:
@@ -98,5 +137,8 @@ def gram(values: Tensor) -> Tensor:
     total_DD = torch.zeros(values.shape[1], values.shape[1], dtype=torch.float64)
     for size in sizes_n.unique(sorted=True):
         rows = numbers_nD[sizes_n == size]
-        total_DD += (rows.T @ rows).mul_(_power_of_two(2 * size))
-    return total_DD
+        scale = float(_power_of_two(2 * size))
+        for first in range(0, len(total_DD), _STRIP):
+            last = first + _STRIP
+            total_DD[first:last, :last].add_(rows[:, first:last].T @ rows[:, :last], alpha=scale)
+    return total_DD.tril_().add_(total_DD.tril(-1).T)

@@ -12,9 +12,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from prgec.passes.fixed_point import fine_product
+from prgec.passes.fixed_point import fine_parts, fine_product
 
 _BLOCK = 128
+# Rows that are done at once, so that they stay in the processor's cache.
+_STRIP = 512
 
 
 def inverse_factor(matrix: Tensor) -> Tensor:
@@ -40,16 +42,32 @@ def lower_factor(matrix: Tensor) -> Tensor:
     width = len(left)
     for first in range(0, width, _BLOCK):
         last = min(first + _BLOCK, width)
-        panel = left[first:, first:last].clone()
-        for k in range(last - first):
-            if not panel[k, k] > 0:
-                raise ValueError("the matrix is not positive definite")
-            panel[k:, k] /= panel[k, k].sqrt()
-            panel[k + 1 :, k + 1 :] -= torch.outer(panel[k + 1 :, k], panel[k + 1 : last - first, k])
-        left[first:, first:last] = panel
-        below = left[last:, first:last]
-        left[last:, last:] -= fine_product(below, below)
+        _factor_columns(left[first:, first:last])
+        below = fine_parts(left[last:, first:last])
+        for start in range(last, width, _STRIP):
+            end = start + _STRIP
+            left[start:end, last:end] -= below.rows(start - last, end - last).times(below.rows(0, end - last))
     return left.tril_()
+
+
+def _factor_columns(panel: Tensor) -> None:
+    """Factor the square at the head of a block of columns, and divide the rows below by it, in place."""
+    count = panel.shape[1]
+    roots = []
+    for k in range(count):
+        if not panel[k, k] > 0:
+            raise ValueError("the matrix is not positive definite")
+        roots.append(panel[k, k].sqrt())
+        panel[k:count, k] /= roots[k]
+        panel[k + 1 : count, k + 1 :] -= torch.outer(panel[k + 1 : count, k], panel[k + 1 : count, k])
+    square = panel[:count]
+    for rows in panel[count:].split(_STRIP):
+        # Transposed, so that a column lies in one place.
+        columns = rows.T.contiguous()
+        for k in range(count):
+            columns[k] /= roots[k]
+            columns[k + 1 :] -= torch.outer(square[k + 1 :, k], columns[k])
+        rows.copy_(columns.T)
 
 
 def inverse_of_lower(lower: Tensor) -> Tensor:
@@ -61,7 +79,8 @@ def inverse_of_lower(lower: Tensor) -> Tensor:
     first, second = inverse_of_lower(lower[:middle, :middle]), inverse_of_lower(lower[middle:, middle:])
     inverse = torch.zeros_like(lower)
     inverse[:middle, :middle], inverse[middle:, middle:] = first, second
-    inverse[middle:, :middle] = -fine_product(fine_product(second, lower[middle:, :middle].T), first.T)
+    # The triangular factor goes to the left of each product, where its zeros take no time.
+    inverse[middle:, :middle] = -fine_product(first.T, fine_product(second, lower[middle:, :middle].T)).T
     return inverse
 
 

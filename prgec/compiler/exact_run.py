@@ -8,31 +8,38 @@ rounds its factors to one part in 2^18, which takes the difference away, but for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Interpreter
+from torch.fx import Interpreter, Node
 from torch.utils._pytree import tree_map_only
 
 from prgec.passes.fixed_point import RIGHT_BITS, product, product_with, whole_numbers
 
 aten = torch.ops.aten
 
-_ROOM = 1 << 30
-
 
 class ExactRun(Interpreter):
-    """An interpreter of graphs before lowering.
+    """An interpreter of graphs before lowering, of several sets of inputs at once.
 
-    It keeps the weights that it has rounded, as many as fit into 1 GiB: a graph runs once for every few prompts.
+    Each op runs for all sets before the next one does, so that a weight is rounded once for all of them.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__(module)
-        self._rounded: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-        self._room = _ROOM
+        self._last: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def together(self, inputs: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Node, int, Any]]:
+        """Run the graph over every set of inputs, and yield each node's values: the node, the place of the set, it."""
+        states: list[tuple[dict[Node, Any], Iterator[Tensor]]] = [({}, iter(each)) for each in inputs]
+        for node in self.graph.nodes:
+            for place, (self.env, self.args_iter) in enumerate(states):
+                self.env[node] = self.run_node(node)
+                yield node, place, self.env[node]
+                for unused in self.user_to_last_uses.get(node, ()):
+                    del self.env[unused]
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one op."""
@@ -51,16 +58,10 @@ class ExactRun(Interpreter):
         return y if bias is None else y + _wide(bias)
 
     def _whole(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Whole numbers of a weight, which f32 holds too, and their exponents."""
-        if id(weight) in self._rounded:
-            return self._rounded[id(weight)][1:]
-        numbers, exponents = whole_numbers(weight, RIGHT_BITS)
-        numbers = numbers.to(torch.float32)
-        if weight.nbytes <= self._room:
-            self._room -= weight.nbytes
-            # The weight is kept too: its name would go to another tensor.
-            self._rounded[id(weight)] = weight, numbers, exponents
-        return numbers, exponents
+        """Whole numbers of a weight, and their exponents; those of the last weight are kept."""
+        if self._last is None or self._last[0] is not weight:
+            self._last = weight, *whole_numbers(weight, RIGHT_BITS)
+        return self._last[1:]
 
 
 def _wide(value: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Letters: D width of a layer's input, n tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from prgec.passes.weights import layer_name
 MAX_PROMPTS = 64
 # Rows of all prompts together, for layers whose weights are rounded by them.
 MAX_TOKENS = 2048
+# Tokens of the batches that run together; each holds its activations meanwhile.
+_TOKENS_TOGETHER = 4096
 
 
 def prompts_of(options: CompileOptions, tokenizer: Tokenizer) -> list[list[int]]:
@@ -46,9 +48,10 @@ def prompts_of(options: CompileOptions, tokenizer: Tokenizer) -> list[list[int]]
 def inputs_over(
     program: GraphProgram, layers: Mapping[str, Node], prompts: Sequence[Sequence[int]], max_tokens: int
 ) -> dict[str, Tensor]:
-    """Return what each layer reads over the prompts, f64[n, D]; layers that read one thing have one tensor.
+    """Return what each layer reads over the prompts, f32[n, D]; layers that read one thing have one tensor.
 
-    Rows are rounded as the layer's product rounds them: what was left of them differs between processors.
+    Rows are rounded as the layer's product rounds them: what was left of them differs between processors. The 18 bits
+    that stay fit into f32.
 
     Args:
         program: Graph with the three inputs of a row.
@@ -56,10 +59,15 @@ def inputs_over(
         prompts: Token ids of each.
         max_tokens: Largest n: of more tokens, evenly spaced ones are kept.
     """
-    watch = _Watch(program, layers.values())
-    for batch in _batches(program, prompts, max_tokens):
-        watch.read(batch)
-    joined = {source: torch.cat(parts) for source, parts in watch.inputs.items()}
+    inputs: dict[Node, list[Tensor]] = {source: [] for source in layers.values()}
+    run = ExactRun(program.module)
+    for batches in _groups(list(_batches(program, prompts, max_tokens))):
+        with torch.no_grad():
+            for node, place, value in run.together([each.inputs for each in batches]):
+                if node in inputs:
+                    inputs[node].append(rounded(batches[place].kept(value)).to(torch.float32))
+    # One after the other, so that parts and wholes of all layers are not held together.
+    joined = {source: torch.cat(inputs.pop(source)) for source in list(inputs)}
     return {name: joined[source] for name, source in layers.items()}
 
 
@@ -91,40 +99,24 @@ class _Batch:
     positions: list[int]
     num_prompts: int
 
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Arguments of the graph; there are no answers."""
+        return self.tokens_NT, self.label_pos_NK, torch.full_like(self.label_pos_NK, IGNORE_TARGET)
 
-class _Watch(ExactRun):
-    """Runs a graph and keeps the values of some nodes.
-
-    Attributes:
-        inputs: Rows of each, f64[n, D], one tensor a batch.
-    """
-
-    def __init__(self, program: GraphProgram, nodes: Iterable[Node]) -> None:
-        super().__init__(program.module)
-        self.inputs: dict[Node, list[Tensor]] = {node: [] for node in nodes}
-        self._batch: _Batch | None = None
-
-    def read(self, batch: _Batch) -> None:
-        """Run a batch."""
-        self._batch = batch
-        with torch.no_grad():
-            self.run(batch.tokens_NT, batch.label_pos_NK, torch.full_like(batch.label_pos_NK, IGNORE_TARGET))
-
-    def run_node(self, n: Node) -> Any:
-        """Keep what is watched."""
-        result = super().run_node(n)
-        if n in self.inputs:
-            self.inputs[n].append(rounded(self._kept(result)))
-        return result
-
-    def _kept(self, value: Tensor) -> Tensor:
+    def kept(self, value: Tensor) -> Tensor:
         """Those of the chosen tokens; for an output layer, which is read at label positions alone, all of these."""
-        assert self._batch is not None
-        num_rows, length = self._batch.tokens_NT.shape
+        num_rows, length = self.tokens_NT.shape
         by_row = value.reshape(num_rows, -1, value.shape[-1])
         if by_row.shape[1] != length:
-            return by_row[: self._batch.num_prompts].flatten(0, 1)
-        return by_row[self._batch.rows, self._batch.positions]
+            return by_row[: self.num_prompts].flatten(0, 1)
+        return by_row[self.rows, self.positions]
+
+
+def _groups(batches: Sequence[_Batch]) -> Iterator[Sequence[_Batch]]:
+    """Batches that run together: as many as the memory of activations admits."""
+    count = max(1, _TOKENS_TOGETHER // batches[0].tokens_NT.numel()) if batches else 1
+    return (batches[first : first + count] for first in range(0, len(batches), count))
 
 
 def _batches(program: GraphProgram, prompts: Sequence[Sequence[int]], max_tokens: int) -> Iterator[_Batch]:
