@@ -23,7 +23,7 @@ BEFORE_INJECTION = ("decompose-composites", "canonicalize", "fold-constants", "s
 
 @pytest.mark.parametrize("each", (*ARCHITECTURES, HYBRID[0], HYBRID[1]), ids=lambda each: each.model_type)
 def test_losses_are_those_of_transformers(each: Architecture) -> None:
-    model = each.build()
+    model = each.build().requires_grad_(False)
     program = export_loss(model, num_rows=2, seq_len=SEQ_LEN, num_labels=2, dynamic=True)
     for name in BEFORE_INJECTION:
         pass_table()[name]()(program)
@@ -31,6 +31,21 @@ def test_losses_are_those_of_transformers(each: Architecture) -> None:
     with torch.no_grad():
         (*_, (_, _, (found, *_))) = ExactRun(program.module).together([rows])
     torch.testing.assert_close(found.float(), transformers_losses(model, *rows), rtol=2e-4, atol=0.0)
+
+
+def test_inputs_that_run_together_give_what_each_gives_alone() -> None:
+    # Rounded weights are kept where they are frozen, as compilation has them.
+    model = ARCHITECTURES[0].build().requires_grad_(False)
+    program = export_loss(model, num_rows=2, seq_len=SEQ_LEN, num_labels=2, dynamic=True)
+    sets = [random_rows(2, length) for length in (SEQ_LEN - 3, SEQ_LEN, SEQ_LEN - 5)]
+    with torch.no_grad():
+        alone = [[value for *_, value in ExactRun(program.module).together([each])] for each in sets]
+        together: list[list[object]] = [[] for _ in sets]
+        for _, place, value in ExactRun(program.module).together(sets):
+            together[place].append(value)
+    for one, other in zip(alone, together, strict=True):
+        assert all(torch.equal(*pair) for pair in zip(one, other, strict=True) if isinstance(pair[0], torch.Tensor))
+        assert torch.equal(one[-1][0], other[-1][0])  # type: ignore[index]
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_a_gram_matrix_in_any_order_of_rows() -> None:
     torch.testing.assert_close(found, x.double().T @ x.double(), rtol=1e-4, atol=1e-4 * float(found.diagonal().max()))
 
 
-@pytest.mark.parametrize("width", [1, 2, 63, 64, 65, 200])
+@pytest.mark.parametrize("width", [1, 2, 63, 64, 65, 200, 700])
 def test_triangular_factors(width: int) -> None:
     matrix = _positive(width)
     lower = lower_factor(matrix)
@@ -94,6 +94,22 @@ def test_factors_are_the_same_with_any_number_of_threads() -> None:
         assert torch.equal(inverse_factor(matrix), one)
     finally:
         torch.set_num_threads(threads)
+
+
+def test_zeros_of_a_triangular_factor_change_nothing() -> None:
+    """In another order of columns they are all over the rows, so that none are left out."""
+    a, b = _values(1100, 1100).double().tril(), _values(3, 1100, seed=1).double()
+    order = torch.randperm(1100, generator=torch.Generator().manual_seed(0))
+    for triangle in (a, a.T):
+        expected = fine_product(triangle[:, order].contiguous(), b[:, order].contiguous())
+        assert torch.equal(fine_product(triangle, b), expected)
+
+
+def test_a_gram_matrix_of_wide_rows_is_symmetric() -> None:
+    x = _values(20, 1100)
+    found = gram(x)
+    assert torch.equal(found, found.T)
+    torch.testing.assert_close(found, x.double().T @ x.double(), rtol=1e-4, atol=1e-4 * float(found.diagonal().max()))
 
 
 def test_a_matrix_without_a_factor() -> None:
