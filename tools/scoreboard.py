@@ -67,14 +67,12 @@ _NOTES = """## How it was measured
   are those of the new run alone. Where it is not, every seed is done again. A run whose losses on dev, before the first
   step and after the last, are the same to the last bit keeps its score on test, which is not taken again. Tables with
   runs that are neither of a commit nor confirmed hold figures of several days.
-- **MB of Qwen** are older: those of its `exact` rows of programs of 2026-11-25 or 2026-11-26, that of `shortcut` of an
-  older one.
 - **Logits** are made at the labels alone, by compiled programs and by PyTorch's methods. At every position, as a
   model's own loss has them, PyTorch takes more memory and time.
 - **CPU s** of runs by commit 2856fc1f were taken on one machine of two cores, two runs at a time; the gradients, and
   Adam over the same layers on Gemma 3 and MiniLM, alone, which takes less. Beside figures of before, ExecuTorch took
-  1.2 to 1.4 times as long and PyTorch 1.1 to 1.9 times (side-tuning on mails, 420 s before). Older ones were taken with
-  one to three at a time, and some on another machine: good for a factor of two, not for a tenth.
+  1.2 to 1.4 times as long and PyTorch 1.1 to 1.9 times (side-tuning on mails, 420 s before). They are
+  good for a factor of two, not for a tenth.
 - **Options** are those whose accuracy on dev is best among those that a budget of memory admits. Tasks where it admits
   none are empty, and such a method is not in the picture. Gemma 3 needs another eps and other rates than SmolLM2 to be
   trained by zeroth order ([why](decisions/016-eps.md)).
@@ -84,8 +82,8 @@ _NOTES = """## How it was measured
   steps make the difference, not the arithmetic of a step.
 - **`8da4w`**: weights are rounded by the layers' inputs for the task's rows, as compile does with `--data`
   ([why](decisions/020-rounding.md)). The order of sums followed the machine once, and programs of different days were
-  rounded differently; it no longer does ([why](decisions/035-the-same-bits.md)), so that SmolLM2's three programs begin
-  at one accuracy. Qwen's are of before.
+  rounded differently; it no longer does ([why](decisions/035-the-same-bits.md)), so that the programs of a model begin at
+  one accuracy. Qwen's three shared what rounding gave, so that it was done once.
 """
 
 
