@@ -82,7 +82,7 @@ _NOTES = """## How it was measured
   steps make the difference, not the arithmetic of a step.
 - **`8da4w`**: weights are rounded by the layers' inputs for the task's rows, as compile does with `--data`
   ([why](decisions/020-rounding.md)). The order of sums followed the machine once, and programs of different days were
-  rounded differently; it no longer does ([why](decisions/035-the-same-bits.md)), so that the programs of a model begin at
+  rounded differently; it no longer does ([why](decisions/035-the-same-bits.md)), so that a model's programs begin at
   one accuracy. Qwen's three shared what rounding gave, so that it was done once.
 """
 
