@@ -15,7 +15,7 @@ import torch
 
 from prgec.passes.fixed_point import gram, product
 from prgec.passes.triangular import inverse_factor
-from prgec.passes.weights import FRACTIONS, Scheme
+from prgec.passes.weights import FRACTIONS, Scheme, ordered_sum, strips
 
 # Columns whose corrections reach all later columns in one product.
 _BLOCK = 128
@@ -29,11 +29,15 @@ def correction_of(inputs_nD: torch.Tensor) -> torch.Tensor:
     Row d says how later columns make up for the rounding of column d; its square on the diagonal is the inverse of what
     that rounding still costs then.
     """
+    return inverse_factor(_damped_gram(inputs_nD))
+
+
+def _damped_gram(inputs_nD: torch.Tensor) -> torch.Tensor:
     gram_DD = gram(inputs_nD)
     mean = math.fsum(gram_DD.diagonal().tolist()) / len(gram_DD)
     # Inputs that are all zero say nothing: every rounding is as good, and each column is rounded for itself.
     gram_DD.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
-    return inverse_factor(gram_DD)
+    return gram_DD
 
 
 def rounded_for(
@@ -49,9 +53,16 @@ def rounded_for(
         scheme: Range of the values.
         group: G; D for one scale an output.
     """
-    # Rounding and correction go by column. With inputs as the first dimension, each column is contiguous.
-    left_DO = weight_OD.detach().to(torch.float32).t().contiguous()
     upper_DD = correction_DD.to(torch.float32)
+    values, scales = zip(*(_rounded(rows, upper_DD, scheme, group) for rows in strips(weight_OD)), strict=True)
+    return torch.cat(values), torch.cat(scales)
+
+
+def _rounded(
+    weight_OD: torch.Tensor, upper_DD: torch.Tensor, scheme: Scheme, group: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    # Rounding and correction go by column. With inputs as the first dimension, each column is contiguous.
+    left_DO = weight_OD.to(torch.float32).t().contiguous()
     values_DO = torch.empty_like(left_DO, dtype=torch.int8)
     scales = []
     width = len(left_DO)
@@ -84,16 +95,7 @@ def _scale(weight_GO: torch.Tensor, diagonal_G: torch.Tensor, scheme: Scheme) ->
             (widest_O * fraction).to(torch.bfloat16).to(torch.float32) if scheme.is_grouped else widest_O * fraction
         )
         values_GO = (weight_GO / tried_O).round_().clamp_(scheme.minimum, scheme.maximum)
-        error_O = _ordered_sum(values_GO.mul_(tried_O).sub_(weight_GO).square_().mul_(cost_G.unsqueeze(1)))
+        error_O = ordered_sum(values_GO.mul_(tried_O).sub_(weight_GO).square_().mul_(cost_G.unsqueeze(1)))
         is_better = error_O < best_O
         best_O, scale_O = torch.where(is_better, error_O, best_O), torch.where(is_better, tried_O, scale_O)
     return scale_O
-
-
-def _ordered_sum(values_GO: torch.Tensor) -> torch.Tensor:
-    """The sum over the first dimension, half by half: few steps, in an order of their own."""
-    while len(values_GO) > 1:
-        half = (len(values_GO) + 1) // 2
-        second = values_GO[half:]
-        values_GO = torch.cat((values_GO[: len(second)] + second, values_GO[len(second) : half]))
-    return values_GO[0]

@@ -28,8 +28,12 @@ def inverse_factor(matrix: Tensor) -> Tensor:
     Raises:
         ValueError: If the matrix is not positive definite.
     """
-    lower = lower_factor(matrix.flip(0, 1))
-    return inverse_of_lower(lower).flip(0, 1).contiguous()
+    left = matrix.to(torch.float64).flip(0, 1)
+    # Where the caller does not hold it either, it is gone before more is made of it.
+    del matrix
+    _factor(left)
+    _invert(left)
+    return left.flip(0, 1)
 
 
 def lower_factor(matrix: Tensor) -> Tensor:
@@ -38,7 +42,13 @@ def lower_factor(matrix: Tensor) -> Tensor:
     Raises:
         ValueError: If the matrix is not positive definite.
     """
-    left = matrix.to(torch.float64).clone()
+    left = matrix.to(torch.float64, copy=True)
+    _factor(left)
+    return left
+
+
+def _factor(left: Tensor) -> None:
+    """Put the factor in the place of the matrix."""
     width = len(left)
     for first in range(0, width, _BLOCK):
         last = min(first + _BLOCK, width)
@@ -47,7 +57,7 @@ def lower_factor(matrix: Tensor) -> Tensor:
         for start in range(last, width, _STRIP):
             end = start + _STRIP
             left[start:end, last:end] -= below.rows(start - last, end - last).times(below.rows(0, end - last))
-    return left.tril_()
+    left.tril_()
 
 
 def _factor_columns(panel: Tensor) -> None:
@@ -72,16 +82,23 @@ def _factor_columns(panel: Tensor) -> None:
 
 def inverse_of_lower(lower: Tensor) -> Tensor:
     """Return the inverse of a lower triangular matrix, f64[D, D], from those of its halves."""
-    width = len(lower)
-    if width <= _BLOCK:
-        return _inverse_of_block(lower)
-    middle = width // 2
-    first, second = inverse_of_lower(lower[:middle, :middle]), inverse_of_lower(lower[middle:, middle:])
-    inverse = torch.zeros_like(lower)
-    inverse[:middle, :middle], inverse[middle:, middle:] = first, second
-    # The triangular factor goes to the left of each product, where its zeros take no time.
-    inverse[middle:, :middle] = -fine_product(first.T, fine_product(second, lower[middle:, :middle].T)).T
+    inverse = lower.clone()
+    _invert(inverse)
     return inverse
+
+
+def _invert(left: Tensor) -> None:
+    """Put the inverse in the place of the matrix."""
+    width = len(left)
+    if width <= _BLOCK:
+        left.copy_(_inverse_of_block(left))
+        return
+    middle = width // 2
+    first, second = left[:middle, :middle], left[middle:, middle:]
+    _invert(first)
+    _invert(second)
+    # The triangular factor goes to the left of each product, where its zeros take no time.
+    left[middle:, :middle] = -fine_product(first.T, fine_product(second, left[middle:, :middle].T)).T
 
 
 def _inverse_of_block(lower: Tensor) -> Tensor:

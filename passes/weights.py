@@ -45,6 +45,8 @@ SCHEMES: dict[str, Scheme] = {
 NIBBLE_ZERO = 8
 # Scales tried for 4-bit weights, as fractions of the one that clips nothing.
 FRACTIONS = tuple(1.0 - 0.05 * step for step in range(12))
+# Values that are rounded at once: what is made on the way takes several times their memory.
+_STRIP_VALUES = 1 << 24
 
 
 def layer_name(node: Node) -> str:
@@ -62,11 +64,15 @@ def quantized(
     from torchao.quantization import IntxUnpackedToInt8Tensor
     from torchao.quantization.quant_primitives import MappingType
 
-    with torch.no_grad():
+    def quantize(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         packed = IntxUnpackedToInt8Tensor.from_hp(
-            weight.detach(), tuple(block), getattr(torch, f"int{scheme.bits}"), mapping_type=MappingType.SYMMETRIC
+            rows, tuple(block), getattr(torch, f"int{scheme.bits}"), mapping_type=MappingType.SYMMETRIC
         )
-    return packed.qdata, packed.scale.to(torch.float32), packed.zero_point.to(torch.int8)
+        return packed.qdata, packed.scale.to(torch.float32), packed.zero_point.to(torch.int8)
+
+    with torch.no_grad():
+        values, scales, zeros = zip(*map(quantize, strips(weight)), strict=True)
+    return torch.cat(values), torch.cat(scales), torch.cat(zeros)
 
 
 def rounded(weight: torch.Tensor, scheme: Scheme) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -75,17 +81,37 @@ def rounded(weight: torch.Tensor, scheme: Scheme) -> tuple[torch.Tensor, torch.T
     Eight bits clip nothing. With four, outliers would use up most of the range: each output gets the scale of least
     squared error.
     """
-    weight_OD = weight.detach().to(torch.float32)
+    values, scales = zip(*(_rounded(rows, scheme) for rows in strips(weight)), strict=True)
+    scale_O = torch.cat(scales)
+    return torch.cat(values), scale_O, torch.zeros(len(scale_O), dtype=torch.int64)
+
+
+def _rounded(weight: torch.Tensor, scheme: Scheme) -> tuple[torch.Tensor, torch.Tensor]:
+    weight_OD = weight.to(torch.float32)
     # A row of zeros has no scale of its own; any serves.
     widest_O = weight_OD.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / scheme.maximum
     best_O, scale_O = torch.full_like(widest_O, torch.inf), widest_O
     for fraction in FRACTIONS if scheme.bits < 8 else (1.0,):
         tried_O = widest_O * fraction
-        error_O = (_values(weight_OD, tried_O, scheme) * tried_O[:, None] - weight_OD).square().sum(dim=1)
+        error_O = ordered_sum((_values(weight_OD, tried_O, scheme) * tried_O[:, None] - weight_OD).square().T)
         is_better = error_O < best_O
         best_O, scale_O = torch.where(is_better, error_O, best_O), torch.where(is_better, tried_O, scale_O)
-    zero_O = torch.zeros(len(scale_O), dtype=torch.int64)
-    return _values(weight_OD, scale_O, scheme).to(torch.int8), scale_O, zero_O
+    return _values(weight_OD, scale_O, scheme).to(torch.int8), scale_O
+
+
+def strips(weight_OD: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Split a matrix by outputs, which are rounded each for itself."""
+    parts: Sequence[torch.Tensor] = weight_OD.detach().split(max(1, _STRIP_VALUES // weight_OD.shape[1]))
+    return parts
+
+
+def ordered_sum(values: torch.Tensor) -> torch.Tensor:
+    """Return the sum over the first dimension, half by half: few steps, in an order that no processor changes."""
+    while len(values) > 1:
+        half = (len(values) + 1) // 2
+        second = values[half:]
+        values = torch.cat((values[: len(second)] + second, values[len(second) : half]))
+    return values[0]
 
 
 def packed_nibbles(values: torch.Tensor, *, even_is_low: bool) -> torch.Tensor:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prgec.passes.weights import NIBBLE_ZERO, layer_name, packed_nibbles
+from prgec.passes import weights
+from prgec.passes.gptq import correction_of, rounded_for
+from prgec.passes.weights import NIBBLE_ZERO, SCHEMES, layer_name, packed_nibbles, quantized, rounded
 from tests.passes.builder import GraphBuilder
 
 aten = torch.ops.aten
@@ -34,3 +36,20 @@ def test_a_layer_is_named_after_its_weight() -> None:
     drawn = b.call(aten.linear.default, hidden, b.weight("h.0.fc.lora_A", 3, 4))
     computed = b.call(aten.linear.default, hidden, b.call(aten.neg.default, b.weight("h.1.fc.weight", 3, 4)))
     assert [layer_name(node) for node in (named, drawn, computed)] == ["h.0.fc", "", ""]
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMES))
+def test_parts_of_a_matrix_are_rounded_as_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(3)
+    matrix, scheme = torch.randn(37, 64, generator=generator), SCHEMES[name]
+    correction = correction_of(torch.randn(50, 64, generator=generator))
+    group = 32 if scheme.is_grouped else 64
+
+    def made() -> list[torch.Tensor]:
+        plain = quantized(matrix, scheme, (1, group)) if scheme.quantizes_input else rounded(matrix, scheme)
+        return [*plain, *rounded_for(matrix, correction, scheme, group)]
+
+    whole = made()
+    monkeypatch.setattr(weights, "_STRIP_VALUES", 5 * 64)
+    assert len(weights.strips(matrix)) == 8
+    assert all(map(torch.equal, made(), whole))
