@@ -31,8 +31,13 @@ class ExactRun(Interpreter):
         super().__init__(module)
         self._last: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def together(self, inputs: Sequence[Sequence[Tensor]]) -> Iterator[tuple[Node, int, Any]]:
-        """Run the graph over every set of inputs, and yield each node's values: the node, the place of the set, it."""
+    def together(self, inputs: Sequence[Sequence[Tensor]], last: Node | None = None) -> Iterator[tuple[Node, int, Any]]:
+        """Run the graph over every set of inputs, and yield each node's values: the node, the place of the set, it.
+
+        Args:
+            inputs: Sets of arguments of the graph.
+            last: The last node to run; None for the whole graph.
+        """
         states: list[tuple[dict[Node, Any], Iterator[Tensor]]] = [({}, iter(each)) for each in inputs]
         for node in self.graph.nodes:
             for place, (self.env, self.args_iter) in enumerate(states):
@@ -40,6 +45,8 @@ class ExactRun(Interpreter):
                 yield node, place, self.env[node]
                 for unused in self.user_to_last_uses.get(node, ()):
                     del self.env[unused]
+            if node is last:
+                return
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one op."""

@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from prgec.compiler.exact_run import ExactRun
 from prgec.compiler.options import CompileOptions
+from prgec.compiler.plan.rounding import MAX_TOKENS
 from prgec.core.contract.names import IGNORE_TARGET
 from prgec.core.contract.tokenizer import Tokenizer
 from prgec.core.data.dataset import load_dataset
@@ -26,8 +27,6 @@ from prgec.passes.program import GraphProgram
 from prgec.passes.weights import layer_name
 
 MAX_PROMPTS = 64
-# Rows of all prompts together, for layers whose weights are rounded by them.
-MAX_TOKENS = 2048
 # Tokens of the batches that run together; each holds its activations meanwhile.
 _TOKENS_TOGETHER = 4096
 
@@ -60,10 +59,12 @@ def inputs_over(
         max_tokens: Largest n: of more tokens, evenly spaced ones are kept.
     """
     inputs: dict[Node, list[Tensor]] = {source: [] for source in layers.values()}
+    # Logits after the last layer take more memory than all before, and nothing reads them.
+    last = next((node for node in reversed(program.graph.nodes) if node in inputs), None)
     run = ExactRun(program.module)
     for batches in _groups(list(_batches(program, prompts, max_tokens))):
         with torch.no_grad():
-            for node, place, value in run.together([each.inputs for each in batches]):
+            for node, place, value in run.together([each.inputs for each in batches], last):
                 if node in inputs:
                     inputs[node].append(rounded(batches[place].kept(value)).to(torch.float32))
     # One after the other, so that parts and wholes of all layers are not held together.

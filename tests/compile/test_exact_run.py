@@ -48,6 +48,16 @@ def test_inputs_that_run_together_give_what_each_gives_alone() -> None:
         assert torch.equal(one[-1][0], other[-1][0])  # type: ignore[index]
 
 
+def test_a_run_ends_after_the_last_node_that_is_read() -> None:
+    model = ARCHITECTURES[0].build().requires_grad_(False)
+    program = export_loss(model, num_rows=2, seq_len=SEQ_LEN, num_labels=2, dynamic=True)
+    last = next(program.calls(torch.ops.aten.linear.default))
+    sets = [random_rows(2, SEQ_LEN - 3), random_rows(2, SEQ_LEN)]
+    with torch.no_grad():
+        found = list(ExactRun(program.module).together(sets, last))
+    assert [(node, place) for node, place, _ in found[-2:]] == [(last, 0), (last, 1)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("--quantize", "8da4w"), ("--lora-a", "calibrated")], ids=lambda each: each[1])
 def test_programs_are_the_same_on_other_processors(options: tuple[str, str], tmp_path: Path) -> None:
