@@ -9,6 +9,7 @@ from prgec.compiler.frontend.checkpoint import QUANTIZATION_CONFIG, Checkpoint
 from prgec.compiler.options import CompileOptions
 from prgec.compiler.plan.memory import Memory, memory_of
 from prgec.compiler.plan.options import CALIBRATED
+from prgec.compiler.plan.rounding import rounding_bytes
 from prgec.compiler.plan.rows import packed_weights
 from prgec.compiler.plan.shape import ModelShape
 from prgec.compiler.plan.source import count_weights, shape_of_checkpoint
@@ -39,17 +40,22 @@ def check_host_memory(backend: Backend, checkpoint: Checkpoint, options: Compile
     """
     shape = _shape_of(checkpoint)
     is_quantized = QUANTIZATION_CONFIG in checkpoint.config
-    weights = shape.num_weights if is_quantized and shape is not None else count_weights(checkpoint.shards)
+    given = shape.num_weights if is_quantized and shape is not None else count_weights(checkpoint.shards)
+    weights = given
     work = None if shape is None else workload_of(options, shape)
     if shape is not None and work is not None:
         # Gradients multiply with transposed copies of weights, which are weights to the compiler.
         weights += max(0, packed_weights(shape, work) - shape.matrix_weights)
-    needed = backend.memory_bytes(weights, scheme, _num_tokens(options))
+    lowering = backend.memory_bytes(weights, scheme, _num_tokens(options))
+    rounding = rounding_bytes(shape, given) if shape is not None and options.rounds_by_prompts else 0
+    needed = max(lowering, rounding)
     available = available_memory_bytes() + resident_memory_bytes()
     if needed > available:
         what = f"compiling {checkpoint.name} for {backend.name} takes about {bytes_text(needed)} of memory"
         ways = "free some, or compile on a larger machine"
-        if backend.memory_bytes(weights, scheme) < needed:
+        if needed > lowering:
+            ways += ", or with --rounding nearest"
+        elif backend.memory_bytes(weights, scheme) < needed:
             ways += ", or with a smaller --batch-size or --seq-len"
         _refuse(BackendError(f"{what}, and {bytes_text(available)} are free", hint=f"{ways}; {_GO_ON}"), options)
 

@@ -90,3 +90,17 @@ def test_gradients_take_more_to_compile(monkeypatch: pytest.MonkeyPatch) -> None
     for method in ("prge", "shortcut", "exact"):
         check_host_memory(backend, DEMO, replace(OPTIONS, method=method), "none")
     assert needed[0] < needed[1] < needed[2]
+
+
+def test_rounding_by_data_is_refused_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "available_memory_bytes", lambda: 0)
+    monkeypatch.setattr(preflight, "resident_memory_bytes", lambda: 0)
+    monkeypatch.setattr(preflight, "rounding_bytes", lambda shape, weights: 15 * 10**9 + weights)
+    backend, options = load_backend("xnnpack"), replace(OPTIONS, quantize="8da4w", data=(Path("rows.jsonl"),))
+    with pytest.raises(BackendError, match=r"takes about 15\.0. GB of memory") as error:
+        check_host_memory(backend, DEMO, options, "8da4w")
+    assert "or with --rounding nearest" in str(error.value)
+    for other in (replace(options, rounding="nearest"), replace(options, data=())):
+        with pytest.raises(BackendError, match=r"takes about 1\.\d+ GB of memory") as error:
+            check_host_memory(backend, DEMO, other, "8da4w")
+        assert "--rounding" not in str(error.value)

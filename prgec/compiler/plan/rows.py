@@ -11,6 +11,7 @@ from prgec.backends import load_backend
 from prgec.compiler.plan.memory import Memory, memory_of
 from prgec.compiler.plan.op import F32
 from prgec.compiler.plan.options import BY_LEARNING, PlanOptions
+from prgec.compiler.plan.rounding import rounding_bytes
 from prgec.compiler.plan.shape import ModelShape
 from prgec.compiler.plan.speed import Speed
 from prgec.compiler.plan.step import prefix_sizes, step_sizes
@@ -155,9 +156,14 @@ def file_bytes(shape: ModelShape, work: Workload) -> int:
 
 
 def compile_bytes(shape: ModelShape, work: Workload, backend: str) -> int:
-    """Memory that compiling takes: gradients multiply with transposed copies of weights, which count as weights do."""
+    """Memory that compiling takes: gradients multiply with transposed copies of weights, which count as weights do.
+
+    Weights of 4 bits are rounded by data, as `prgec compile` rounds them where it is given data.
+    """
     more = max(0, packed_weights(shape, work) - shape.matrix_weights)
-    return load_backend(backend).memory_bytes(shape.num_weights + more, work.quantize, work.rows * work.seq_len)
+    lowering = load_backend(backend).memory_bytes(shape.num_weights + more, work.quantize, work.rows * work.seq_len)
+    is_rounded_by_data = EMBEDDING_BITS[work.quantize] == 4
+    return max(lowering, rounding_bytes(shape, shape.num_weights)) if is_rounded_by_data and lowering else lowering
 
 
 def packed_weights(shape: ModelShape, work: Workload) -> int:
