@@ -206,11 +206,10 @@ class _Builder:
         if not is_copy or not hasattr(operator.attrgetter(path)(module), "weight_qdata"):
             return weight
         values, scales = (operator.attrgetter(f"{path}.weight_{part}")(module) for part in ("qdata", "scale"))
-        scales = scales.reshape(len(values), -1)
-        exact: torch.Tensor = values.to(torch.float32) * scales.repeat_interleave(
-            values.shape[1] // scales.shape[1], dim=1
-        )
-        return exact.t().contiguous()
+        exact: torch.Tensor = values.to(torch.float32, memory_format=torch.contiguous_format)
+        # In place: a head with a large vocabulary is most of a model.
+        exact.view(len(values), scales.numel() // len(values), -1).mul_(scales.reshape(len(values), -1, 1))
+        return exact.t()
 
     def _stored(self, name: str, parts: Sequence[torch.Tensor]) -> list[Node]:
         names = (f"{name}.weight_{part}" for part in ("qdata", "scale", "zero_point"))

@@ -5,7 +5,7 @@ Letters: O outputs, D inputs of a layer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -99,10 +99,10 @@ def _rounded(weight: torch.Tensor, scheme: Scheme) -> tuple[torch.Tensor, torch.
     return _values(weight_OD, scale_O, scheme).to(torch.int8), scale_O
 
 
-def strips(weight_OD: torch.Tensor) -> Sequence[torch.Tensor]:
+def strips(weight_OD: torch.Tensor) -> Iterator[torch.Tensor]:
     """Split a matrix by outputs, which are rounded each for itself."""
-    parts: Sequence[torch.Tensor] = weight_OD.detach().split(max(1, _STRIP_VALUES // weight_OD.shape[1]))
-    return parts
+    for rows in weight_OD.detach().split(max(1, _STRIP_VALUES // weight_OD.shape[1])):
+        yield rows.contiguous()
 
 
 def ordered_sum(values: torch.Tensor) -> torch.Tensor:
